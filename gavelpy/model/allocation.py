@@ -1,0 +1,100 @@
+"""The answer of a policy: shares of time, and the proof that they are good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavelpy.model.arrays import Floats, floats
+from gavelpy.model.problem import AllocationProblem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What an answer is worth: objective ≤ bound (for a maximum), and how far the shares break a constraint.
+
+    `gap` is |bound - objective| / max(1, |objective|). A heuristic (FIFO, isolated) has no bound to prove: its path is
+    "rule", its gap 0, and its objective whatever the policy says it counts.
+    """
+
+    objective: float
+    bound: float
+    gap: float
+    violation: float  # largest excess of a time budget (1) or of a capacity (relative), >= 0
+    path: str  # which rung of the ladder answered: "highs", "rule", ...
+    solve_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Share of wall-clock time of each configuration on each GPU type."""
+
+    problem: AllocationProblem
+    share: Floats  # (C, T) in 0..1; rows follow problem's configurations
+    prices: Floats  # (T,) objective gained by one more GPU of a type; NaN where nothing is optimised
+    certificate: Certificate
+
+    def __post_init__(self) -> None:
+        shape = (self.problem.configuration_count, len(self.problem.gpu_types))
+        object.__setattr__(self, "share", floats("share", self.share, shape))
+        object.__setattr__(self, "prices", floats("prices", self.prices, (shape[1],)))
+
+    @property
+    def rate_steps_per_s(self) -> Floats:
+        """Effective throughput of each job, (J,): Σ over its configurations and types of rate x share. Gavel §3.1."""
+        p = self.problem
+        per_member = (p.member_rate_steps_per_s * self.share[p.member_configuration]).sum(axis=1)
+        rates: Floats = np.zeros(len(p.job_ids))
+        np.add.at(rates, p.member_job, per_member)
+        return rates
+
+    @property
+    def job_share(self) -> Floats:
+        """Share of time of each job on each type, (J, T), alone or with others."""
+        p = self.problem
+        total = np.zeros((len(p.job_ids), len(p.gpu_types)))
+        np.add.at(total, p.member_job, self.share[p.member_configuration])
+        return total
+
+    def evaluated_on(self, problem: AllocationProblem) -> Allocation:
+        """The same shares on another view of the same jobs (a blind answer on the true rates)."""
+        assert problem.job_ids == self.problem.job_ids
+        assert problem.gpu_types == self.problem.gpu_types
+        return replace(self, problem=problem)
+
+    def by_job(self) -> pd.DataFrame:
+        """A table: a row a job, a column a GPU type with its share, and the effective rate."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.job_share, index=list(self.problem.job_ids), columns=list(self.problem.gpu_types))
+        frame.index.name = "job"
+        frame["rate_steps_per_s"] = self.rate_steps_per_s
+        return frame
+
+    def to_json(self, policy: str) -> dict[str, Any]:
+        """The documented answer of `gavel allocate -o json`."""
+        p = self.problem
+        types, ids = p.gpu_types, p.job_ids
+        labels = [",".join(ids[j] for j in members) for members in p.configuration_members()]
+        c = self.certificate
+        return {
+            "policy": policy,
+            "shares": {
+                k: dict(zip(types, map(float, row), strict=True)) for k, row in zip(labels, self.share, strict=True)
+            },
+            "rates_steps_per_s": dict(zip(ids, map(float, self.rate_steps_per_s), strict=True)),
+            "prices": {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.prices, strict=True)},
+            "certificate": {
+                "objective": c.objective,
+                "bound": c.bound,
+                "gap": c.gap,
+                "violation": c.violation,
+                "path": c.path,
+                "solve_s": c.solve_s,
+            },
+        }

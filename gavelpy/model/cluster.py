@@ -1,0 +1,104 @@
+"""A cluster: servers that hold GPUs of one type each, and what an hour of each type costs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.ids import NodeId
+
+GPU_COUNT_MAX = 1_000_000
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One machine with `gpu_count` GPUs of one type."""
+
+    node_id: NodeId
+    gpu_type: str
+    gpu_count: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Servers in a fixed order; GPU types in the order of their first server (or as given to `of`)."""
+
+    servers: tuple[Server, ...]
+    gpu_types: tuple[str, ...]
+    price_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        gpus: Mapping[str, int],
+        *,
+        gpus_per_server: int = 4,
+        price_usd_per_gpu_h: Mapping[str, float] | None = None,
+    ) -> Cluster:
+        """A cluster of `gpus[type]` GPUs of each type on servers of `gpus_per_server` (the last one may hold fewer).
+
+        >>> Cluster.of({"v100": 6, "k80": 2}).gpu_counts.tolist()
+        [6, 2]
+        """
+        if not 1 <= gpus_per_server <= GPU_COUNT_MAX:
+            raise InvalidInput(f"gpus_per_server must be in [1, {GPU_COUNT_MAX}], got {gpus_per_server!r}")
+        _check_counts(gpus)
+        servers = [
+            Server(NodeId(f"{gpu_type}-{i}"), gpu_type, min(gpus_per_server, count - i * gpus_per_server))
+            for gpu_type, count in gpus.items()
+            for i in range(math.ceil(count / gpus_per_server))
+        ]
+        prices = dict(price_usd_per_gpu_h or {})
+        for gpu_type, price in prices.items():
+            if not (price >= 0 and math.isfinite(price)):
+                raise InvalidInput(f"prices_usd_per_gpu_h[{gpu_type!r}] must be a finite number >= 0, got {price!r}")
+        return cls(tuple(servers), tuple(gpus), prices)
+
+    @classmethod
+    def parse(
+        cls, text: str, *, gpus_per_server: int = 4, price_usd_per_gpu_h: Mapping[str, float] | None = None
+    ) -> Cluster:
+        """The cluster that `v100:36,p100:36,k80:36` describes."""
+        gpus: dict[str, int] = {}
+        for part in text.split(","):
+            gpu_type, colon, count = part.strip().partition(":")
+            if not colon or not count.strip().isdecimal():
+                raise InvalidInput(f"cluster must look like v100:36,k80:12, got {part.strip()!r} in {text!r}")
+            if gpu_type in gpus:
+                raise InvalidInput(f"cluster must name each GPU type once, got {gpu_type!r} twice in {text!r}")
+            gpus[gpu_type] = int(count)
+        return cls.of(gpus, gpus_per_server=gpus_per_server, price_usd_per_gpu_h=price_usd_per_gpu_h)
+
+    @property
+    def gpu_counts(self) -> Ints:
+        """GPUs of each type, (T,); rows follow gpu_types."""
+        row = {gpu_type: i for i, gpu_type in enumerate(self.gpu_types)}
+        counts = np.zeros(len(row), dtype=np.int64)
+        for server in self.servers:
+            counts[row[server.gpu_type]] += server.gpu_count
+        return counts
+
+    @property
+    def prices(self) -> Floats:
+        """USD per GPU-hour of each type, (T,); 0 where none is known."""
+        return np.array([self.price_usd_per_gpu_h.get(t, 0.0) for t in self.gpu_types], dtype=np.float64)
+
+
+def _check_counts(gpus: Mapping[str, int]) -> None:
+    if not gpus:
+        raise InvalidInput("cluster must name at least one GPU type, got none")
+    for gpu_type, count in gpus.items():
+        if not _GPU_TYPE.fullmatch(gpu_type):
+            raise InvalidInput(f"cluster: a GPU type is letters, digits, '.', '_' and '-', got {gpu_type!r}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidInput(f"cluster[{gpu_type!r}] must be a whole number of GPUs >= 0, got {count!r}")
+    total = sum(gpus.values())
+    if not 1 <= total <= GPU_COUNT_MAX:
+        raise InvalidInput(f"cluster must hold 1 to {GPU_COUNT_MAX:,} GPUs in all, got {total:,}")

@@ -1,0 +1,92 @@
+"""Jobs as their owners describe them, and traces: jobs with arrival times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats, floats, index_of
+from gavelpy.model.ids import JobId
+
+GPUS_MAX = 1_000_000
+
+
+class JobKind(StrEnum):
+    """What ends a job: its work (batch), its user (interactive), nobody (service)."""
+
+    BATCH = "batch"
+    INTERACTIVE = "interactive"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job as submitted. Raises InvalidInput naming field, value and what is allowed."""
+
+    id: JobId
+    steps_total: float
+    gpus: int = 1  # at once, all of one type
+    weight: float = 1.0
+    job_type: str = ""  # what to look up in a throughput table
+    rates_steps_per_s: Mapping[str, float] = field(default_factory=dict)  # of the whole job; 0 = cannot run there
+    deadline_s: float = math.inf  # from submission
+    entity: str = ""
+    kind: JobKind = JobKind.BATCH
+    command: str = ""
+    working_directory: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.id or "," in self.id or any(c.isspace() and c != " " for c in self.id):
+            raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
+        if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= GPUS_MAX:
+            raise InvalidInput(f"gpus of job {self.id!r} must be a whole number in [1, {GPUS_MAX}], got {self.gpus!r}")
+        _positive(self.id, "steps_total", self.steps_total)
+        _positive(self.id, "weight", self.weight)
+        if not self.deadline_s > 0:  # infinite = none
+            raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
+        for gpu_type, rate in self.rates_steps_per_s.items():
+            if not (math.isfinite(rate) and rate >= 0):
+                raise InvalidInput(
+                    f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r} must be finite and >= 0, got {rate!r}"
+                )
+        if self.kind is not JobKind.BATCH:
+            raise InvalidInput(
+                f"kind of job {self.id!r} must be 'batch' (the others are not built yet), got {self.kind!r}"
+            )
+
+    def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
+        """The same job with these rates."""
+        return replace(self, rates_steps_per_s=dict(rates_steps_per_s))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Jobs in order of arrival."""
+
+    jobs: tuple[JobSpec, ...]
+    arrival_s: Floats  # (J,) non-decreasing
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrival_s", floats("arrival_s", self.arrival_s, (len(self.jobs),)))
+        index_of((job.id for job in self.jobs), "job ids")
+        if not (np.isfinite(self.arrival_s).all() and (self.arrival_s >= 0).all()):
+            raise InvalidInput(f"arrival_s must be finite and >= 0, got {self.arrival_s.min()!r}")
+        if (np.diff(self.arrival_s) < 0).any():
+            row = int(np.argmax(np.diff(self.arrival_s) < 0)) + 1
+            raise InvalidInput(
+                f"arrival_s must not decrease, got {self.arrival_s[row]} after {self.arrival_s[row - 1]} (row {row})"
+            )
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
+def _positive(job_id: str, name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} of job {job_id!r} must be finite and > 0, got {value!r}")

@@ -1,0 +1,308 @@
+"""What a policy is asked: jobs, GPU types, and the configurations that can run.
+
+Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources (GPUs).
+A configuration is a set of jobs that run together on the GPUs of one type: one job alone, or a pair that shares its
+GPUs. What can run is data, so that a policy has no packed or elastic variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Bools, Floats, Ints, floats, index_of, ints, require
+from gavelpy.model.ids import JobId
+
+THOUSANDTHS = 1000
+
+
+class EntityPolicy(StrEnum):
+    """How an entity divides its share among its own jobs."""
+
+    FAIRNESS = "fairness"
+    FIFO = "fifo"
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A team that shares the cluster with others."""
+
+    id: str
+    weight: float = 1.0
+    policy: EntityPolicy = EntityPolicy.FAIRNESS
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.weight) and self.weight > 0):
+            raise InvalidInput(f"weight of entity {self.id!r} must be finite and > 0, got {self.weight!r}")
+
+
+class BlindView(StrEnum):
+    """What a scheduler that ignores GPU types believes of a job's rate on the types it can run on."""
+
+    MEAN = "mean"  # its capacity-weighted mean rate
+    ONES = "ones"  # 1 step/s on every type, also where it cannot run (the original Gavel's agnostic policies)
+    FIRST = "first"  # its rate on the cluster's first type, everywhere (the original's makespan and FTF: V100)
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationProblem:
+    """Jobs that want GPUs now. Rows keep the order of arrival. Build one with `of`."""
+
+    job_ids: tuple[JobId, ...]  # J labels
+    gpu_types: tuple[str, ...]  # T labels
+    capacity: Ints  # (T, R) in thousandths
+    demand: Ints  # (C, R) occupied at once on one type, in thousandths
+    member_configuration: Ints  # (M,) non-decreasing
+    member_job: Ints  # (M,)
+    member_rate_steps_per_s: Floats  # (M, T) 0 = cannot run there
+    gpus_asked: Floats  # (J,)
+    weight: Floats  # (J,) > 0
+    steps_remaining: Floats  # (J,) > 0
+    steps_total: Floats  # (J,) > 0
+    age_s: Floats  # (J,) since submission
+    isolated_s: Floats  # (J,) time the work done so far would have taken on an isolated share
+    deadline_s: Floats  # (J,) from now; infinite = none; <= 0 = missed
+    attained_gpu_s: Floats  # (J,) GPU time received
+    price_usd_per_gpu_h: Floats  # (T,)
+    entity: Ints  # (J,) row in entities, -1 = none
+    entities: tuple[Entity, ...] = ()
+
+    def __post_init__(self) -> None:
+        J, T, C, M = len(self.job_ids), len(self.gpu_types), len(self.demand), len(self.member_job)
+        resources = np.shape(self.capacity)[1:]
+        shapes: dict[str, tuple[int, ...]] = {
+            "capacity": (T, *resources),
+            "demand": (C, *resources),
+            "member_configuration": (M,),
+            "member_job": (M,),
+            "entity": (J,),
+        }
+        for name, shape in shapes.items():
+            object.__setattr__(self, name, ints(name, getattr(self, name), shape))
+        per_job = (
+            "gpus_asked",
+            "weight",
+            "steps_remaining",
+            "steps_total",
+            "age_s",
+            "isolated_s",
+            "deadline_s",
+            "attained_gpu_s",
+        )
+        shapes = {"member_rate_steps_per_s": (M, T), "price_usd_per_gpu_h": (T,)} | dict.fromkeys(per_job, (J,))
+        for name, shape in shapes.items():
+            object.__setattr__(self, name, floats(name, getattr(self, name), shape))
+        self._check_values()
+
+    def _check_values(self) -> None:
+        index_of(self.job_ids, "job_ids")
+        index_of(self.gpu_types, "gpu_types")
+        for name in ("capacity", "demand"):
+            require(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
+        for name in ("gpus_asked", "weight", "steps_remaining", "steps_total"):
+            values = getattr(self, name)
+            require(name, values, np.isfinite(values) & (values > 0), "finite and > 0")
+        for name in (
+            "member_rate_steps_per_s",
+            "price_usd_per_gpu_h",
+            "age_s",
+            "isolated_s",
+            "attained_gpu_s",
+        ):
+            values = getattr(self, name)
+            require(name, values, np.isfinite(values) & (values >= 0), "finite and >= 0")
+        require("deadline_s", self.deadline_s, ~np.isnan(self.deadline_s), "a number, or infinite for none")
+        configurations, members = self.member_configuration, self.member_job
+        require(
+            "member_job",
+            members,
+            (members >= 0) & (members < len(self.job_ids)),
+            f"in [0, {len(self.job_ids)})",
+        )
+        require(
+            "entity",
+            self.entity,
+            (self.entity >= -1) & (self.entity < len(self.entities)),
+            f"in [-1, {len(self.entities)})",
+        )
+        covered = np.array_equal(np.unique(configurations), np.arange(len(self.demand)))
+        if not covered or (np.diff(configurations) < 0).any():
+            raise InvalidInput("member_configuration must be sorted and name each configuration, got gaps or disorder")
+
+    @classmethod
+    def of(
+        cls,
+        job_ids: Sequence[str],
+        gpu_types: Sequence[str],
+        gpu_counts: npt.ArrayLike,  # (T,)
+        rates_steps_per_s: npt.ArrayLike,  # (J, T)
+        *,
+        gpus: npt.ArrayLike = 1,  # (J,) or one number for all; so the rest
+        weight: npt.ArrayLike = 1.0,
+        steps_remaining: npt.ArrayLike = 1.0,
+        steps_total: npt.ArrayLike | None = None,
+        age_s: npt.ArrayLike = 0.0,
+        isolated_s: npt.ArrayLike = 0.0,
+        deadline_s: npt.ArrayLike = np.inf,
+        attained_gpu_s: npt.ArrayLike = 0.0,
+        price_usd_per_gpu_h: npt.ArrayLike = 0.0,
+        entity: npt.ArrayLike = -1,
+        entities: Sequence[Entity] = (),
+    ) -> AllocationProblem:
+        """A problem in which every job runs alone.
+
+        >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
+        >>> p.configuration_count
+        2
+        """
+        J, T = len(job_ids), len(gpu_types)
+
+        def row(values: npt.ArrayLike, size: int) -> Any:  # broadcast keeps the caller's dtype
+            return np.broadcast_to(np.asarray(values), (size,))
+
+        gpus_asked = row(gpus, J)
+        return cls(
+            job_ids=tuple(JobId(i) for i in job_ids),
+            gpu_types=tuple(gpu_types),
+            capacity=row(gpu_counts, T).reshape(T, 1) * THOUSANDTHS,
+            demand=np.rint(gpus_asked.reshape(J, 1) * THOUSANDTHS),
+            member_configuration=np.arange(J),
+            member_job=np.arange(J),
+            member_rate_steps_per_s=np.asarray(rates_steps_per_s, dtype=np.float64).reshape(J, T),
+            gpus_asked=gpus_asked,
+            weight=row(weight, J),
+            steps_remaining=row(steps_remaining, J),
+            steps_total=row(steps_remaining if steps_total is None else steps_total, J),
+            age_s=row(age_s, J),
+            isolated_s=row(isolated_s, J),
+            deadline_s=row(deadline_s, J),
+            attained_gpu_s=row(attained_gpu_s, J),
+            price_usd_per_gpu_h=row(price_usd_per_gpu_h, T),
+            entity=row(entity, J),
+            entities=tuple(entities),
+        )
+
+    # Views ------------------------------------------------------------------------------------------------------
+
+    @property
+    def job_count(self) -> int:
+        """J."""
+        return len(self.job_ids)
+
+    @property
+    def configuration_count(self) -> int:
+        """C."""
+        return len(self.demand)
+
+    @cached_property
+    def gpu_counts(self) -> Floats:
+        """GPUs of each type, (T,)."""
+        return self.capacity[:, 0] / THOUSANDTHS
+
+    @cached_property
+    def gpus_occupied(self) -> Floats:
+        """GPUs a configuration holds while it runs, (C,)."""
+        return self.demand[:, 0] / THOUSANDTHS
+
+    @cached_property
+    def runs_alone(self) -> bool:
+        """Whether configuration c is exactly job c alone, for every c (no packing, no elasticity)."""
+        jobs = np.arange(self.job_count)
+        return self.configuration_count == self.job_count == len(self.member_job) and bool(
+            (self.member_job == jobs).all()
+        )
+
+    @cached_property
+    def member_count(self) -> Ints:
+        """Jobs in each configuration, (C,)."""
+        return np.bincount(self.member_configuration, minlength=self.configuration_count)
+
+    @cached_property
+    def rate_alone_steps_per_s(self) -> Floats:
+        """Rate of each job by itself on each type, (J, T): its best lone configuration there; 0 = cannot run."""
+        rates = np.zeros((self.job_count, len(self.gpu_types)))
+        alone = self.member_count[self.member_configuration] == 1
+        np.maximum.at(rates, self.member_job[alone], self.member_rate_steps_per_s[alone])
+        return rates
+
+    @cached_property
+    def fits(self) -> Bools:
+        """Whether each configuration fits on each type at all, (C, T): enough GPUs there, and some member runs."""
+        enough = (self.demand[:, None, :] <= self.capacity[None, :, :]).all(axis=2)
+        runs = np.zeros(enough.shape, dtype=np.bool_)
+        np.logical_or.at(runs, self.member_configuration, self.member_rate_steps_per_s > 0)
+        return enough & runs
+
+    @cached_property
+    def can_run(self) -> Bools:
+        """Whether a job can run by itself on some type that has enough GPUs, (J,)."""
+        alone = self.member_count[self.member_configuration] == 1
+        possible = np.zeros(self.job_count, dtype=np.bool_)
+        here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
+        np.logical_or.at(possible, self.member_job[alone], here[alone].any(axis=1))
+        return possible
+
+    def configuration_members(self) -> list[tuple[int, ...]]:
+        """Job rows of each configuration, C tuples."""
+        ends = np.cumsum(self.member_count)
+        return [tuple(self.member_job[end - n : end].tolist()) for end, n in zip(ends, self.member_count, strict=True)]
+
+    # Transforms -------------------------------------------------------------------------------------------------
+
+    def blind_to_type(self, view: BlindView = BlindView.MEAN) -> AllocationProblem:
+        """The problem as a scheduler sees it that does not tell GPU types apart.
+
+        The default gives a member, on every type it can run on, its capacity-weighted mean rate over those types.
+        """
+        rates = self.member_rate_steps_per_s
+        match view:
+            case BlindView.ONES:
+                blind = np.ones_like(rates)
+            case BlindView.FIRST:
+                blind = np.repeat(rates[:, :1], rates.shape[1], axis=1)
+            case BlindView.MEAN:
+                gpus_usable = np.where(rates > 0, np.maximum(self.gpu_counts, 0.0), 0.0)
+                total = gpus_usable.sum(axis=1, keepdims=True)
+                mean = (rates * gpus_usable).sum(axis=1, keepdims=True) / np.where(total > 0, total, 1.0)
+                blind = np.where(rates > 0, mean, 0.0)
+        return replace(self, member_rate_steps_per_s=blind)
+
+    def with_pairs(self, pairs: Sequence[tuple[int, int]], rates_steps_per_s: npt.ArrayLike) -> AllocationProblem:
+        """This problem plus one configuration for each pair of jobs that may share GPUs.
+
+        `pairs` are job rows (first, second) that ask for equally many GPUs; `rates_steps_per_s` is (P, 2, T): steps/s
+        of the first and the second on each type while they share.
+        """
+        rates = np.asarray(rates_steps_per_s, dtype=np.float64).reshape(len(pairs), 2, len(self.gpu_types))
+        for first, second in pairs:
+            if first == second or self.gpus_asked[first] != self.gpus_asked[second]:
+                raise InvalidInput(
+                    "pairs must join two jobs that ask for equally many GPUs, got "
+                    f"{self.job_ids[first]!r} ({self.gpus_asked[first]:g}) and "
+                    f"{self.job_ids[second]!r} ({self.gpus_asked[second]:g})"
+                )
+        rows = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
+        C = self.configuration_count
+        gpus = np.rint(self.gpus_asked[rows[:, 0]] * THOUSANDTHS).astype(np.int64)
+        demand = np.repeat(gpus[:, None], self.demand.shape[1], axis=1)
+        return replace(
+            self,
+            demand=np.concatenate([self.demand, demand]),
+            member_configuration=np.concatenate(
+                [self.member_configuration, np.repeat(np.arange(C, C + len(pairs)), 2)]
+            ),
+            member_job=np.concatenate([self.member_job, rows.ravel()]),
+            member_rate_steps_per_s=np.concatenate([self.member_rate_steps_per_s, rates.reshape(-1, rates.shape[2])]),
+        )
+
+    def with_gpus(self, gpu_counts: Mapping[str, int]) -> AllocationProblem:
+        """The same jobs on other numbers of GPUs of the same types."""
+        counts = [gpu_counts.get(t, int(n)) for t, n in zip(self.gpu_types, self.gpu_counts, strict=True)]
+        return replace(self, capacity=np.array(counts).reshape(-1, 1) * THOUSANDTHS)
