@@ -14,6 +14,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.ids import NodeId
 
 GPU_COUNT_MAX = 1_000_000
+_DIGITS_MAX = 20  # int() refuses thousands of digits with a message of its own
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -69,7 +70,7 @@ class Cluster:
         gpus: dict[str, int] = {}
         for part in text.split(","):
             gpu_type, colon, count = part.strip().partition(":")
-            if not colon or not count.strip().isdecimal():
+            if not colon or not count.strip().isdecimal() or len(count) > _DIGITS_MAX:
                 raise InvalidInput(f"cluster must look like v100:36,k80:12, got {part.strip()!r} in {text!r}")
             if gpu_type in gpus:
                 raise InvalidInput(f"cluster must name each GPU type once, got {gpu_type!r} twice in {text!r}")

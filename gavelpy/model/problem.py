@@ -72,6 +72,7 @@ class AllocationProblem:
     attained_gpu_s: Floats  # (J,) GPU time received
     price_usd_per_gpu_h: Floats  # (T,)
     entity: Ints  # (J,) row in entities, -1 = none
+    gpu_type_held: Ints  # (J,) column of gpu_types the job runs on now, -1 = none
     entities: tuple[Entity, ...] = ()
 
     def __post_init__(self) -> None:
@@ -83,6 +84,7 @@ class AllocationProblem:
             "member_configuration": (M,),
             "member_job": (M,),
             "entity": (J,),
+            "gpu_type_held": (J,),
         }
         for name, shape in shapes.items():
             object.__setattr__(self, name, ints(name, getattr(self, name), shape))
@@ -132,6 +134,8 @@ class AllocationProblem:
             (self.entity >= -1) & (self.entity < len(self.entities)),
             f"in [-1, {len(self.entities)})",
         )
+        held = self.gpu_type_held
+        require("gpu_type_held", held, (held >= -1) & (held < len(self.gpu_types)), f"in [-1, {len(self.gpu_types)})")
         covered = np.array_equal(np.unique(configurations), np.arange(len(self.demand)))
         if not covered or (np.diff(configurations) < 0).any():
             raise InvalidInput("member_configuration must be sorted and name each configuration, got gaps or disorder")
@@ -155,6 +159,7 @@ class AllocationProblem:
         price_usd_per_gpu_h: npt.ArrayLike = 0.0,
         entity: npt.ArrayLike = -1,
         entities: Sequence[Entity] = (),
+        gpu_type_held: npt.ArrayLike = -1,
     ) -> AllocationProblem:
         """A problem in which every job runs alone.
 
@@ -186,6 +191,7 @@ class AllocationProblem:
             attained_gpu_s=row(attained_gpu_s, J),
             price_usd_per_gpu_h=row(price_usd_per_gpu_h, T),
             entity=row(entity, J),
+            gpu_type_held=row(gpu_type_held, J),
             entities=tuple(entities),
         )
 
@@ -234,20 +240,36 @@ class AllocationProblem:
 
     @cached_property
     def fits(self) -> Bools:
-        """Whether each configuration fits on each type at all, (C, T): enough GPUs there, and some member runs."""
-        enough = (self.demand[:, None, :] <= self.capacity[None, :, :]).all(axis=2)
-        runs = np.zeros(enough.shape, dtype=np.bool_)
+        """Whether each configuration may have a share of each type, (C, T): the type has GPUs, and some member runs.
+
+        As in the papers, a gang larger than a type may: g x <= W is all that is asked of it (see with_whole_gangs).
+        """
+        runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
         np.logical_or.at(runs, self.member_configuration, self.member_rate_steps_per_s > 0)
-        return enough & runs
+        return runs & (self.capacity > 0).all(axis=1)
 
     @cached_property
     def can_run(self) -> Bools:
-        """Whether a job can run by itself on some type that has enough GPUs, (J,)."""
+        """Whether a job can run by itself on some type that has GPUs, (J,)."""
         alone = self.member_count[self.member_configuration] == 1
         possible = np.zeros(self.job_count, dtype=np.bool_)
         here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)
         np.logical_or.at(possible, self.member_job[alone], here[alone].any(axis=1))
         return possible
+
+    @cached_property
+    def is_whole(self) -> Bools:
+        """Whether a type has GPUs enough to run a configuration at all, (C, T)."""
+        return np.asarray((self.demand[:, None, :] <= self.capacity[None, :, :]).all(axis=2))
+
+    @cached_property
+    def is_oversized(self) -> Bools:
+        """Whether a job could run alone on some type, but asks for more GPUs than any such type has, (J,)."""
+        alone = self.member_count[self.member_configuration] == 1
+        deliverable = np.zeros(self.job_count, dtype=np.bool_)
+        runs = (self.fits & self.is_whole)[self.member_configuration] & (self.member_rate_steps_per_s > 0)
+        np.logical_or.at(deliverable, self.member_job[alone], runs[alone].any(axis=1))
+        return self.can_run & ~deliverable
 
     def configuration_members(self) -> list[tuple[int, ...]]:
         """Job rows of each configuration, C tuples."""
@@ -301,6 +323,15 @@ class AllocationProblem:
             member_job=np.concatenate([self.member_job, rows.ravel()]),
             member_rate_steps_per_s=np.concatenate([self.member_rate_steps_per_s, rates.reshape(-1, rates.shape[2])]),
         )
+
+    def with_whole_gangs(self) -> AllocationProblem:
+        """The problem in which a gang has rate zero on types with fewer GPUs than it needs.
+
+        The papers' constraint g x <= W gives such a gang a share of time that no scheduler can deliver. Schedulers ask
+        about this problem; the plain one is for comparison with published allocations.
+        """
+        rates = np.where(self.is_whole[self.member_configuration], self.member_rate_steps_per_s, 0.0)
+        return replace(self, member_rate_steps_per_s=rates)
 
     def with_gpus(self, gpu_counts: Mapping[str, int]) -> AllocationProblem:
         """The same jobs on other numbers of GPUs of the same types."""

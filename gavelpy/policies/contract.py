@@ -1,0 +1,219 @@
+"""What every policy promises, as checks that a plug-in's own tests can run.
+
+    from gavelpy.policies.contract import CHECKS, problems
+
+    @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+    @pytest.mark.parametrize("problem", problems(seed=0).values(), ids=problems(seed=0))
+    def test_mine(problem, check):
+        check(MyPolicy(), problem)
+
+A check raises AssertionError with what was promised and what came. Needs no test framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Ints
+from gavelpy.model.ids import JobId
+from gavelpy.model.problem import AllocationProblem, BlindView
+from gavelpy.policies.base import Policy
+from gavelpy.solve.solver import Solver
+
+FEASIBLE = 1e-9
+SAME_OBJECTIVE = 2e-8  # relative; two answers each within 1e-8 of the optimum
+_PER_JOB = (
+    "gpus_asked",
+    "weight",
+    "steps_remaining",
+    "steps_total",
+    "age_s",
+    "isolated_s",
+    "deadline_s",
+    "attained_gpu_s",
+    "entity",
+)
+
+Check = Callable[[Policy, AllocationProblem], None]
+
+
+def check_feasible(policy: Policy, problem: AllocationProblem) -> None:
+    """Shares are in 0..1, time budgets and capacities are kept, and nothing runs where it cannot."""
+    allocation = policy.allocate(problem)
+    share, time = allocation.share, allocation.job_share.sum(axis=1)
+    used = problem.gpus_occupied @ share
+
+    assert np.isfinite(share).all(), "shares must be finite"
+    assert (share >= 0).all(), f"shares must be >= 0, least is {share.min()}"
+    assert (time <= 1 + FEASIBLE).all(), f"a job's shares must sum to at most 1, most is {time.max()}"
+    assert (used <= problem.gpu_counts * (1 + FEASIBLE)).all(), f"GPUs used {used} of {problem.gpu_counts}"
+    assert (share[:, problem.gpu_counts == 0] == 0).all(), "a type without GPUs must not be shared"
+    if _optimises(allocation):
+        assert (share[~problem.fits] == 0).all(), "an optimum must give no share where it does no good"
+    assert (allocation.job_share[~problem.can_run] == 0).all(), "a job that can run nowhere must have no share"
+
+
+def check_certificate(policy: Policy, problem: AllocationProblem) -> None:
+    """The certificate is finite and says what `check_feasible` sees; prices are >= 0, or NaN from a rule."""
+    allocation = policy.allocate(problem)
+    c = allocation.certificate
+    figures = np.array([c.objective, c.bound, c.gap, c.violation, c.solve_s])
+
+    assert np.isfinite(figures).all(), f"certificate must be finite, got {c}"
+    assert 0 <= c.violation <= FEASIBLE, f"violation must be in [0, {FEASIBLE}], got {c.violation}"
+    assert c.gap >= 0, f"gap must be >= 0, got {c.gap}"
+    assert c.path, "certificate must name the path of the answer"
+    assert (np.isnan(allocation.prices) | (allocation.prices >= 0)).all(), f"prices must be >= 0: {allocation.prices}"
+
+
+def check_deterministic(policy: Policy, problem: AllocationProblem) -> None:
+    """The same problem gets the same bytes: again, and from a solver that has just answered something else."""
+    solver = Solver()
+    policy.allocate(problem.blind_to_type(), solver)
+    first, again, warm = policy.allocate(problem), policy.allocate(problem), policy.allocate(problem, solver)
+
+    assert first.share.tobytes() == again.share.tobytes(), "two calls gave different shares"
+    assert first.share.tobytes() == warm.share.tobytes(), "a warm solver changed the shares"
+    assert first.prices.tobytes() == warm.prices.tobytes(), "a warm solver changed the prices"
+
+
+def check_names_mean_nothing(policy: Policy, problem: AllocationProblem) -> None:
+    """Other names for jobs and GPU types change no share."""
+    renamed = replace(
+        problem,
+        job_ids=tuple(JobId(f"other-{job}") for job in problem.job_ids),
+        gpu_types=tuple(f"other-{gpu_type}" for gpu_type in problem.gpu_types),
+    )
+
+    assert policy.allocate(renamed).share.tobytes() == policy.allocate(problem).share.tobytes(), "names had a meaning"
+
+
+def check_blind(policy: Policy, problem: AllocationProblem) -> None:
+    """Every blind view is answered, and the answer to the default one is feasible on the true problem."""
+    for view in BlindView:
+        policy.allocate(problem.blind_to_type(view))
+    blind = policy.allocate(problem.blind_to_type())
+
+    assert np.isfinite(blind.evaluated_on(problem).rate_steps_per_s).all(), "true rates must be finite"
+    assert (blind.share[:, problem.gpu_counts == 0] == 0).all(), "a type without GPUs must not be shared"
+
+
+def check_order_of_rows(policy: Policy, problem: AllocationProblem) -> None:
+    """An optimum does not depend on the order of jobs. Rules that follow the order of arrival are exempt."""
+    allocation = policy.allocate(problem)
+    order = np.arange(problem.job_count)[::-1]
+
+    _same_objective(allocation, policy.allocate(_with_jobs_in(problem, order)), "other order of jobs")
+
+
+def check_order_of_types(policy: Policy, problem: AllocationProblem) -> None:
+    """An optimum does not depend on the order of GPU types."""
+    allocation = policy.allocate(problem)
+    order = np.arange(len(problem.gpu_types))[::-1]
+    turned = replace(
+        problem,
+        gpu_types=problem.gpu_types[::-1],
+        capacity=problem.capacity[order],
+        member_rate_steps_per_s=problem.member_rate_steps_per_s[:, order],
+        price_usd_per_gpu_h=problem.price_usd_per_gpu_h[order],
+    )
+
+    _same_objective(allocation, policy.allocate(turned), "other order of GPU types")
+
+
+def check_more_gpus(policy: Policy, problem: AllocationProblem) -> None:
+    """Twice the GPUs of every type lower no optimum, unless they let jobs run that could not before."""
+    allocation = policy.allocate(problem)
+    doubled = replace(problem, capacity=problem.capacity * 2)
+    if not _optimises(allocation) or not np.array_equal(doubled.can_run, problem.can_run):
+        return
+    more = policy.allocate(doubled).certificate.objective
+
+    least = allocation.certificate.objective
+    assert more >= least - SAME_OBJECTIVE * abs(least), f"objective fell from {least} to {more} with twice the GPUs"
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__.removeprefix("check_"): check
+    for check in (
+        check_feasible,
+        check_certificate,
+        check_deterministic,
+        check_names_mean_nothing,
+        check_blind,
+        check_order_of_rows,
+        check_order_of_types,
+        check_more_gpus,
+    )
+}
+
+
+def problems(seed: int) -> Mapping[str, AllocationProblem]:
+    """Problems that tend to break policies, by name. `seed` draws the rates of the random ones."""
+    rng = np.random.default_rng(seed)
+    ratios = 10.0 ** rng.uniform(-6, 6, (8, 3))
+    return {
+        "random": _random(rng, jobs=12, types=3),
+        "many types": _random(rng, jobs=9, types=8),
+        "crowded": _random(rng, jobs=60, types=3),
+        "idle cluster": replace(_random(rng, jobs=3, types=2), capacity=np.full((2, 1), 50_000)),
+        "pairs": _with_pairs(rng, _random(rng, jobs=6, types=3)),
+        "zero rates": _random(rng, jobs=12, types=3, zeros=0.5),
+        "oversized gang": AllocationProblem.of("abc", ["v", "k"], [2, 3], rng.uniform(1, 9, (3, 2)), gpus=[1, 3, 8]),
+        "all oversized": AllocationProblem.of("ab", ["v"], [2], [[1.0], [2.0]], gpus=[4, 8]),
+        "one job": AllocationProblem.of("a", ["v", "k"], [1, 1], [[3.0, 1.0]]),
+        "no jobs": AllocationProblem.of([], ["v", "k"], [1, 1], np.zeros((0, 2))),
+        "equal jobs": AllocationProblem.of("abcdefg", ["v", "k"], [2, 1], np.full((7, 2), [5.0, 2.0])),
+        "one type": _random(rng, jobs=7, types=1),
+        "a type without GPUs": AllocationProblem.of("abcd", ["v", "k"], [0, 2], rng.uniform(1, 9, (4, 2))),
+        "no GPUs": AllocationProblem.of("ab", ["v", "k"], [0, 0], np.ones((2, 2))),
+        "huge ratios": AllocationProblem.of(
+            "abcdefgh", ["v", "p", "k"], [2, 1, 2], ratios, weight=10.0 ** rng.uniform(-3, 3, 8)
+        ),
+    }
+
+
+def _random(rng: np.random.Generator, *, jobs: int, types: int, zeros: float = 0.0) -> AllocationProblem:
+    rates = rng.uniform(0.5, 20.0, (jobs, 1)) * rng.uniform(0.1, 1.0, (jobs, types))
+    return AllocationProblem.of(
+        [f"job-{i}" for i in range(jobs)],
+        [f"type-{i}" for i in range(types)],
+        rng.integers(4, 9, types),
+        np.where(rng.random(rates.shape) < zeros, 0.0, rates),
+        gpus=rng.choice([1, 1, 1, 2, 4], jobs),
+        weight=rng.choice([1.0, 1.0, 5.0], jobs),
+        steps_remaining=rng.uniform(1e2, 1e6, jobs),
+        steps_total=1e6,
+    )
+
+
+def _with_pairs(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
+    """Every two jobs that ask for equally many GPUs may share them, each at 30 to 90 % of its rate alone."""
+    gpus, jobs = problem.gpus_asked, range(problem.job_count)
+    pairs = [(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]]
+    rates = problem.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
+    return problem.with_pairs(pairs, rates * rng.uniform(0.3, 0.9, rates.shape))
+
+
+def _with_jobs_in(problem: AllocationProblem, order: Ints) -> AllocationProblem:
+    """The same jobs and configurations with job rows in another order."""
+    new_row = np.empty_like(order)
+    new_row[order] = np.arange(len(order))
+    per_job = {name: getattr(problem, name)[order] for name in _PER_JOB}
+    job_ids = tuple(problem.job_ids[row] for row in order)
+    return replace(problem, job_ids=job_ids, member_job=new_row[problem.member_job], **per_job)
+
+
+def _optimises(allocation: Allocation) -> bool:
+    return allocation.certificate.path != "rule"
+
+
+def _same_objective(expected: Allocation, got: Allocation, what: str) -> None:
+    if not _optimises(expected):
+        return
+    a, b = expected.certificate.objective, got.certificate.objective
+    assert abs(a - b) <= SAME_OBJECTIVE * max(abs(a), abs(b)), f"objective {a} became {b} with {what}"

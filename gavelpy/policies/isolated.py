@@ -1,0 +1,47 @@
+"""Isolated: every job gets its n-th of every GPU type. The baseline of finish-time fairness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import ruled
+from gavelpy.solve.solver import Solver
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """x_jt = (W_t / n) / g_j,  a job's row divided by its sum where that is above 1.   Themis (NSDI '20), section 2.
+
+    W_t    GPUs of type t
+    n      jobs that can run
+    g_j    GPUs that job j occupies at once
+
+    The original Gavel's formula. A job's part of a type where it cannot run stays idle: that is what isolated means.
+    Jobs that can run nowhere have no part and do not count in n (the original counts them).
+    The certificate's objective is the GPUs in use. Of the configurations of a job, the first one alone counts.
+
+    >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
+    >>> Isolated().allocate(p).share.tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    name: ClassVar[str] = "isolated"
+    summary: ClassVar[str] = "Give every job an equal part of every GPU type, used or not."
+    fills_leftover: ClassVar[bool] = True
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
+        """Shares that depend on a job's neighbours by their number only."""
+        running = problem.can_run
+        lone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)
+        _, first = np.unique(problem.member_job[lone], return_index=True)
+        configurations = problem.member_configuration[lone[first]]
+        part = problem.gpu_counts / max(1, int(running.sum())) / problem.gpus_occupied[configurations, None]
+        part[~running] = 0.0
+        share = np.zeros(problem.fits.shape)
+        share[configurations] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
+        return ruled(problem, share, objective=float((problem.gpus_occupied @ share).sum()))

@@ -1,0 +1,40 @@
+"""Max-min fairness: the original Gavel's default policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import equal_share_rate
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxMin
+from gavelpy.solve.solver import Solver
+
+
+@dataclass(frozen=True)
+class MaxMinFairness:
+    """Maximise  min_j  g_j r_j(x) / (w_j r_j(x_equal)).   Gavel (OSDI '20), section 4.1.
+
+    r_j(x)     steps/s of job j under shares x
+    x_equal    its time split over the GPU types as their GPUs are, alone
+    g_j, w_j   GPUs asked for, weight
+
+    Blind to types it is least attained service (LAS): a job's level is then its share of time. What the worst job
+    leaves is spent on the sum of levels, so no GPU is idle that somebody can use (the paper leaves it to the solver).
+    Jobs that can run nowhere are left out; the paper's minimum would be zero for all.
+
+    >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 3.0]])
+    >>> MaxMinFairness().allocate(p).share.round(6).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    name: ClassVar[str] = "max_min_fairness"
+    summary: ClassVar[str] = "Maximise the worst job's rate relative to an equal share of every GPU type."
+    fills_leftover: ClassVar[bool] = True
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        """Shares whose certificate's objective is the worst job's level."""
+        scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
+        return solve(problem, MaxMin(scale), solver)

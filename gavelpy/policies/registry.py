@@ -1,0 +1,44 @@
+"""Policies by name. Ours and a stranger's come in by the same door: the entry point group `gavelpy.policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+from gavelpy.errors import InvalidInput
+from gavelpy.policies.base import Policy
+
+GROUP = "gavelpy.policies"
+
+
+def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyper-parameters are its own
+    """The policy of that name or alias with these hyper-parameters. Raises InvalidInput listing the known names."""
+    known = _entry_points()
+    if name not in known:
+        raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, got {name!r}")
+    policy_class = known[name].load()
+    try:
+        return cast(Policy, policy_class(**parameters))
+    except TypeError as error:
+        raise InvalidInput(
+            f"parameters of policy {name!r} must be those of {policy_class.__name__}: {error}"
+        ) from error
+
+
+def registered() -> Mapping[str, type[Policy]]:
+    """Class of every registered policy by its own name, in order of name; aliases are left out."""
+    classes = [entry.load() for entry in _entry_points().values()]
+    return {policy.name: policy for policy in sorted(classes, key=lambda policy: policy.name)}
+
+
+def aliases() -> Mapping[str, str]:
+    """The policy's own name for every other name it is registered under."""
+    names = {alias: entry.load().name for alias, entry in sorted(_entry_points().items())}
+    return {alias: name for alias, name in names.items() if alias != name}
+
+
+@cache
+def _entry_points() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

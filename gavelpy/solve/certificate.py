@@ -1,0 +1,168 @@
+"""The proof of an answer, from our own arrays: nothing that a solver says about itself is believed.
+
+Objective and violation come from the shares. The bound comes from weak duality and holds for any duals: with weights
+λ_j >= 0 on the rates (the objective's), φ_j >= 0 (for the floors f_j), budgets μ_j >= 0 and prices p_t >= 0 such that
+
+    Σ_{j in c} (λ_j + φ_j) rate_cjt  ≤  g_c p_t + Σ_{j in c} μ_j      for every configuration c and type t it fits on,
+
+no shares make Σ_j λ_j r_j more than  Σ μ_j + Σ p_t W_t - Σ φ_j f_j.  Where a solver's duals break an inequality, the
+budgets are raised until they do not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.errors import SolverFailed
+from gavelpy.model.allocation import Certificate
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.objective import MaxMin, MaxSum, Objective
+from gavelpy.solve.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Duals:
+    """What a solver believes constraints are worth. For MaxMin all may share one unknown positive factor."""
+
+    level: Floats  # (J,) per step/s of a job, because it is among the worst; unused by MaxSum
+    floor: Floats  # (J,) per step/s of a job's floor
+    budget: Floats  # (J,) per unit of a job's time
+    price: Floats  # (T,) per GPU
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A solver's answer before anyone has checked it."""
+
+    share: Floats  # (C, T)
+    duals: Duals
+    level: float  # the least scaled rate that the solver claims; 0 where the objective is no level
+
+
+def certified(
+    program: Program, objective: MaxMin | MaxSum, share: Floats, duals: Duals, path: str
+) -> tuple[Certificate, Floats]:
+    """Certificate of `share`, and prices (T,): objective gained by one more GPU of each type.
+
+    The gap is relative to the objective itself: a makespan's level of 1e-6 is proved to as many digits as one of 1.
+    Where rate floors leave less than an even split would give, it is relative to the level of an even split.
+    """
+    problem = program.problem
+    rates = rate_steps_per_s(problem, share)
+    weight, unit = _weights(objective, duals)
+    budget = _raised(program, weight + duals.floor, duals.price, duals.budget)
+    floors = duals.floor @ floors_of(objective, problem.job_count)
+    bound = float(budget.sum() + duals.price @ problem.gpu_counts - floors) / unit if unit > 0 else math.inf
+    value = _value(program, objective, rates)
+    violation = violation_of(program, floors_of(objective, problem.job_count), share)
+    prices = _prices(program, weight + duals.floor, duals.price, budget) / (unit if unit > 0 else math.inf)
+    return Certificate(
+        value, bound, _relative_gap(value, bound, least_unit=program.even_level), violation, path, solve_s=0.0
+    ), prices
+
+
+def failed(problem: AllocationProblem, status: str, detail: str) -> SolverFailed:
+    """The exception for an answer that nobody found or nobody can prove."""
+    return SolverFailed(status, jobs=problem.job_count, gpu_types=len(problem.gpu_types), detail=detail)
+
+
+def rate_steps_per_s(problem: AllocationProblem, share: Floats) -> Floats:
+    """Effective rate of each job under `share`, (J,)."""
+    per_member: Floats = (problem.member_rate_steps_per_s * share[problem.member_configuration]).sum(axis=1)
+    if problem.runs_alone:
+        return per_member
+    total: Floats = np.bincount(problem.member_job, weights=per_member, minlength=problem.job_count).astype(np.float64)
+    return total
+
+
+def time_of_jobs(problem: AllocationProblem, share: Floats) -> Floats:
+    """Share of its time that each job runs in any configuration on any type, (J,)."""
+    per_member: Floats = share.sum(axis=1)[problem.member_configuration]
+    if problem.runs_alone:
+        return per_member
+    total: Floats = np.bincount(problem.member_job, weights=per_member, minlength=problem.job_count).astype(np.float64)
+    return total
+
+
+def floors_of(objective: Objective, job_count: int) -> Floats:
+    """Least rate of each job, (J,); zero where none is asked for."""
+    floors = objective.rate_floor_steps_per_s
+    return floors if len(floors) else np.zeros(job_count)
+
+
+def violation_of(program: Program, floors: Floats, share: Floats) -> float:
+    """Largest break of a sign, a time budget, a capacity (relative), a floor or of what can run, >= 0.
+
+    Floors: relative to the floor, or to a millionth of the job's best rate.
+    """
+    problem = program.problem
+    used, gpus, rates = problem.gpus_occupied @ share, problem.gpu_counts, rate_steps_per_s(problem, share)
+    promised = np.maximum(floors, 1e-6 * program.best_rate_steps_per_s)
+    excess = (
+        (-share).max(initial=0.0),
+        (time_of_jobs(problem, share) - 1.0).max(initial=0.0),
+        ((used - gpus) / np.where(gpus > 0, gpus, 1.0)).max(initial=0.0),
+        ((floors - rates) / np.where(promised > 0, promised, 1.0)).max(initial=0.0),
+        share[~program.admissible].max(initial=0.0),
+    )
+    return max(0.0, *map(float, excess))
+
+
+def _value(program: Program, objective: MaxMin | MaxSum, rates: Floats) -> float:
+    match objective:
+        case MaxMin(scale=scale):
+            return float((scale * rates)[program.jobs].min())
+        case MaxSum(gain=gain):
+            return float(gain @ rates)
+
+
+def _relative_gap(value: float, bound: float, *, least_unit: float) -> float:
+    return 0.0 if bound == value else abs(bound - value) / max(abs(value), least_unit)
+
+
+def _weights(objective: MaxMin | MaxSum, duals: Duals) -> tuple[Floats, float]:
+    """λ (J,) per step/s, and the factor that makes a bound on Σ λ r one on the objective."""
+    match objective:
+        case MaxMin(scale=scale):
+            return duals.level, float((duals.level / scale).sum())
+        case MaxSum(gain=gain):
+            return gain, 1.0
+
+
+def _raised(program: Program, weight: Floats, price: Floats, budget: Floats) -> Floats:
+    """The least budgets that satisfy the inequality above: exact for jobs alone, raised from `budget` for others."""
+    problem = program.problem
+    start = np.zeros(problem.job_count) if problem.runs_alone else budget
+    excess = _worth(problem, weight, start) - problem.gpus_occupied[:, None] * price
+    missing: Floats = np.where(program.admissible, excess, 0.0).max(axis=1, initial=0.0) / problem.member_count
+    if problem.runs_alone:
+        return missing
+    extra: Floats = np.zeros(problem.job_count)
+    np.maximum.at(extra, problem.member_job, missing[problem.member_configuration])
+    return start + extra
+
+
+def _worth(problem: AllocationProblem, weight: Floats, budget: Floats) -> Floats:
+    """What a configuration is worth on a type beyond its members' time, (C, T)."""
+    per_member: Floats = weight[problem.member_job, None] * problem.member_rate_steps_per_s
+    per_member -= budget[problem.member_job, None]
+    if problem.runs_alone:
+        return per_member
+    total: Floats = np.zeros(problem.fits.shape)
+    np.add.at(total, problem.member_configuration, per_member)
+    return total
+
+
+def _prices(program: Program, weight: Floats, price: Floats, budget: Floats) -> Floats:
+    """`price`, and for a type without GPUs what the first one would be worth to a job that needs but one."""
+    problem = program.problem
+    empty = problem.gpu_counts == 0
+    if not empty.any():
+        return price
+    gpus = problem.gpus_occupied[:, None]
+    worth = np.where(gpus <= 1, _worth(problem, weight, budget) / np.where(gpus > 0, gpus, 1.0), 0.0)
+    return np.where(empty, worth.max(axis=0, initial=0.0), price)

@@ -1,0 +1,136 @@
+"""HiGHS, told exactly what to do. The only file that knows its interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.certificate import failed
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+_ALWAYS: Mapping[str, Any] = {
+    "output_flag": False,
+    "threads": 1,
+    "parallel": "off",
+    "random_seed": 0,
+    "small_matrix_value": 1e-12,  # the least that HiGHS takes: smaller coefficients are dropped
+    "primal_feasibility_tolerance": 1e-10,  # the least, too; both are absolute
+    "dual_feasibility_tolerance": 1e-10,
+}
+_DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
+_PRICED = 1e-9  # duals and reduced costs above are not zero
+
+
+@dataclass(frozen=True)
+class Effort:
+    """A rung: how HiGHS is told to work."""
+
+    name: str
+    options: Mapping[str, Any]  # HiGHS's own names
+    on_face: bool  # whether ties are resolved on the face of optima, from the last basis; else afresh, above a level
+
+
+QUICK = Effort(
+    "highs", {"presolve": "off", "simplex_scale_strategy": 0, "simplex_dual_edge_weight_strategy": 0}, on_face=True
+)
+CAREFUL = Effort(
+    "careful", {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1}, False
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Columns >= 0 by column, rows between bounds."""
+
+    start: Ints  # (columns + 1,) int32
+    row: Ints  # (nonzeros,) int32
+    value: Floats
+    row_lower: Floats
+    row_upper: Floats
+
+    @property
+    def column_count(self) -> int:
+        """Columns."""
+        return len(self.start) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """What HiGHS reports; signs as in minimisation."""
+
+    column: Floats
+    column_dual: Floats
+    row_dual: Floats
+
+
+class Run:
+    """One model: solved, then solved again under other costs among its optima. Raises SolverFailed when HiGHS does."""
+
+    def __init__(self, problem: AllocationProblem, solver: Solver, effort: Effort, model: Model) -> None:
+        self._problem = problem
+        self._model = model
+        self._highs = solver.highs()
+        self._highs.resetOptions()
+        for name, value in {**_ALWAYS, **effort.options}.items():
+            self._highs.setOptionValue(name, value)
+
+    def solve(self, cost: Floats, row_upper: Floats) -> Optimum:
+        """The columns of least cost, from nothing: warm state must carry no meaning."""
+        import highspy
+
+        m, lp = self._model, highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = m.column_count, len(m.row_lower)
+        lp.col_cost_, lp.col_lower_ = cost, np.zeros(m.column_count)
+        lp.col_upper_ = np.full(m.column_count, highspy.kHighsInf)
+        lp.row_lower_, lp.row_upper_ = m.row_lower, row_upper
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
+        self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
+        self._highs.clearSolver()
+        self._highs.passModel(lp)
+        return self._optimum()
+
+    def on_face(self, first: Optimum, cost: Floats) -> Optimum:
+        """The columns of least `cost` among the optima of the model that has `first`'s duals.
+
+        By complementary slackness those are the points that are zero where a column has a reduced cost and tight where
+        a row has a dual. Nothing of the first objective is given up, so no share is there that only spends a slack.
+        """
+        m, columns = self._model, np.arange(self._model.column_count, dtype=np.int32)
+        rows = np.arange(len(m.row_lower), dtype=np.int32)
+        lower = np.where(first.row_dual < -_PRICED, m.row_upper, m.row_lower)
+        upper = np.where(first.row_dual > _PRICED, m.row_lower, m.row_upper)
+        self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
+        self._highs.changeColsCost(len(columns), columns, cost)
+        free = np.where(first.column_dual > _PRICED, 0.0, np.inf)
+        self._highs.changeColsBounds(len(columns), columns, np.zeros(len(columns)), free)
+        self._highs.changeRowsBounds(len(rows), rows, lower, upper)
+        return self._optimum()
+
+    def above(self, cost: Floats, column: int, least: float) -> Optimum:
+        """The columns of least `cost` of the same model with `column` at `least` or more, from nothing."""
+        import highspy
+
+        self._highs.clearSolver()
+        self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
+        self._highs.changeColBounds(column, least, highspy.kHighsInf)
+        return self._optimum()
+
+    def _optimum(self) -> Optimum:
+        import highspy
+
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            raise failed(self._problem, "infeasible", "no shares give every job its least rate")
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
+        s = self._highs.getSolution()
+        return Optimum(np.array(s.col_value), np.array(s.col_dual), np.array(s.row_dual))

@@ -1,0 +1,136 @@
+"""Linear objectives as models of HiGHS, from numpy arrays straight to its own.
+
+HiGHS's tolerances are absolute, so the model is equilibrated here (program.py, and a level of about 1 here) and its own
+scaling is off: on these models that alone is 10 to 50 times faster. A second run, from the basis of the first and among
+its optima, spends what is left on the sum of scaled rates (the rule for ties).
+
+Where the optimum has a kink in the number of GPUs (one GPU a job, say), prices are many: what the last GPU earned to
+what the next one would. The first run has a trace more GPUs than there are, so that only the latter are left; the
+second run has those there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.certificate import Candidate, Duals
+from gavelpy.solve.highs import Effort, Model, Optimum, Run
+from gavelpy.solve.program import Program
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+TRACE = 2e-9  # of a type's GPUs; above HiGHS's tolerance
+LEVEL_SLACK = 1e-10  # part of the level that is given up where ties are not resolved on the face of optima
+RESCALE_ABOVE = 1e4  # a level so far from the guess is solved again with itself as the guess
+
+
+def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
+    """Maximise the least value over the jobs, then the sum of values. Raises SolverFailed when HiGHS does."""
+    level = program.even_level
+    answer = _max_min_near(program, solver, effort, level)
+    if answer.level > RESCALE_ABOVE * level:  # never below: the guess can be had
+        answer = _max_min_near(program, solver, effort, answer.level)
+    return answer
+
+
+def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
+    """Maximise the sum of values. Raises SolverFailed when HiGHS does."""
+    floored = program.floor > 0
+    model = _model(program, np.flatnonzero(floored), program.floor[floored], np.zeros(0))
+    gains = _entry_values(program)
+    unit = gains.max(initial=0.0) or 1.0
+    run = Run(program.problem, solver, effort, model)
+    first = _first(program, run, effort, model, -gains / unit)
+    final = run.on_face(first, -gains / unit) if effort.on_face else first
+    duals = _duals(program, first.row_dual, floored, leveled=False, unit=unit)
+    return Candidate(program.shares(final.column), duals, level=0.0)
+
+
+def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float) -> Candidate:
+    K, E = len(program.value), len(program.entry_type)
+    floored = program.floor > 0
+    rated = np.concatenate([np.arange(K), np.flatnonzero(floored)])
+    lower = np.concatenate([np.zeros(K), program.floor[floored]])
+    model = _model(program, rated, lower, level / program.value)
+    run = Run(program.problem, solver, effort, model)
+    cost = np.zeros(E + 1)
+    cost[E] = -float(K)  # so that the duals of the K levels are about 1
+    first = _first(program, run, effort, model, cost)
+    gains = _entry_values(program)
+    ties = np.append(-gains / gains.max(), 0.0)
+    final = run.on_face(first, ties) if effort.on_face else run.above(ties, E, first.column[E] * (1 - LEVEL_SLACK))
+    duals = _duals(program, first.row_dual, floored, leveled=True, unit=1.0)
+    return Candidate(program.shares(final.column[:E]), duals, float(final.column[E]) * level)
+
+
+def _first(program: Program, run: Run, effort: Effort, model: Model, cost: Floats) -> Optimum:
+    row_upper = model.row_upper.copy()
+    if effort.on_face and not program.floor.any():  # floors may need the very last GPU
+        row_upper[-len(program.problem.gpu_types) :] += TRACE
+    return run.solve(cost, row_upper)
+
+
+def _model(program: Program, rated: Ints, rated_lower: Floats, level_weight: Floats) -> Model:
+    """Rows: the rates of the classes `rated` (R,), the first of which hold the level; time budgets; capacities.
+
+    Columns: entries, and the level if there is one.
+    """
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    R = len(rated)
+    row, column, value = [program.member_class + R], [program.member_entry], [np.ones(len(program.member_class))]
+    for first, last in ((0, len(level_weight)), (len(level_weight), R)):
+        row_of_class = np.full(K, -1)
+        row_of_class[rated[first:last]] = np.arange(first, last)
+        rows = row_of_class[program.member_class]
+        here = (rows >= 0) & (program.member_rate > 0)
+        row.append(rows[here])
+        column.append(program.member_entry[here])
+        value.append(program.member_rate[here])
+    row += [R + K + program.entry_type]
+    column += [np.arange(E)]
+    value += [program.entry_load]
+    if len(level_weight):
+        row.append(np.arange(len(level_weight)))
+        column.append(np.full(len(level_weight), E))
+        value.append(-level_weight)
+    columns = np.concatenate(column)
+    order = np.argsort(columns, kind="stable")
+    column_count = E + bool(len(level_weight))
+    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=column_count))])
+    return Model(
+        start=start.astype(np.int32),
+        row=np.concatenate(row)[order].astype(np.int32),
+        value=np.concatenate(value)[order],
+        row_lower=np.concatenate([rated_lower, np.full(K + T, -np.inf)]),
+        row_upper=np.concatenate([np.full(R, np.inf), np.ones(K + T)]),
+    )
+
+
+def _entry_values(program: Program) -> Floats:
+    """Objective units of each entry at share 1, over all members of its class, (E,)."""
+    per_member = program.member_rate * (program.value * program.classes.count)[program.member_class]
+    return np.bincount(program.member_entry, weights=per_member, minlength=len(program.entry_type)).astype(np.float64)
+
+
+def _duals(program: Program, row_dual: Floats, floored: Bools, *, leveled: bool, unit: float) -> Duals:
+    """Duals by job and type in objective units (up to one common factor where the objective is a level)."""
+    K, T = len(program.value), len(program.problem.gpu_types)
+    levels = K if leveled else 0
+    rated = np.maximum(row_dual, 0.0) * unit
+    count, best = program.classes.count, program.best_rate_steps_per_s
+    per_step_per_s = 1.0 / np.where(best > 0, best, 1.0)
+    floor = np.zeros(K)
+    floor[floored] = rated[levels : levels + int(floored.sum())]
+    level = rated[:K] if leveled else np.zeros(K)
+    budget, capacity = -row_dual[-K - T : -T] * unit, -row_dual[-T:] * unit
+    gpus = program.problem.gpu_counts
+    return Duals(
+        level=program.per_job(level / count) * per_step_per_s,
+        floor=program.per_job(floor / count) * per_step_per_s,
+        budget=program.per_job(np.maximum(budget, 0.0) / count),
+        price=np.maximum(capacity, 0.0) / np.where(gpus > 0, gpus, 1.0),
+    )

@@ -1,0 +1,88 @@
+"""Concave objectives through cvxpy, proved by an LP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+
+from gavelpy.errors import SolverFailed
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxConcave, MaxSum, MaxSumLog
+from tests.solve.oracle import best_sum_log_by_cvxpy
+from tests.solve.problems import random_problem
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sum_of_logarithms_is_the_oracles(seed: int) -> None:
+    problem = random_problem(seed, jobs=15)
+    weight = np.random.default_rng(seed).uniform(0.5, 5, 15)
+
+    allocation = solve(problem, MaxSumLog(weight))
+
+    value = float(weight @ np.log(allocation.rate_steps_per_s))
+    assert value == pytest.approx(best_sum_log_by_cvxpy(problem, weight), abs=1e-5)
+    assert allocation.certificate.objective == pytest.approx(value)
+    assert allocation.certificate.gap <= 1e-8
+
+
+def test_one_type_is_shared_in_proportion_to_weight() -> None:
+    problem = AllocationProblem.of("abc", ["v100"], [1], [[4.0], [50.0], [1.0]])
+
+    allocation = solve(problem, MaxSumLog(np.array([1.0, 2.0, 5.0])))
+
+    assert allocation.share[:, 0] == pytest.approx([1 / 8, 2 / 8, 5 / 8], rel=1e-6)
+    assert allocation.prices == pytest.approx([8], rel=1e-5)  # Σ w log(k x) grows by Σ w / k at k = 1
+
+
+def test_sum_of_logarithms_keeps_rate_floors() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]])
+
+    allocation = solve(problem, MaxSumLog(np.ones(2), np.array([3.0, 0.0])))
+
+    assert allocation.rate_steps_per_s == pytest.approx([3, 1], rel=1e-6)
+    assert allocation.certificate.gap <= 1e-6
+
+
+def test_equal_jobs_are_one_class_for_logarithms_too() -> None:
+    problem = AllocationProblem.of("abc", ["v100"], [1], [[4.0], [40.0], [4.0]])
+
+    share = solve(problem, MaxSumLog(np.array([1.0, 1.0, 2.0]))).share
+
+    assert share[0, 0] == share[1, 0]
+    assert share[2, 0] == pytest.approx(2 * share[0, 0], rel=1e-6)
+
+
+def roots(rates: Any) -> Any:
+    return cvxpy.sum(cvxpy.sqrt(rates + 1.0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_concave_function_of_ones_own_is_proved(seed: int) -> None:
+    problem = random_problem(seed, jobs=10)
+
+    allocation = solve(problem, MaxConcave(roots))
+
+    other = solve(problem, MaxSum(np.ones(10)))
+    assert allocation.certificate.path == "cvxpy"
+    assert allocation.certificate.gap <= 1e-6
+    value = roots(cvxpy.Constant(other.rate_steps_per_s)).value
+    assert value <= allocation.certificate.bound * (1 + 1e-12)
+
+
+def test_a_concave_function_of_one_job_works() -> None:
+    problem = AllocationProblem.of("a", ["v100"], [1], [[3.0]])
+
+    allocation = solve(problem, MaxConcave(roots))
+
+    assert allocation.certificate.objective == pytest.approx(2, rel=1e-6)
+
+
+def test_an_optimum_at_a_kink_cannot_be_proved_and_is_refused() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[3.0], [5.0]])
+
+    with pytest.raises(SolverFailed, match="not certified"):
+        solve(problem, MaxConcave(cvxpy.min))

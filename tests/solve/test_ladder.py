@@ -1,0 +1,138 @@
+"""Edges of `solve`: problems with nothing in them, objectives of other problems, rungs that fall."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput, SolverFailed
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve import highs, ladder
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxMin, MaxSum, MaxSumLog, Objective
+from gavelpy.solve.solver import Solver
+from tests.solve.problems import random_problem
+
+
+def two_jobs(gpus: int = 1) -> AllocationProblem:
+    return AllocationProblem.of("ab", ["v100"], [gpus], [[4.0], [2.0]])
+
+
+@pytest.mark.parametrize("kind", [MaxMin, MaxSum, MaxSumLog])
+def test_no_jobs_get_no_shares(kind: type[Objective]) -> None:
+    problem = AllocationProblem.of([], ["v100", "k80"], [1, 1], np.zeros((0, 2)))
+
+    allocation = solve(problem, kind(np.zeros(0)))
+
+    assert allocation.share.shape == (0, 2)
+    assert allocation.prices.tolist() == [0, 0]
+    assert allocation.certificate.path == "nothing runs"
+
+
+@pytest.mark.parametrize("kind", [MaxMin, MaxSum, MaxSumLog])
+def test_a_job_that_can_run_nowhere_spoils_nothing(kind: type[Objective]) -> None:
+    problem = AllocationProblem.of("abc", ["v100"], [2], [[4.0], [0.0], [2.0]], gpus=[1, 1, 1])
+
+    allocation = solve(problem, kind(np.ones(3)))
+
+    assert allocation.share[:, 0] == pytest.approx([1, 0, 1])
+    assert allocation.certificate.gap <= ladder.GAP_MAX_CONCAVE
+
+
+def test_a_pair_with_a_job_that_cannot_run_alone_is_not_used() -> None:
+    alone = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [0.0]])
+    problem = alone.with_pairs([(0, 1)], [[[4.0], [1.0]]])
+
+    share = solve(problem, MaxMin(np.ones(2))).share
+
+    assert share[:, 0].tolist() == [1, 0, 0]
+
+
+def test_a_gang_gets_nothing_of_a_type_too_small_for_it() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "k80"], [3, 4], [[9.0, 2.0], [9.0, 2.0]], gpus=[4, 1])
+
+    share = solve(problem.with_whole_gangs(), MaxMin(np.ones(2))).share
+
+    assert share[0].tolist() == [0, pytest.approx(1)]
+
+
+@pytest.mark.parametrize("objective", [MaxMin(np.ones(3)), MaxSum(np.ones(1)), MaxSumLog(np.ones(3))])
+def test_an_objective_of_other_jobs_is_refused(objective: Objective) -> None:
+    with pytest.raises(InvalidInput, match="one entry for each of 2 jobs"):
+        solve(two_jobs(), objective)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_a_scale_that_is_no_positive_number_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match=r"scale\[1\] must be finite and > 0"):
+        MaxMin(np.array([1.0, value]))
+
+
+def test_floors_of_other_jobs_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="rate_floor_steps_per_s must be empty or have one entry for each of 2"):
+        MaxSum(np.ones(2), np.ones(3))
+
+
+def test_floors_that_nobody_can_keep_are_infeasible() -> None:
+    with pytest.raises(SolverFailed) as failure:
+        solve(two_jobs(), MaxSum(np.ones(2), np.array([3.0, 1.0])))
+
+    assert failure.value.status == "infeasible"
+
+
+def test_a_floor_for_a_job_that_can_run_nowhere_is_infeasible() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [0.0]])
+
+    with pytest.raises(SolverFailed, match="'b' can run nowhere") as failure:
+        solve(problem, MaxMin(np.ones(2), np.array([0.0, 1.0])))
+
+    assert failure.value.status == "infeasible"
+
+
+def test_an_answer_that_is_not_certified_falls_to_the_next_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    crippled = highs.Effort("highs", {**highs.QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
+    monkeypatch.setattr(highs, "QUICK", crippled)
+    solver = Solver()
+
+    allocation = solve(random_problem(0, jobs=20), MaxMin(np.ones(20)), solver)
+
+    assert allocation.certificate.path == "careful"
+    assert solver.falls == {"highs": 1}
+    assert solver.answers == {"careful": 1}
+
+
+def test_nothing_uncertified_is_ever_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "GAP_MAX", -1.0)
+
+    with pytest.raises(SolverFailed, match="not certified") as failure:
+        solve(two_jobs(), MaxMin(np.ones(2)))
+
+    assert failure.value.jobs == 2
+    assert failure.value.gpu_types == 1
+
+
+@pytest.mark.parametrize("ratio", [1e-6, 1e6, 1e-12, 1e12])
+def test_levels_hold_for_jobs_that_need_next_to_no_time(ratio: float) -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[1.0], [ratio]])
+
+    allocation = solve(problem, MaxMin(np.ones(2)))
+
+    best = 1 / (1 + 1 / ratio)
+    assert allocation.rate_steps_per_s.min() == pytest.approx(best, rel=1e-8)
+
+
+def test_the_lp_path_loads_no_cvxpy() -> None:
+    script = (
+        "import sys, numpy as np; from gavelpy.policies.registry import registered;"
+        "policies = registered(); assert 'highspy' not in sys.modules;"
+        "from gavelpy.model.problem import AllocationProblem;"
+        "p = AllocationProblem.of('ab', ['v100'], [1], [[4.0], [2.0]]);"
+        "[policy().allocate(p) for policy in policies.values()];"
+        "assert 'highspy' in sys.modules;"
+        "assert not {'cvxpy', 'numba', 'pandas', 'scipy'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,169 @@
+"""Linear objectives against dumber computations, on problems drawn by hypothesis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.ladder import GAP_MAX, VIOLATION_MAX, solve
+from gavelpy.solve.objective import MaxMin, MaxSum
+from gavelpy.solve.solver import Solver
+from tests.solve.oracle import best_level, best_level_by_cvxpy, best_sum
+from tests.solve.problems import allocation_problems, random_problem
+
+GIVEN_UP_FOR_TIES = 1e-4  # of the sum: what 1e-9 of the level buys where rates differ by a factor of 1e4
+
+
+def least_value(allocation: Allocation, scale: np.ndarray) -> float:
+    return float((scale * allocation.rate_steps_per_s)[allocation.problem.can_run].min())
+
+
+@given(problem=allocation_problems())
+def test_max_min_is_the_oracles(problem: AllocationProblem) -> None:
+    assume(problem.can_run.any())
+    scale = problem.gpus_asked / problem.weight
+
+    allocation = solve(problem, MaxMin(scale))
+
+    assert least_value(allocation, scale) == pytest.approx(best_level(problem, scale), rel=1e-6)
+
+
+@given(problem=allocation_problems(decades=6))
+def test_max_min_is_certified_at_any_ratio_of_rates(problem: AllocationProblem) -> None:
+    allocation = solve(problem, MaxMin(1 / problem.steps_remaining))
+
+    assert allocation.certificate.gap <= GAP_MAX
+    assert allocation.certificate.violation <= VIOLATION_MAX
+
+
+@given(problem=allocation_problems())
+def test_max_sum_is_the_oracles(problem: AllocationProblem) -> None:
+    assume(problem.can_run.any())
+
+    allocation = solve(problem, MaxSum(problem.weight))
+
+    assert problem.weight @ allocation.rate_steps_per_s == pytest.approx(best_sum(problem, problem.weight), rel=1e-6)
+
+
+@given(problem=allocation_problems(), part=st.floats(0.0, 0.9))
+def test_max_sum_keeps_rate_floors(problem: AllocationProblem, part: float) -> None:
+    assume(problem.can_run.any())
+    fair = solve(problem, MaxMin(np.ones(problem.job_count)))
+    floor = part * fair.rate_steps_per_s
+
+    allocation = solve(problem, MaxSum(problem.weight, floor))
+
+    assert (allocation.rate_steps_per_s >= floor * (1 - 1e-9)).all()
+    expected = best_sum(problem, problem.weight, floor * (1 - 1e-9))
+    assert allocation.certificate.objective == pytest.approx(expected, rel=1e-6)
+
+
+@given(problem=allocation_problems(), part=st.floats(0.0, 0.9))
+def test_max_min_keeps_rate_floors(problem: AllocationProblem, part: float) -> None:
+    assume(problem.can_run.any())
+    scale = problem.gpus_asked / problem.weight
+    floor = part * solve(problem, MaxSum(problem.weight)).rate_steps_per_s
+
+    allocation = solve(problem, MaxMin(scale, floor))
+
+    assert (allocation.rate_steps_per_s >= floor * (1 - 1e-9)).all()
+    assert allocation.certificate.objective == pytest.approx(
+        best_level(problem, scale, floor * (1 - 1e-9)), rel=1e-6, abs=1e-12
+    )
+
+
+@given(problem=allocation_problems())
+def test_what_the_worst_job_leaves_goes_to_the_sum(problem: AllocationProblem) -> None:
+    assume(problem.can_run.any())
+    scale = problem.gpus_asked
+
+    allocation = solve(problem, MaxMin(scale))
+
+    level = np.where(problem.can_run, best_level(problem, scale) * (1 - 1e-9) / scale, 0.0)
+    assert float(scale @ allocation.rate_steps_per_s) >= best_sum(problem, scale, level) * (1 - GIVEN_UP_FOR_TIES)
+
+
+@given(problem=allocation_problems())
+def test_a_used_solver_gives_the_bytes_of_a_fresh_one(problem: AllocationProblem) -> None:
+    used = Solver()
+    solve(random_problem(3, jobs=20), MaxMin(np.ones(20)), used)
+
+    warm, fresh = (solve(problem, MaxMin(problem.weight), solver) for solver in (used, Solver()))
+
+    assert warm.share.tobytes() == fresh.share.tobytes()
+    assert warm.prices.tobytes() == fresh.prices.tobytes()
+
+
+@pytest.mark.parametrize("peer", ["ECOS", "CLARABEL"])
+@pytest.mark.parametrize("seed", range(5))
+def test_max_min_is_that_of_an_interior_point(seed: int, peer: str) -> None:
+    problem = random_problem(seed, jobs=30)
+    scale = 1 / problem.rate_alone_steps_per_s.mean(axis=1)
+
+    allocation = solve(problem, MaxMin(scale))
+
+    assert least_value(allocation, scale) == pytest.approx(best_level_by_cvxpy(problem, scale, peer), rel=1e-6)
+
+
+@pytest.mark.parametrize("jobs", [150, 400])
+def test_larger_problems_are_certified_on_the_first_rung(jobs: int) -> None:
+    problem, solver = random_problem(1, jobs=jobs, types=5), Solver()
+
+    allocation = solve(problem, MaxMin(1 / problem.steps_remaining), solver)
+
+    assert allocation.certificate.path == "highs"
+    assert allocation.certificate.gap <= GAP_MAX
+    assert not solver.falls
+
+
+@pytest.mark.parametrize("gpu_type", range(3))
+@pytest.mark.parametrize("seed", range(6))
+def test_price_is_the_objective_gained_by_one_more_gpu(seed: int, gpu_type: int) -> None:
+    problem = random_problem(seed, jobs=24)
+    objective = MaxMin(1 / problem.rate_alone_steps_per_s.mean(axis=1))
+    step = 0.001  # of a GPU: the optimum is piecewise linear in the number of GPUs
+    more = _with_gpus(problem, gpu_type, step)
+
+    allocation = solve(problem, objective)
+
+    gained = solve(more, objective).certificate.objective - allocation.certificate.objective
+    assert allocation.prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
+
+
+def test_price_of_a_sum_is_what_the_next_gpu_earns() -> None:
+    problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[9.0, 1.0], [8.0, 2.0], [7.0, 3.0]])
+
+    allocation = solve(problem, MaxSum(np.ones(3)))
+
+    assert allocation.certificate.objective == pytest.approx(12)  # a on the V100, c on the K80
+    assert allocation.prices == pytest.approx([8, 2])  # b would take another of either
+
+
+def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "h100"], [1, 0], [[2.0, 6.0], [2.0, 6.0]])
+
+    allocation = solve(problem, MaxMin(np.ones(2)))
+
+    assert allocation.certificate.objective == pytest.approx(1)
+    assert allocation.prices == pytest.approx([1, 3])  # with the H100 each job earns 1 + 3
+
+
+def test_gpus_in_plenty_are_worth_nothing() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [5], [[2.0], [6.0]])
+
+    allocation = solve(problem, MaxMin(np.ones(2)))
+
+    assert allocation.prices.tolist() == [0]
+    assert allocation.share == pytest.approx(np.ones((2, 1)))
+
+
+def _with_gpus(problem: AllocationProblem, gpu_type: int, gpus: float) -> AllocationProblem:
+    capacity = problem.capacity.copy()
+    capacity[gpu_type, 0] += round(1000 * gpus)
+    return replace(problem, capacity=capacity)
