@@ -1,0 +1,1 @@
+"""The deterministic core: events in, commands out. No clock, no I/O, no threads, no randomness, no solver."""

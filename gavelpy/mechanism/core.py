@@ -1,0 +1,312 @@
+"""The scheduling core: `handle(event, now_s) -> commands`, and `wakeup_s`, the time it must next be woken.
+
+Theory of operation. Events only change tables and note what has become stale. Decisions are made in one place, when
+WakeupDue arrives: ask the policy if the allocation is stale and may be asked about; wait for the answer, with
+patience; then either plan a round (everybody stands again for every GPU) or, within a round, give free GPUs to
+waiting jobs. A shell delivers all events of an instant before the wakeup of that instant, so that a thousand arrivals
+make one question.
+
+Time is an argument and never goes back. Nothing here knows which policy answers or whether the world is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import numpy as np
+
+from gavelpy.mechanism import priorities, questions, reports
+from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
+from gavelpy.mechanism.events import (
+    NO_INTS,
+    AgentRejoined,
+    AllocationFailed,
+    AllocationSolved,
+    CheckpointSaved,
+    ConfigChanged,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    PriceChanged,
+    ProgressReported,
+    SchedulerRestarted,
+    ThroughputEstimated,
+    WakeupDue,
+)
+from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.leases import LeaseBook
+from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
+from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion
+from gavelpy.mechanism.selection import Selection, select_by_type, select_global
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.model.arrays import Bools, Ints
+
+NEVER_S = math.inf
+
+
+class SchedulerCore:
+    """Mutable state, one door in (`handle`), one timer out (`wakeup_s`)."""
+
+    def __init__(self, settings: MechanismSettings | None = None) -> None:
+        self.settings = settings or MechanismSettings()
+        self.pool = GpuPool()
+        self.jobs = JobTable(type_count=0)
+        self.leases = LeaseBook(self.jobs, self.pool)
+        self.question = AllocationQuestion()
+        self.now_s = 0.0
+        self.settled_s = 0.0  # up to when owed and received time is booked
+        self.incarnation = 0
+        self.round = 0
+        self.round_end_s = NEVER_S  # no round in force
+        self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
+        self.awaiting = False  # a plan waits for the policy's answer
+        self.type_order: Ints = NO_INTS  # of the wakeup that waits
+        self.unmeasured: list[int] = []  # jobs whose rates have not been asked for
+
+    # The one door ------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_s: float) -> list[Command]:
+        """Applies one event and returns what shells must do. `now_s` must not go back."""
+        assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
+        self.now_s = now_s
+        match event:
+            case WakeupDue():
+                return self._wakeup(event)
+            case AllocationSolved() | AllocationFailed():
+                return self._answered(event)
+            case LeaseStarted() | ProgressReported() | CheckpointSaved():
+                reports.running(self.jobs, event, now_s)
+                return []
+            case LeaseEnded():
+                return self._lease_ended(event)
+            case JobSubmitted():
+                return self._submitted(event)
+            case JobCancelled():
+                return self._cancelled(event.job)
+            case ThroughputEstimated():
+                if len(questions.apply_throughput(event, self.jobs)):
+                    self._disturb()
+                return []
+            case NodeJoined() | NodeLost() | NodeDraining() | AgentRejoined():
+                return self._node_changed(event)
+            case PriceChanged():
+                self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
+                self._disturb()
+                return []
+            case ConfigChanged():
+                self.settings = event.settings
+                self._disturb()
+                return []
+            case SchedulerRestarted():
+                return self._restarted(event.incarnation)
+            case _:
+                assert_never(event)
+
+    @property
+    def wakeup_s(self) -> float:
+        """When the shell must next send WakeupDue; infinite when nothing can happen without another event."""
+        settings, question = self.settings, self.question
+        if self.awaiting:
+            return question.asked_s + settings.solve_patience_s
+        due = min(self.attention_s, self.round_end_s)
+        if question.stale and question.open_epoch == NONE_OPEN and settings.solve_within_round and self.is_in_round:
+            due = min(due, max(self.now_s, question.allowed_s(settings.solve_interval_s)))
+        return due
+
+    @property
+    def is_in_round(self) -> bool:
+        """Whether leases are in force up to round_end_s."""
+        return self.round_end_s < NEVER_S
+
+    def needs_progress(self, now_s: float) -> bool:
+        """Whether the coming wakeup decides on grounds of progress: shells report it first."""
+        return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
+
+    def runnable(self, rows: Ints) -> Bools:
+        """Whether a job could run on the GPUs there are: its rate is positive on a type with enough of them."""
+        enough = self.jobs.gpus[rows, None] <= self.pool.counts[None, :]
+        fits: Bools = (self.jobs.rate[rows] > 0) & enough  # NaN > 0 is false: unknown
+        return np.asarray(fits.any(axis=1))
+
+    # Decisions ---------------------------------------------------------------------------------------------------
+
+    def _wakeup(self, event: WakeupDue) -> list[Command]:
+        self.attention_s = NEVER_S
+        if not self.awaiting or len(event.type_order):
+            self.type_order = event.type_order
+        round_due = not self.is_in_round or self.now_s >= self.round_end_s
+        commands: list[Command] = []
+        if self.unmeasured:
+            rows = np.array(self.unmeasured, dtype=np.int64)
+            commands.append(questions.ask_throughput(self.jobs, self.pool, rows))
+            self.unmeasured = []
+        may_ask = self.question.may_ask(self.now_s, self.settings.solve_interval_s)
+        if may_ask and (round_due or self.settings.solve_within_round):
+            self._settle()
+            active = self.jobs.active
+            rows = active[self.runnable(active)]
+            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s))
+        patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
+        self.awaiting = self.question.open_epoch != NONE_OPEN and self.now_s < patience_ends_s
+        return commands if self.awaiting else [*commands, *self._decide()]
+
+    def _answered(self, event: AllocationSolved | AllocationFailed) -> list[Command]:
+        if not self.question.close(event.epoch):
+            return []
+        commands: list[Command] = []
+        if isinstance(event, AllocationSolved):
+            self._settle()
+            self.question.apply(event, self.jobs)
+            if self.settings.priority is PriorityRule.OSDI20:
+                priorities.start_over(self.jobs, self.settings)
+        else:
+            self.question.stale = True
+            commands.append(Report("allocation-failed", event.detail))
+        self.awaiting = False
+        return [*commands, *self._decide()]
+
+    def _decide(self) -> list[Command]:
+        if not self.is_in_round or self.now_s >= self.round_end_s:
+            return self._plan_round()
+        return self._fill() if self.settings.fill_within_round else []
+
+    def _plan_round(self) -> list[Command]:
+        self._settle()
+        jobs, leases = self.jobs, self.leases
+        active = jobs.active
+        chosen = self._select(active[self.runnable(active)], self.pool.counts)
+        leased = jobs.leased
+        staying = leases.staying(chosen)
+        leaving = leased[~jobs.marks(staying)[leased]]
+        if not len(chosen[0]) and not len(leaving):
+            self.round_end_s = NEVER_S  # nobody can run: rest until something happens
+            return []
+        self.round += 1
+        self.round_end_s = self.now_s + self._round_length_s(chosen)
+        fresh = ~jobs.marks(staying)[chosen[0]]
+        grants = chosen[0][fresh], chosen[1][fresh]
+        return [self._granted(grants, staying, leaving)]
+
+    def _round_length_s(self, chosen: Selection) -> float:
+        """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete."""
+        settings, jobs = self.settings, self.jobs
+        if not settings.whole_steps or not len(chosen[0]):
+            return settings.round_s
+        rows, rate = chosen[0], jobs.rate[chosen]
+        steps = np.minimum(np.floor(rate * settings.round_s), np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
+        return float(np.max(steps / rate)) or settings.round_s
+
+    def _fill(self) -> list[Command]:
+        """Free GPUs to waiting jobs, up to the end of the round."""
+        free = self.pool.free_counts
+        if not free.any():
+            return []
+        self._settle()
+        active = self.jobs.active
+        waiting = active[self.jobs.lease[active] < 0]
+        chosen = self._select(waiting[self.runnable(waiting)], free)
+        return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen[0]) else []
+
+    def _select(self, rows: Ints, free: Ints) -> Selection:
+        if self.settings.queue is QueueRule.GLOBAL:
+            return select_global(self.jobs, rows, free, self.settings)
+        order = self.type_order if len(self.type_order) else np.arange(len(self.pool.gpu_types))
+        return select_by_type(self.jobs, rows, free, self.settings, order)
+
+    def _granted(self, grants: Selection, staying: Ints, leaving: Ints) -> RoundPlan:
+        revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s)
+        return RoundPlan(
+            self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
+            grants[0], granted, offsets, gpus,
+        )  # fmt: skip
+
+    # What events change ------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: JobSubmitted) -> list[Command]:
+        row = self.jobs.add(event.spec, self.pool.gpu_types, self.now_s)
+        self.jobs.received_s[row] = priorities.newcomer_received_s(self.settings)
+        if not event.spec.rates_steps_per_s:
+            self.unmeasured.append(row)
+            self.attention_s = self.now_s
+        elif self.runnable(np.array([row]))[0]:
+            self._disturb()
+        return []
+
+    def _lease_ended(self, event: LeaseEnded) -> list[Command]:
+        ended = reports.ended(self.jobs, self.leases, event, self.now_s, self.settings.failures_max)
+        if ended.any_gone:
+            self._disturb()
+        elif ended.any_free:
+            self._notice()
+        self._end_idle_round()
+        return [KillLease(job, lease) for job, lease in ended.orphaned]
+
+    def _cancelled(self, job: int) -> list[Command]:
+        if not 0 <= job < self.jobs.count or self.jobs.state[job] > ALIVE[-1]:
+            return []
+        row, lease = np.array([job]), int(self.jobs.lease[job])
+        commands: list[Command] = []
+        if lease >= 0:
+            self.leases.revoke(row, self.now_s)
+            commands.append(KillLease(job, lease))
+        self.jobs.change(row, JobFact.CANCELLED)
+        self._disturb()
+        self._end_idle_round()
+        return commands
+
+    def _node_changed(self, event: NodeJoined | NodeLost | NodeDraining | AgentRejoined) -> list[Command]:
+        pool, commands = self.pool, list[Command]()
+        match event:
+            case NodeJoined():
+                if pool.join(event.node_id, event.gpu_type, event.gpu_count):
+                    self.jobs.add_type(event.gpu_type)
+                    active = self.jobs.active
+                    self.unmeasured = active[np.isnan(self.jobs.rate[active]).any(axis=1)].tolist()
+            case NodeDraining():
+                pool.set_state(event.node_id, NodeState.DRAINING)
+            case NodeLost():
+                pool.set_state(event.node_id, NodeState.LOST)
+                dead = reports.lost(self.jobs, self.leases, pool.jobs_on(event.node_id), self.now_s)
+                commands.extend(KillLease(job, lease) for job, lease in dead)
+            case AgentRejoined():
+                kills = reports.rejoined(self.jobs, self.leases, pool, event, self.now_s)
+                commands.extend(KillLease(job, lease) for job, lease in kills)
+        self._disturb()
+        self._end_idle_round()
+        return commands
+
+    def _restarted(self, incarnation: int) -> list[Command]:
+        assert incarnation > self.incarnation, f"incarnation {incarnation} is not after {self.incarnation}"
+        self.incarnation = incarnation
+        if self.question.open_epoch != NONE_OPEN:
+            self.question.open_epoch, self.awaiting = NONE_OPEN, False
+            self.question.asked_s = -math.inf
+        self._disturb()
+        states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
+        return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
+
+    def _disturb(self) -> None:
+        """Jobs or GPUs have changed: the allocation in force is out of date."""
+        self.question.stale = True
+        self._notice()
+
+    def _notice(self) -> None:
+        """GPUs may be idle, or nobody may be running: look at once, unless the settings leave it to the next round."""
+        if not self.is_in_round or self.settings.fill_within_round:
+            self.attention_s = self.now_s
+
+    def _end_idle_round(self) -> None:
+        """A round in which nothing runs any more is over."""
+        if self.is_in_round and not len(self.jobs.leased):
+            self.round_end_s = self.attention_s = self.now_s
+
+    def _settle(self) -> None:
+        priorities.settle(self.jobs, self.settings, self.now_s - self.settled_s, self.now_s)
+        self.settled_s = self.now_s

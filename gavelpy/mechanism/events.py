@@ -1,0 +1,205 @@
+"""What has happened. Facts in the past tense; the core's only input.
+
+Many of a thing travel as arrays: one event carries the progress of all leases of a report. Jobs are named by their
+serial (the order of submission, never reused), leases by theirs; a report that names a lease which is no longer the
+job's is late and is ignored.
+
+Exogenous events come from the world and replay under any policy; endogenous ones follow from the decisions of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
+
+NO_INTS: Ints = np.zeros(0, dtype=np.int64)
+NO_FLOATS: Floats = np.zeros(0, dtype=np.float64)
+
+
+class Outcome(IntEnum):
+    """How a lease ended."""
+
+    FINISHED = 0  # the job did its last step
+    STOPPED = 1  # revoked or expired; its steps are checkpointed
+    FAILED = 2  # the job's process broke
+    LOST = 3  # its node is gone; steps since the last checkpoint are lost
+
+
+class _Exogenous:
+    exogenous: ClassVar[bool] = True
+
+
+class _Endogenous:
+    exogenous: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, eq=False)
+class NodeJoined(_Exogenous):
+    """A server offers its GPUs (or offers them again)."""
+
+    node_id: NodeId
+    gpu_type: str
+    gpu_count: int
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLost(_Exogenous):
+    """A server is surely dead: nothing runs there any more."""
+
+    node_id: NodeId
+
+
+@dataclass(frozen=True, eq=False)
+class NodeDraining(_Exogenous):
+    """A server takes no new leases; those it has end with the round."""
+
+    node_id: NodeId
+
+
+@dataclass(frozen=True, eq=False)
+class JobSubmitted(_Exogenous):
+    """A job arrived. Its serial is the number of jobs submitted before it."""
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, eq=False)
+class JobCancelled(_Exogenous):
+    """Its owner no longer wants a job."""
+
+    job: int
+
+
+@dataclass(frozen=True, eq=False)
+class PriceChanged(_Exogenous):
+    """An hour of one GPU of a type costs something else now."""
+
+    gpu_type: str
+    price_usd_per_gpu_h: float
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigChanged(_Exogenous):
+    """The operator changed how the mechanism works."""
+
+    settings: MechanismSettings
+
+
+@dataclass(frozen=True, eq=False)
+class LeaseStarted(_Endogenous):
+    """Jobs began to run under their leases."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    gpu_offsets: Ints  # (K + 1,) job k runs on gpus[gpu_offsets[k]:gpu_offsets[k + 1]]
+    gpus: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class LeaseEnded(_Endogenous):
+    """Leases are over and their GPUs free."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    steps_done: Floats  # (K,) of the job since its submission
+    outcome: Outcome
+
+
+@dataclass(frozen=True, eq=False)
+class ProgressReported(_Endogenous):
+    """How far running jobs have come."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    steps_done: Floats  # (K,) of the job since its submission
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointSaved(_Endogenous):
+    """Steps that survive whatever happens."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    steps_done: Floats  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationSolved(_Endogenous):
+    """The policy's answer to question `epoch`: the nonzero shares."""
+
+    epoch: int
+    jobs: Ints  # (K,)
+    gpu_type: Ints  # (K,) column of the core's gpu_types
+    share: Floats  # (K,) in (0, 1]
+    objective: float = 0.0
+    gap: float = 0.0
+    path: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class AllocationFailed(_Endogenous):
+    """The policy gave no answer to question `epoch`; the allocation in force stays."""
+
+    epoch: int
+    detail: str
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughputEstimated(_Endogenous):
+    """Rates for jobs that had none. A row of NaN: nobody knows."""
+
+    jobs: Ints  # (K,)
+    rates_steps_per_s: Floats  # (K, T)
+
+
+@dataclass(frozen=True, eq=False)
+class WakeupDue(_Endogenous):
+    """The time the core asked for has come. `type_order`: a permutation of GPU types drawn by the shell, or none."""
+
+    type_order: Ints = field(default_factory=lambda: NO_INTS)
+
+
+@dataclass(frozen=True, eq=False)
+class SchedulerRestarted(_Endogenous):
+    """A new incarnation of the scheduler has replayed the journal and must find out what still runs."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, eq=False)
+class AgentRejoined(_Endogenous):
+    """A node tells which leases it still runs."""
+
+    node_id: NodeId
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    steps_done: Floats  # (K,)
+
+
+Event = (
+    NodeJoined
+    | NodeLost
+    | NodeDraining
+    | JobSubmitted
+    | JobCancelled
+    | PriceChanged
+    | ConfigChanged
+    | LeaseStarted
+    | LeaseEnded
+    | ProgressReported
+    | CheckpointSaved
+    | AllocationSolved
+    | AllocationFailed
+    | ThroughputEstimated
+    | WakeupDue
+    | SchedulerRestarted
+    | AgentRejoined
+)

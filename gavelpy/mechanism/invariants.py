@@ -1,0 +1,63 @@
+"""What must hold after every event, whatever the events. Tests and `--paranoid` runs call `check`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState
+
+
+def check(core: SchedulerCore) -> None:
+    """Raises AssertionError saying which promise is broken."""
+    _check_leases(core)
+    _check_gpus(core)
+    _check_accounts(core)
+    _check_timer(core)
+
+
+def _check_leases(core: SchedulerCore) -> None:
+    jobs, n = core.jobs, core.jobs.count
+    state, lease = jobs.state[:n], jobs.lease[:n]
+    is_leased = np.isin(state, LEASED)
+    assert (is_leased == (lease >= 0)).all(), "a job holds a lease exactly when it is GRANTED or RUNNING"
+    serials = lease[lease >= 0]
+    assert len(np.unique(serials)) == len(serials), "two jobs hold one lease"
+    assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never given out"
+    stopping = jobs.stopping[:n]
+    assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
+    both = (stopping >= 0) & (state == JobState.RUNNING)
+    assert not both.any(), f"jobs {np.flatnonzero(both).tolist()} run while an older lease of theirs is stopping"
+
+
+def _check_gpus(core: SchedulerCore) -> None:
+    jobs, pool = core.jobs, core.pool
+    holders, held = np.unique(pool.job[pool.job != NOBODY], return_counts=True)
+    assert np.array_equal(holders, jobs.leased), "GPUs are promised to jobs without a lease, or the reverse"
+    assert np.array_equal(held, jobs.gpus[holders]), "a job holds more or fewer GPUs than it asked for"
+    assert set(jobs.gang_gpus) == set(holders[jobs.gpus[holders] > 1].tolist()), "the gang table is out of step"
+    for row in holders.tolist():
+        gpus = jobs.gpus_held(row)
+        assert (pool.job[gpus] == row).all(), f"job {row} believes it holds GPUs that are promised to others"
+        assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
+
+
+def _check_accounts(core: SchedulerCore) -> None:
+    jobs, n = core.jobs, core.jobs.count
+    for name in ("owed_s", "received_s", "attained_gpu_s", "isolated_s", "target"):
+        values = getattr(jobs, name)[:n]
+        assert np.isfinite(values).all(), f"{name} is not finite"
+        assert (values >= 0).all(), f"{name} is negative"
+    active = jobs.active
+    assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= ALIVE[-1])), "the list of active jobs is stale"
+    assert (jobs.target[active].sum(axis=1) <= 1 + 1e-6).all(), "a job is owed more than all of its time"
+    assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than it has"
+    assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
+
+
+def _check_timer(core: SchedulerCore) -> None:
+    assert core.settled_s <= core.now_s, "time is booked ahead"
+    if len(core.jobs.leased):
+        assert core.is_in_round, "leases are in force outside of a round"
+        assert core.wakeup_s < np.inf, "leases are in force and no wakeup is due"

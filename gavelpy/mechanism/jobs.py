@@ -1,0 +1,136 @@
+"""The core's table of jobs: columns of arrays, a row a job, rows by serial and never reused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, states_after
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec
+
+_FIRST_ROWS = 64
+INT_COLUMNS = ("state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "solved")
+FLOAT_COLUMNS = (
+    "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
+    "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps",
+)  # fmt: skip
+WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
+
+
+class JobTable:
+    """All jobs ever submitted; N rows allocated, `count` used. Integer columns use -1 for none."""
+
+    state: Ints  # (N,) JobState
+    gpus: Ints  # (N,) asked for, all of one type
+    failures: Ints  # (N,)
+    lease: Ints  # (N,) serial of the lease promised or running
+    lease_type: Ints  # (N,) its GPU type
+    stopping: Ints  # (N,) serial of the lease that is being stopped
+    gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
+    solved: Ints  # (N,) epoch of the first allocation that counted the job
+
+    weight: Floats  # (N,)
+    steps_total: Floats
+    steps_done: Floats
+    steps_saved: Floats  # at the last checkpoint
+    submitted_s: Floats
+    deadline_at_s: Floats  # absolute
+    since_s: Floats  # up to when the lease's time is in received_s
+    attained_gpu_s: Floats
+    isolated_s: Floats  # time the steps up to isolated_steps would have taken on an isolated share
+    isolated_rate: Floats
+    isolated_steps: Floats
+
+    rate: Floats  # (N, T) believed steps/s; NaN = unknown
+    target: Floats  # (N, T) share of the allocation in force
+    owed_s: Floats  # (N, T) target integrated over time
+    received_s: Floats  # (N, T) time under lease
+    deficit_s: Floats  # (N, T) OSDI20: owed less received up to the last allocation
+
+    def __init__(self, type_count: int) -> None:
+        self.count = 0
+        self.specs: list[JobSpec] = []
+        self.serial_of: dict[JobId, int] = {}
+        self.gang_gpus: dict[int, Ints] = {}
+        for name in INT_COLUMNS:
+            setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
+        for name in FLOAT_COLUMNS:
+            setattr(self, name, np.zeros(_FIRST_ROWS))
+        for name in WIDE_COLUMNS:
+            setattr(self, name, np.zeros((_FIRST_ROWS, type_count)))
+        self._active: Ints | None = None
+
+    def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
+        """A row for a new job; returns its serial."""
+        row = self.count
+        assert spec.id not in self.serial_of, f"job id {spec.id!r} was submitted before"
+        self.reserve(row + 1)
+        self.count += 1
+        self.specs.append(spec)
+        self.serial_of[spec.id] = row
+        self.state[row] = JobState.WAITING
+        self.gpus[row] = spec.gpus
+        self.failures[row] = 0
+        self.weight[row] = spec.weight
+        self.steps_total[row] = spec.steps_total
+        self.submitted_s[row] = now_s
+        self.deadline_at_s[row] = now_s + spec.deadline_s if math.isfinite(spec.deadline_s) else math.inf
+        unknown = 0.0 if spec.rates_steps_per_s else math.nan
+        self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) for t in gpu_types]
+        self._active = None
+        return row
+
+    def add_type(self, gpu_type: str) -> None:
+        """A column for a GPU type that has just joined."""
+        for name in WIDE_COLUMNS:
+            column = getattr(self, name)
+            setattr(self, name, np.column_stack([column, np.zeros(len(column))]))
+        for row, spec in enumerate(self.specs):
+            unknown = 0.0 if spec.rates_steps_per_s else math.nan
+            self.rate[row, -1] = spec.rates_steps_per_s.get(gpu_type, unknown)
+
+    def change(self, rows: Ints, fact: JobFact) -> None:
+        """Moves jobs along the lifecycle table."""
+        self.state[rows] = states_after(self.state[rows], fact)
+        if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
+            self._active = None
+
+    @property
+    def active(self) -> Ints:
+        """Serials of jobs that still live, ascending."""
+        if self._active is None:
+            self._active = np.flatnonzero(self.state[: self.count] <= ALIVE[-1])
+            self._active.setflags(write=False)
+        return self._active
+
+    @property
+    def leased(self) -> Ints:
+        """Serials of jobs with a lease promised or running, ascending."""
+        active = self.active
+        return active[self.lease[active] >= 0]
+
+    def marks(self, rows: Ints) -> Bools:
+        """Which of all jobs are among `rows`, (count,): for set differences without sorting."""
+        marked = np.zeros(self.count, dtype=np.bool_)
+        marked[rows] = True
+        return marked
+
+    def rates_known(self, rows: Ints) -> Bools:
+        """Whether each of these jobs has a believed rate on some type, (K,)."""
+        return np.asarray(np.isfinite(self.rate[rows]).any(axis=1))
+
+    def gpus_held(self, row: int) -> Ints:
+        """GPUs of a job's lease."""
+        gang = self.gang_gpus.get(row)
+        return gang if gang is not None else self.gpu_first[row : row + 1]
+
+    def reserve(self, count: int) -> None:
+        """Room for this many rows; doubles when short, so that adding a job costs little on average."""
+        while len(self.state) < count:
+            for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
+                column = getattr(self, name)
+                extra = np.full(column.shape, -1 if name in INT_COLUMNS else 0, dtype=column.dtype)
+                setattr(self, name, np.concatenate([column, extra]))

@@ -1,0 +1,75 @@
+"""Which state follows which: the whole protocol of a job and of its leases, as tables.
+
+A job:
+    WAITING ──granted──▶ GRANTED ──started──▶ RUNNING
+       ▲                    │                    │
+       └────── stopped ─────┴───── stopped ──────┘      (revoked, expired, failed, node lost)
+    any of the three ──finished──▶ FINISHED, ──cancelled──▶ CANCELLED, ──given up──▶ FAILED
+
+A lease: PROMISED ──started──▶ RUNNING ──revoked──▶ STOPPING ──ended──▶ (gone). A job has at most one lease that is
+promised or running, and at most one that is stopping; a new lease of the job starts when the stopping one has ended.
+A WAITING job can finish: the last report of its stopping lease may say so.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from gavelpy.model.arrays import Ints
+
+
+class JobState(IntEnum):
+    """Where a job stands."""
+
+    WAITING = 0
+    GRANTED = 1
+    RUNNING = 2
+    FINISHED = 3
+    CANCELLED = 4
+    FAILED = 5
+
+
+class JobFact(IntEnum):
+    """What can happen to a job."""
+
+    GRANTED = 0
+    STARTED = 1
+    STOPPED = 2
+    FINISHED = 3
+    CANCELLED = 4
+    GIVEN_UP = 5
+
+
+class NodeState(IntEnum):
+    """Whether a server's GPUs may be leased."""
+
+    UP = 0
+    DRAINING = 1
+    LOST = 2
+
+
+ALIVE = (JobState.WAITING, JobState.GRANTED, JobState.RUNNING)
+LEASED = (JobState.GRANTED, JobState.RUNNING)
+
+JOB_TRANSITIONS: dict[tuple[JobState, JobFact], JobState] = {
+    (JobState.WAITING, JobFact.GRANTED): JobState.GRANTED,
+    (JobState.GRANTED, JobFact.STARTED): JobState.RUNNING,
+    (JobState.GRANTED, JobFact.STOPPED): JobState.WAITING,
+    (JobState.RUNNING, JobFact.STOPPED): JobState.WAITING,
+    **{(state, JobFact.FINISHED): JobState.FINISHED for state in ALIVE},
+    **{(state, JobFact.CANCELLED): JobState.CANCELLED for state in ALIVE},
+    **{(state, JobFact.GIVEN_UP): JobState.FAILED for state in ALIVE},
+}
+
+_NEXT: Ints = np.full((len(JobState), len(JobFact)), -1, dtype=np.int64)
+for (_state, _fact), _next_state in JOB_TRANSITIONS.items():
+    _NEXT[_state, _fact] = _next_state
+
+
+def states_after(states: Ints, fact: JobFact) -> Ints:
+    """The state of each job after a fact, (K,). A transition that is not in the table is a bug of ours."""
+    following: Ints = _NEXT[states, fact]
+    assert (following >= 0).all(), f"no transition for {fact.name} from {[JobState(s).name for s in states]}"
+    return following

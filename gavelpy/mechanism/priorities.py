@@ -1,0 +1,64 @@
+"""Who is owed what: time that shares promise, time that leases gave, and the urgency that follows.
+
+Two rules. `LAG` remembers, with a half-life, everything owed and received since a job arrived, so that allocations may
+change at any moment without anybody losing a claim. `OSDI20` is the original Gavel's: counters start over with each
+allocation, at half a round, and what was missed till then breaks ties.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
+from gavelpy.model.arrays import Floats, Ints
+
+
+def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s: float) -> None:
+    """Brings owed and received time of all living jobs up to now."""
+    active = jobs.active
+    if elapsed_s > 0 and len(active):
+        if settings.priority is PriorityRule.LAG:
+            fade = 0.5 ** (elapsed_s / settings.lag_half_life_s)
+            jobs.owed_s[active] = jobs.owed_s[active] * fade + jobs.target[active] * elapsed_s
+            jobs.received_s[active] *= fade
+        else:
+            jobs.owed_s[active] += jobs.target[active] * elapsed_s
+    credit(jobs, jobs.leased, now_s)
+
+
+def credit(jobs: JobTable, rows: Ints, now_s: float) -> None:
+    """Books the time that these leased jobs have run since it was last booked."""
+    running = rows[jobs.since_s[rows] >= 0]
+    time_s = now_s - jobs.since_s[running]
+    jobs.received_s[running, jobs.lease_type[running]] += time_s
+    jobs.attained_gpu_s[running] += time_s * jobs.gpus[running]
+    jobs.since_s[running] = now_s
+
+
+def start_over(jobs: JobTable, settings: MechanismSettings) -> None:
+    """OSDI20: a new allocation is in force; everybody starts with half a round on every type."""
+    active, prior_s = jobs.active, settings.round_s / 2
+    jobs.deficit_s[active] += jobs.owed_s[active] - (jobs.received_s[active] - prior_s)
+    jobs.owed_s[active] = 0.0
+    jobs.received_s[active] = prior_s
+
+
+def newcomer_received_s(settings: MechanismSettings) -> float:
+    """What a job counts as received on each type when it arrives."""
+    return settings.round_s / 2 if settings.priority is PriorityRule.OSDI20 else 0.0
+
+
+def priority(share: Floats, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> Floats:
+    """Urgency of (job, type) pairs: target share over received share, (K,). Gavel (OSDI '20), section 5.
+
+    Zero where the share is zero. Under LAG both sides start with half a round at the target share, so that a job which
+    gets exactly what it is owed stands at 1 and a newcomer at its share. Under OSDI20 infinite where nothing was
+    received.
+    """
+    if settings.priority is PriorityRule.LAG:
+        prior_s = settings.round_s / 2
+        urgency = (owed_s + share * prior_s) / (received_s + prior_s)
+    else:
+        urgency = np.divide(share, received_s, out=np.full_like(share, np.inf), where=received_s > 0)
+    return np.where(share > 0, urgency, 0.0)

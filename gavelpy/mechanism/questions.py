@@ -1,0 +1,119 @@
+"""The slow questions the core asks: which share of time for whom, and how fast is a job nobody measured.
+
+One question of a kind is out at a time. An answer counts for the jobs that still live; if the world has moved on
+meanwhile, the question is asked again. Open questions are state: after a restart they are asked again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
+from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.problem import AllocationProblem, Entity
+
+NONE_OPEN = -1
+
+
+class AllocationQuestion:
+    """Whether the allocation in force is out of date, and the question that is out about it."""
+
+    def __init__(self) -> None:
+        self.stale = False
+        self.epoch = 0  # of the last question
+        self.open_epoch = NONE_OPEN
+        self.asked_s = -math.inf
+        self.asked_jobs: Ints = NO_INTS
+
+    def may_ask(self, now_s: float, interval_s: float) -> bool:
+        """Whether a new question is due and allowed."""
+        return self.stale and self.open_epoch == NONE_OPEN and now_s >= self.allowed_s(interval_s)
+
+    def allowed_s(self, interval_s: float) -> float:
+        """When the policy may be asked again. A question at time 0 does not count, as in the original."""
+        return self.asked_s + interval_s if self.asked_s > 0 else 0.0
+
+    def ask(self, jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> list[SolveAllocation]:
+        """The question about these jobs, if there are any."""
+        self.stale = False
+        if not len(rows):
+            return []
+        self.epoch += 1
+        self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
+        return [SolveAllocation(self.epoch, problem_of(jobs, pool, rows, now_s), rows)]
+
+    def close(self, epoch: int) -> bool:
+        """Whether an answer is to the open question; it is no longer open then."""
+        if epoch != self.open_epoch:
+            return False
+        self.open_epoch = NONE_OPEN
+        return True
+
+    def apply(self, answer: AllocationSolved, jobs: JobTable) -> None:
+        """Puts the shares in force; jobs that died meanwhile are passed over."""
+        jobs.target[jobs.active] = 0.0
+        jobs.target[answer.jobs, answer.gpu_type] = answer.share
+        asked = self.asked_jobs
+        jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
+
+
+def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> AllocationProblem:
+    """The allocation problem of these jobs now; books the isolated time of the work done since the last one."""
+    counts = pool.counts
+    gpus = jobs.gpus[rows]
+    usable = (jobs.rate[rows] > 0) & (gpus[:, None] <= counts[None, :])  # unknown, or a gang too large: not run there
+    rate = np.where(usable, jobs.rate[rows], 0.0)
+    _book_isolated(jobs, rows, counts)
+    entities = tuple(dict.fromkeys(jobs.specs[row].entity for row in rows.tolist()))
+    entity_row = {name: i for i, name in enumerate(entities)}
+    steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
+    return AllocationProblem.of(
+        [jobs.specs[row].id for row in rows.tolist()],
+        pool.gpu_types,
+        counts,
+        rate,
+        gpus=gpus,
+        weight=jobs.weight[rows],
+        steps_remaining=np.maximum(steps_left, jobs.steps_total[rows] * 1e-12),
+        steps_total=jobs.steps_total[rows],
+        age_s=now_s - jobs.submitted_s[rows],
+        isolated_s=jobs.isolated_s[rows],
+        deadline_s=jobs.deadline_at_s[rows] - now_s,
+        attained_gpu_s=jobs.attained_gpu_s[rows],
+        price_usd_per_gpu_h=pool.prices,
+        entity=np.array([entity_row[jobs.specs[row].entity] for row in rows.tolist()], dtype=np.int64),
+        entities=[Entity(name) for name in entities],
+        gpu_type_held=jobs.lease_type[rows],
+    )
+
+
+def ask_throughput(jobs: JobTable, pool: GpuPool, rows: Ints) -> EstimateThroughput:
+    """The question about jobs that came without rates."""
+    specs = [jobs.specs[row] for row in rows.tolist()]
+    return EstimateThroughput(rows, tuple(s.job_type for s in specs), jobs.gpus[rows], pool.gpu_types)
+
+
+def apply_throughput(answer: ThroughputEstimated, jobs: JobTable) -> Ints:
+    """Believes the rates; returns the jobs that have become known."""
+    rates: Floats = answer.rates_steps_per_s
+    known = ~np.isnan(rates).any(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
+    rows: Ints = answer.jobs[known]
+    jobs.rate[rows] = rates[known]
+    return rows
+
+
+def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
+    """Adds what the steps since the last question would have cost alone on 1/n of each type. Gavel §4.2, Themis."""
+    progressed = jobs.steps_done[rows] - jobs.isolated_steps[rows]
+    before = jobs.isolated_rate[rows]
+    jobs.isolated_s[rows] += np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0).clip(min=0.0)
+    jobs.isolated_steps[rows] = jobs.steps_done[rows]
+    share = counts[None, :] / (len(rows) * jobs.gpus[rows])[:, None]
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    jobs.isolated_rate[rows] = (share * np.nan_to_num(jobs.rate[rows], nan=0.0)).sum(axis=1)

@@ -1,0 +1,54 @@
+"""How the mechanism works: every knob of the core, with its unit and range."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gavelpy.errors import InvalidInput
+
+
+class PriorityRule(StrEnum):
+    """What makes a job urgent on a GPU type."""
+
+    LAG = "lag"  # time owed over time received since arrival, old time fading
+    OSDI20 = "osdi20"  # share over received share since the last allocation, as the original Gavel counts
+
+
+class QueueRule(StrEnum):
+    """In what order (job, type) pairs are offered GPUs."""
+
+    GLOBAL = "global"  # one queue over all types, then leftover GPUs
+    BY_TYPE = "by_type"  # one queue a type, types in the order that WakeupDue brings
+
+
+@dataclass(frozen=True)
+class MechanismSettings:
+    """Raises InvalidInput naming the field, the value and the range."""
+
+    round_s: float = 360.0  # leases last to the end of the round
+    solve_interval_s: float = 0.0  # the policy is asked at most this often
+    solve_within_round: bool = True  # or only where rounds meet
+    fill_within_round: bool = True  # GPUs that fall free go to waiting jobs at once
+    fill_leftover: bool = True  # GPUs no share claims go to whoever can use them
+    whole_steps: bool = (
+        False  # rounds end with the last whole step that fits; broken steps are lost, as in the original
+    )
+    solve_patience_s: float = 10.0  # how long a plan waits for an answer that is on its way
+    priority: PriorityRule = PriorityRule.LAG
+    queue: QueueRule = QueueRule.GLOBAL
+    lag_half_life_s: float = 3600.0  # LAG: after this long, owed and received time count half
+    failures_max: int = 5  # a job that fails more often is given up
+
+    def __post_init__(self) -> None:
+        _in_range("round_s", self.round_s, 1.0, 86_400.0)
+        _in_range("solve_interval_s", self.solve_interval_s, 0.0, math.inf)
+        _in_range("solve_patience_s", self.solve_patience_s, 0.0, 86_400.0)
+        _in_range("lag_half_life_s", self.lag_half_life_s, 1.0, math.inf)
+        _in_range("failures_max", self.failures_max, 0, 1_000_000)
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InvalidInput(f"{name} must be in [{low:g}, {high:g}], got {value!r}")

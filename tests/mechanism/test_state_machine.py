@@ -1,0 +1,203 @@
+"""Any order of events keeps every promise: hypothesis drives the core as a careless world would.
+
+Reports come late, twice, or for leases that are gone; answers are old; nodes come and go. After each event the
+invariants are checked; at the end a snapshot taken through bytes must behave as the original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gavelpy.journal.codec import decode_state, encode_state
+from gavelpy.mechanism.commands import Command, KillLease, RoundPlan, SolveAllocation
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationFailed,
+    AllocationSolved,
+    CheckpointSaved,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    ProgressReported,
+    SchedulerRestarted,
+    ThroughputEstimated,
+    WakeupDue,
+)
+from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.reasons import reasons
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.model.arrays import Ints
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+
+TYPES = ("v100", "k80")
+OFTEN = st.sampled_from([True, True, True, False])
+
+
+@dataclass(frozen=True, eq=False)
+class _Lease:
+    job: int
+    lease: int
+    gpus: Ints
+
+
+class CarelessWorld(RuleBasedStateMachine):
+    """`granted` leases may start, `running` may end, `gone` are over but still talked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.core = SchedulerCore()
+        self.question: SolveAllocation | None = None
+        self.granted: list[_Lease] = []
+        self.running: list[_Lease] = []
+        self.gone: list[_Lease] = []
+
+    @initialize(
+        fill=st.booleans(), leftover=st.booleans(), rule=st.sampled_from(PriorityRule), queue=st.sampled_from(QueueRule)
+    )
+    def begin(self, fill: bool, leftover: bool, rule: PriorityRule, queue: QueueRule) -> None:
+        self.core.settings = MechanismSettings(
+            fill_within_round=fill, fill_leftover=leftover, priority=rule, queue=queue, failures_max=1
+        )
+
+    @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4))
+    def join(self, name: int, gpu_type: str, count: int) -> None:
+        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count))
+
+    @precondition(lambda self: self.core.pool.node_ids)
+    @rule(data=st.data(), draining=st.booleans())
+    def leave(self, data: st.DataObject, draining: bool) -> None:
+        node = data.draw(st.sampled_from(self.core.pool.node_ids))
+        self._tell(NodeDraining(node) if draining else NodeLost(node))
+
+    @rule(gpus=st.integers(1, 5), rates=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=2, max_size=2), known=OFTEN)
+    def submit(self, gpus: int, rates: list[float], known: bool) -> None:
+        name = JobId(f"j{self.core.jobs.count}")
+        speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
+        self._tell(JobSubmitted(JobSpec(name, 1000.0, gpus=gpus, rates_steps_per_s=speeds)))
+
+    @precondition(lambda self: self.core.jobs.count)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        self._tell(JobCancelled(data.draw(st.integers(0, self.core.jobs.count - 1))))
+
+    @precondition(lambda self: self.core.jobs.count and self.core.pool.gpu_types)
+    @rule(data=st.data(), rate=st.sampled_from([0.0, 2.0, float("nan")]))
+    def estimate(self, data: st.DataObject, rate: float) -> None:
+        job = data.draw(st.integers(0, self.core.jobs.count - 1))
+        self._tell(ThroughputEstimated(np.array([job]), np.full((1, len(self.core.pool.gpu_types)), rate)))
+
+    @rule(late_s=st.sampled_from([0.0, 0.0, 1.0, 400.0]))
+    def wake(self, late_s: float) -> None:
+        due_s = self.core.wakeup_s
+        self.now_s = max(self.now_s, due_s if np.isfinite(due_s) else self.now_s) + late_s
+        self._tell(WakeupDue())
+
+    @precondition(lambda self: self.question is not None)
+    @rule(data=st.data(), fails=st.booleans(), old=st.booleans())
+    def answer(self, data: st.DataObject, fails: bool, old: bool) -> None:
+        question = self.question
+        assert question is not None
+        epoch = question.epoch - old
+        J, T = len(question.jobs), len(question.problem.gpu_types)
+        shares = data.draw(st.lists(st.sampled_from([0.0, 0.25, 0.5]), min_size=J * T, max_size=J * T))
+        matrix = np.array(shares).reshape(J, T) / max(T, 1)
+        row, column = np.nonzero(matrix)
+        solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column])
+        self._tell(AllocationFailed(epoch, "no") if fails else solved)
+
+    @precondition(lambda self: self.granted)
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """A shell starts a lease when its job's older lease has ended, and not before."""
+        lease = data.draw(st.sampled_from(self.granted))
+        if self.core.jobs.stopping[lease.job] >= 0:
+            return
+        self.granted.remove(lease)
+        self.running.append(lease)
+        self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
+
+    @precondition(lambda self: self.running or self.gone)
+    @rule(data=st.data(), steps=st.floats(0, 1200), saved=st.booleans())
+    def progress(self, data: st.DataObject, steps: float, saved: bool) -> None:
+        lease = data.draw(st.sampled_from(self.running + self.gone))
+        kind = CheckpointSaved if saved else ProgressReported
+        self._tell(kind(*_rows(lease), np.array([steps])))
+
+    @precondition(lambda self: self.running or self.gone)
+    @rule(data=st.data(), steps=st.floats(0, 1000), outcome=st.sampled_from(Outcome))
+    def end(self, data: st.DataObject, steps: float, outcome: Outcome) -> None:
+        lease = data.draw(st.sampled_from(self.running + self.gone))
+        self._forget(lease)
+        self._tell(LeaseEnded(*_rows(lease), np.array([steps]), outcome))
+
+    @precondition(lambda self: self.core.pool.node_ids)
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        self._tell(SchedulerRestarted(self.core.incarnation + 1))
+        self.question = None
+        node = data.draw(st.sampled_from(self.core.pool.node_ids))
+        told = data.draw(st.lists(st.sampled_from(self.running + self.gone), max_size=3)) if self.running else []
+        jobs, leases = (np.array([getattr(lease, k) for lease in told], dtype=np.int64) for k in ("job", "lease"))
+        self._tell(AgentRejoined(node, jobs, leases, np.full(len(told), 10.0)))
+
+    @invariant()
+    def keeps_every_promise(self) -> None:
+        check(self.core)
+        explained = reasons(self.core)
+        assert all(reason.text for reason in explained.values())
+
+    def teardown(self) -> None:
+        original, copy = self.core, restore(decode_state(encode_state(snapshot(self.core))))
+        assert encode_state(snapshot(copy)) == encode_state(snapshot(original))
+        later_s = self.now_s + 1000.0
+        ours, theirs = (core.handle(WakeupDue(), later_s) for core in (original, copy))
+        assert [type(command) for command in ours] == [type(command) for command in theirs]
+        assert encode_state(snapshot(copy)) == encode_state(snapshot(original))
+
+    def _tell(self, event: Event) -> None:
+        for command in self.core.handle(event, self.now_s):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case SolveAllocation():
+                self.question = command
+            case RoundPlan():
+                revoked = set(command.revoke_leases.tolist())
+                for lease in [lease for lease in self.granted if lease.lease in revoked]:
+                    self._forget(lease)
+                gpus = np.split(command.grant_gpus, command.grant_gpu_offsets[1:-1])
+                if len(command.grant_jobs):
+                    jobs, leases = command.grant_jobs.tolist(), command.grant_leases.tolist()
+                    self.granted += [_Lease(*parts) for parts in zip(jobs, leases, gpus, strict=True)]
+            case KillLease():
+                for lease in [lease for lease in self.granted if lease.lease == command.lease]:
+                    self._forget(lease)
+
+    def _forget(self, lease: _Lease) -> None:
+        for leases in (self.granted, self.running):
+            if lease in leases:
+                leases.remove(lease)
+        if lease not in self.gone:
+            self.gone.append(lease)
+
+
+def _rows(lease: _Lease) -> tuple[Ints, Ints]:
+    return np.array([lease.job]), np.array([lease.lease])
+
+
+TestCarelessWorld = CarelessWorld.TestCase
