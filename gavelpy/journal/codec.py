@@ -1,0 +1,117 @@
+"""Events to bytes and back: MessagePack, arrays as raw little-endian bytes, a version in every record.
+
+A record is `[version, name of the event, now_s, fields in order]`. Reading checks everything: a field of the wrong
+type or an unknown event is JournalCorrupt, never a broken object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.mechanism.events import Event, Outcome
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.job import JobSpec
+
+VERSION = 1
+_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
+_DTYPE_CODE = {"f": 1, "i": 2}
+_VALUES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "NodeId": (str,),
+    "Ints": (np.ndarray,),
+    "Floats": (np.ndarray,),
+}
+
+
+def encode(event: Event, now_s: float) -> bytes:
+    """One record."""
+    values = [getattr(event, field.name) for field in fields(event)]
+    return _ENCODER.encode([VERSION, type(event).__name__, now_s, values])
+
+
+def decode(record: bytes) -> tuple[float, Event]:
+    """(now_s, event) of one record; raises JournalCorrupt."""
+    try:
+        raw = _DECODER.decode(record)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JournalCorrupt(f"record is not MessagePack: {error}") from None
+    if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
+        raise JournalCorrupt("record must be [version, event, now_s, fields]")
+    version, name, now_s, values = raw
+    if version != VERSION:
+        raise JournalCorrupt(f"version must be {VERSION}, got {version!r}")
+    kind = _EVENTS.get(name)
+    if kind is None or not isinstance(now_s, int | float) or len(values) != len(fields(kind)):
+        raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")
+    arguments = {f.name: _value(f"{name}.{f.name}", str(f.type), v) for f, v in zip(fields(kind), values, strict=True)}
+    event: Event = kind(**arguments)
+    return float(now_s), event
+
+
+def encode_state(state: dict[str, Any]) -> bytes:
+    """A snapshot (plain values, lists, dicts, arrays) as bytes; the same state gives the same bytes."""
+    return _ENCODER.encode(state)
+
+
+def decode_state(data: bytes) -> dict[str, Any]:
+    """A snapshot from its bytes; raises JournalCorrupt."""
+    try:
+        state = _DECODER.decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JournalCorrupt(f"snapshot is not MessagePack: {error}") from None
+    if not isinstance(state, dict):
+        raise JournalCorrupt("snapshot must be a map")
+    return state
+
+
+def _value(name: str, annotation: str, value: Any) -> Any:
+    try:
+        match annotation:
+            case "JobSpec":
+                return msgspec.convert(value, JobSpec)
+            case "MechanismSettings":
+                return msgspec.convert(value, MechanismSettings)
+            case "Outcome":
+                return Outcome(value)
+    except (msgspec.ValidationError, InvalidInput, ValueError) as error:
+        raise JournalCorrupt(f"{name}: {error}") from None
+    if not isinstance(value, _VALUES[annotation]) or isinstance(value, bool):
+        raise JournalCorrupt(f"{name} must be {annotation}, got {value!r}")
+    if isinstance(value, np.ndarray) and value.dtype.kind != ("i" if annotation == "Ints" else "f"):
+        raise JournalCorrupt(f"{name} must be {annotation}, got an array of {value.dtype}")
+    return value
+
+
+def _encode_array(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"cannot journal a {type(value).__name__}")
+    code = _DTYPE_CODE[value.dtype.kind]
+    shape = np.array([value.ndim, *value.shape], dtype="<i8").tobytes()
+    return msgspec.msgpack.Ext(code, shape + np.ascontiguousarray(value, dtype=_DTYPES[code]).tobytes())
+
+
+def _decode_array(code: int, data: memoryview) -> Any:
+    if code not in _DTYPES or len(data) < 8:
+        raise ValueError(f"unknown array code {code}")
+    ndim = int(np.frombuffer(data[:8], dtype="<i8")[0])
+    if not 1 <= ndim <= 2 or len(data) < 8 * (1 + ndim):
+        raise ValueError(f"arrays have 1 or 2 axes, got {ndim}")
+    shape = tuple(np.frombuffer(data[8 : 8 * (1 + ndim)], dtype="<i8").tolist())
+    array = np.frombuffer(data[8 * (1 + ndim) :], dtype=_DTYPES[code])
+    if min(shape) < 0 or array.size != int(np.prod(shape)):
+        raise ValueError(f"array of {array.size} values cannot have shape {shape}")
+    return array.reshape(shape)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+_DECODER = msgspec.msgpack.Decoder(ext_hook=_decode_array)

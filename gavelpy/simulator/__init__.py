@@ -1,0 +1,1 @@
+"""The first shell: the core in virtual time, over a virtual cluster."""

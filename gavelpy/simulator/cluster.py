@@ -1,0 +1,217 @@
+"""Virtual node agents: they start, run, checkpoint and stop jobs as a round plan says, and tell what came of it.
+
+Each job has at most one lease that runs or waits to start, and at most one that is being stopped. A granted lease
+starts when its job's old lease and all leases on its GPUs have ended. What that costs: see `Costs`. Rates are the
+true ones, which need not be what the core believes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.mechanism.commands import KillLease, RoundPlan
+from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.simulator.settings import Costs
+
+NOBODY = -1
+STEP_ROUNDING = 1e-6  # a step this close to its end is done
+
+
+@dataclass(frozen=True, eq=False)
+class _Starts:
+    """Leases that will have what they wait for."""
+
+    jobs: Ints
+    leases: Ints
+    gpus: tuple[Ints, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Ends:
+    """Revoked leases whose checkpoints will be written."""
+
+    jobs: Ints
+    leases: Ints
+    steps_done: Floats
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """A job's last step, if nobody stops it before."""
+
+    job: int
+    lease: int
+
+
+class VirtualCluster:
+    """GPUs and jobs in virtual time. Rows of jobs are serials."""
+
+    def __init__(
+        self, gpu_type_of: Ints, true_rate: Floats, steps_total: Floats, costs: Costs, *, whole_steps: bool = False
+    ) -> None:
+        J = len(steps_total)
+        self.costs = costs
+        self.whole_steps = whole_steps
+        self.gpu_type_of = gpu_type_of  # (G,)
+        self.true_rate = true_rate  # (J, T) steps/s
+        self.steps_total = steps_total  # (J,)
+        self.gpu_free_s = np.full(len(gpu_type_of), -math.inf)  # (G,) end of the lease there, once that is certain
+        self.job_free_s = np.full(J, -math.inf)  # (J,) end of the job's stopping lease
+        self.lease = np.full(J, NOBODY)  # (J,) running or waiting to start
+        self.start_s = np.full(J, math.inf)  # (J,) of that lease
+        self.began_s = np.full(J, math.inf)  # (J,) of its first step
+        self.finish_s = np.full(J, math.inf)  # (J,) of the job's last step, if nobody stops it
+        self.is_watched = np.zeros(J, dtype=np.bool_)  # (J,) whether finish_s is on the timeline
+        self.steps_at_start = np.zeros(J)  # (J,)
+        self.rate = np.zeros(J)  # (J,)
+        self.gpus_held: dict[int, Ints] = {}
+        self.gpus_before: dict[int, Ints] = {}
+        self._is_leased = np.zeros(J, dtype=np.bool_)
+        self._timeline: list[tuple[float, int, _Starts | _Ends | _Finish]] = []
+        self._serial = 0
+
+    # Commands ----------------------------------------------------------------------------------------------------
+
+    def apply(self, plan: RoundPlan, now_s: float) -> None:
+        """Carries out a plan: schedules its stops, its starts, and the jobs that will finish before the round ends."""
+        if len(plan.revoke_jobs):
+            self._stop(plan.revoke_jobs, plan.revoke_leases, now_s)
+        if self.whole_steps:
+            self._break_steps(plan.extend_jobs, now_s)
+        if len(plan.grant_jobs):
+            self._start(plan, now_s)
+        self._watch_finishes(plan.until_s)
+
+    def kill(self, command: KillLease, now_s: float) -> None:
+        """Ends a lease at once, if it still is in force."""
+        if self.lease[command.job] == command.lease:
+            self._stop(np.array([command.job]), np.array([command.lease]), now_s)
+
+    def progress(self, now_s: float) -> ProgressReported | None:
+        """Steps of all running jobs now, if any has made some."""
+        leased = np.flatnonzero(self._is_leased)
+        rows = leased[self.began_s[leased] < now_s]
+        return ProgressReported(rows, self.lease[rows], self._steps(rows, now_s)) if len(rows) else None
+
+    # Time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_s(self) -> float:
+        """When something happens here next; infinite if nothing will."""
+        return self._timeline[0][0] if self._timeline else math.inf
+
+    def pop(self) -> Event | None:
+        """What happens at next_s, in order; nothing if it was called off meanwhile."""
+        now_s, _, due = heapq.heappop(self._timeline)
+        match due:
+            case _Ends():
+                return LeaseEnded(due.jobs, due.leases, due.steps_done, Outcome.STOPPED)
+            case _Starts():
+                return self._started(due)
+            case _Finish():
+                return self._finished(due, now_s)
+
+    # Helpers -----------------------------------------------------------------------------------------------------
+
+    def _steps(self, rows: Ints, now_s: float) -> Floats:
+        done = self.rate[rows] * np.maximum(now_s - self.began_s[rows], 0.0)
+        if self.whole_steps:
+            done = np.floor(done + STEP_ROUNDING)
+        return np.minimum(self.steps_at_start[rows] + done, self.steps_total[rows])
+
+    def _break_steps(self, rows: Ints, now_s: float) -> None:
+        """Jobs that go on begin a new step now; those about to finish are on the timeline already and do finish."""
+        rows = rows[(self.began_s[rows] < now_s) & ~self.is_watched[rows]]
+        self.steps_at_start[rows] = self._steps(rows, now_s)
+        self.began_s[rows] = now_s
+        self._expect_finish(rows)
+
+    def _expect_finish(self, rows: Ints) -> None:
+        steps_left, rate = self.steps_total[rows] - self.steps_at_start[rows], self.rate[rows]
+        time_s = np.divide(steps_left, rate, out=np.full(len(rows), math.inf), where=rate > 0)
+        self.finish_s[rows] = self.began_s[rows] + time_s
+
+    def _stop(self, rows: Ints, leases: Ints, now_s: float) -> None:
+        assert (self.lease[rows] == leases).all(), "a plan revokes a lease that is not in force"
+        steps_done = self._steps(rows, now_s)
+        has_progress = self.began_s[rows] < now_s
+        end_s = now_s + np.where(has_progress, self.costs.checkpoint_s, 0.0)
+        self.steps_at_start[rows] = steps_done
+        for row, gpus_free_s in zip(rows.tolist(), np.maximum(end_s, self.start_s[rows]).tolist(), strict=True):
+            self.gpu_free_s[self.gpus_held.pop(row)] = gpus_free_s
+        self._vacate(rows, end_s)
+        for moment, group in _groups(end_s):
+            self._push(moment, _Ends(rows[group], leases[group], steps_done[group]))
+
+    def _start(self, plan: RoundPlan, now_s: float) -> None:
+        rows, offsets = plan.grant_jobs, plan.grant_gpu_offsets
+        held = np.split(plan.grant_gpus, offsets[1:-1])
+        gpus_ready_s = np.maximum.reduceat(self.gpu_free_s[plan.grant_gpus], offsets[:-1])
+        start_s = np.maximum(np.maximum(gpus_ready_s, self.job_free_s[rows]), now_s)
+        assert np.isfinite(start_s).all(), "a plan grants GPUs that are under a lease"
+        self.gpu_free_s[plan.grant_gpus] = math.inf
+        setup_s = self.costs.restart_s + self.costs.migration_s * self._moved(rows, held)
+        self.lease[rows] = plan.grant_leases
+        self.start_s[rows] = start_s
+        self.began_s[rows] = start_s + setup_s
+        self.rate[rows] = self.true_rate[rows, self.gpu_type_of[plan.grant_gpus[offsets[:-1]]]]
+        self._expect_finish(rows)
+        self.gpus_held.update(zip(rows.tolist(), held, strict=True))
+        self._is_leased[rows] = True
+        for moment, group in _groups(start_s):
+            chosen = np.flatnonzero(group)
+            gpus = tuple(held[k] for k in chosen.tolist())
+            self._push(moment, _Starts(rows[chosen], plan.grant_leases[chosen], gpus))
+
+    def _moved(self, rows: Ints, held: list[Ints]) -> Bools:
+        before = [self.gpus_before.get(row) for row in rows.tolist()]
+        return np.array(
+            [old is not None and not np.array_equal(old, new) for old, new in zip(before, held, strict=True)],
+            dtype=np.bool_,
+        )
+
+    def _started(self, due: _Starts) -> LeaseStarted | None:
+        valid = np.flatnonzero(self.lease[due.jobs] == due.leases)
+        if not len(valid):
+            return None
+        gpus = [due.gpus[k] for k in valid.tolist()]
+        self.gpus_before.update(zip(due.jobs[valid].tolist(), gpus, strict=True))
+        offsets = np.concatenate([[0], np.cumsum([len(g) for g in gpus])])
+        return LeaseStarted(due.jobs[valid], due.leases[valid], offsets, np.concatenate(gpus))
+
+    def _finished(self, due: _Finish, now_s: float) -> LeaseEnded | None:
+        if self.lease[due.job] != due.lease:
+            return None
+        row = np.array([due.job])
+        self.steps_at_start[row] = self.steps_total[row]
+        self.gpu_free_s[self.gpus_held.pop(due.job)] = now_s
+        self._vacate(row, np.array([now_s]))
+        return LeaseEnded(row, np.array([due.lease]), self.steps_total[row], Outcome.FINISHED)
+
+    def _vacate(self, rows: Ints, free_s: Floats) -> None:
+        self.job_free_s[rows] = np.maximum(self.job_free_s[rows], free_s)
+        self.lease[rows] = NOBODY
+        self.start_s[rows] = self.began_s[rows] = self.finish_s[rows] = math.inf
+        self.is_watched[rows] = False
+        self._is_leased[rows] = False
+
+    def _watch_finishes(self, until_s: float) -> None:
+        leased = np.flatnonzero(self._is_leased & ~self.is_watched)
+        rows = leased[self.finish_s[leased] <= until_s]
+        self.is_watched[rows] = True
+        for row in rows.tolist():
+            self._push(float(self.finish_s[row]), _Finish(row, int(self.lease[row])))
+
+    def _push(self, moment_s: float, due: _Starts | _Ends | _Finish) -> None:
+        heapq.heappush(self._timeline, (moment_s, self._serial, due))
+        self._serial += 1
+
+
+def _groups(moment_s: Floats) -> list[tuple[float, Bools]]:
+    """Rows by moment, earliest first."""
+    return [(float(moment), moment_s == moment) for moment in np.unique(moment_s)]

@@ -1,0 +1,123 @@
+"""Several policies on one trace, and each job's fairness against a run in which everybody has an equal part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gavelpy.engine import Engine
+from gavelpy.errors import InvalidInput
+from gavelpy.journal.file import JournalWriter
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import Trace
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.registry import policy_named
+from gavelpy.simulator.metrics import with_fairness
+from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.simulate import Progress, Simulation
+
+ISOLATED = "isolated"
+BLIND_SUFFIX = "@blind"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A policy, and whether it is kept from telling GPU types apart."""
+
+    policy: str
+    blind: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Run:
+        """`name` or `name@blind`; raises InvalidInput when there is no such policy."""
+        name = text.removesuffix(BLIND_SUFFIX)
+        policy_named(name)
+        return cls(name, blind=name != text)
+
+    @property
+    def label(self) -> str:
+        """How results call it."""
+        return self.policy + (BLIND_SUFFIX if self.blind else "")
+
+
+def compare(
+    trace: Trace,
+    cluster: Cluster,
+    runs: Sequence[Run],
+    *,
+    settings: SimulationSettings | None = None,
+    throughputs: ThroughputTable | None = None,
+    seed: int = 0,
+    window: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+    journal_directory: Path | None = None,
+) -> dict[str, SimulationResult]:
+    """Simulates each run on the same trace, and `isolated` besides for finish-time fairness; results by label.
+
+    Each run's journal goes to `journal_directory`/label.journal if one is given. Same arguments, same results, apart
+    from the seconds the runs took.
+    """
+    labels = [run.label for run in runs]
+    if len(set(labels)) != len(labels) or not runs:
+        raise InvalidInput(f"policies must be named, each once, got {', '.join(labels) or 'none'}")
+    settings = settings or SimulationSettings()
+    baseline = Run(ISOLATED)
+    everything = list(runs) if baseline in runs else [*runs, baseline]
+    results = {}
+    for run in everything:
+        simulation = Simulation(
+            trace,
+            cluster,
+            engine_for(run, settings, throughputs),
+            settings,
+            seed=seed,
+            window=window,
+            label=run.label,
+            progress=progress,
+        )
+        results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
+    isolated = results[ISOLATED].jobs
+    return {label: _fair(results[label], isolated) for label in labels}
+
+
+def simulate(
+    trace: Trace,
+    cluster: Cluster,
+    policy: str,
+    *,
+    blind: bool = False,
+    settings: SimulationSettings | None = None,
+    throughputs: ThroughputTable | None = None,
+    seed: int = 0,
+    window: tuple[int, int] | None = None,
+) -> SimulationResult:
+    """One policy on one trace; finish-time fairness is NaN (it takes a second run: see compare)."""
+    settings = settings or SimulationSettings()
+    run = Run(policy, blind)
+    engine = engine_for(run, settings, throughputs)
+    return Simulation(trace, cluster, engine, settings, seed=seed, window=window, label=run.label).run()
+
+
+def engine_for(run: Run, settings: SimulationSettings, throughputs: ThroughputTable | None = None) -> Engine:
+    """The engine that plays this run's policy."""
+    view = settings.blind_view_of(run.policy) if run.blind else None
+    return Engine(policy_named(run.policy), view, throughputs)
+
+
+def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> SimulationResult:
+    if directory is None:
+        return simulation.run()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"journal directory cannot be made: {error.strerror}", file=str(directory)) from None
+    with JournalWriter(directory / f"{run.label}.journal") as journal:
+        simulation.observers.append(journal.append)
+        return simulation.run()
+
+
+def _fair(result: SimulationResult, isolated_jobs: object) -> SimulationResult:
+    metrics, jobs = with_fairness(result.metrics, result.jobs, isolated_jobs)  # type: ignore[arg-type]
+    return replace(result, metrics=metrics, jobs=jobs)

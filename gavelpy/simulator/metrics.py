@@ -1,0 +1,163 @@
+"""From a history to numbers and frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.journal.fold import History
+from gavelpy.model.arrays import Bools, Floats
+from gavelpy.simulator.result import Metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UTILIZATION_BINS = 240
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the run itself took."""
+
+    rounds: int
+    wall_s: float
+    cpu_s: float
+    cpu_solve_s: float
+
+
+def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) -> pd.DataFrame:
+    """One row a job; see SimulationResult.jobs. `measured` (J,) marks the jobs that count."""
+    import pandas as pd
+
+    n = history.count
+    specs = history.specs
+    return pd.DataFrame(
+        {
+            "arrival_s": history.arrival_s[:n],
+            "first_start_s": history.first_start_s[:n],
+            "finish_s": history.finish_s[:n],
+            "jct_s": history.finish_s[:n] - history.arrival_s[:n],
+            "gpus": history.gpus[:n],
+            "weight": [s.weight for s in specs],
+            "job_type": [s.job_type for s in specs],
+            "deadline_s": [s.deadline_s for s in specs],
+            "ftf": np.full(n, math.nan),
+            "preemptions": history.preemptions[:n],
+            "migrations": history.migrations[:n],
+            "gpu_s": history.gpu_s[:n],
+            "measured": measured[:n],
+            "reason": [reasons.get(row, "") for row in range(n)],
+        },
+        index=pd.Index([s.id for s in specs], name="job"),
+    )
+
+
+def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
+    """The numbers of one run; fairness is filled in by `with_fairness`."""
+    chosen = jobs[jobs["measured"]]
+    jct_s = chosen["jct_s"].dropna().to_numpy()
+    overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
+    _, types, starts, ends = stays = history.stays()
+    gpu_s = (ends - starts) * history.gpus[stays[0]]
+    price_usd_per_gpu_s = np.array([history.price_usd_per_gpu_h.get(t, 0.0) for t in history.gpu_types]) / 3600
+    available_gpu_s = sum(history.gpu_counts) * history.now_s
+    percentiles = np.percentile(jct_s, [50, 90, 99]).tolist() if len(jct_s) else [math.nan] * 3
+    first_arrival_s = float(history.arrival_s[0]) if history.count else 0.0
+    return Metrics(
+        avg_jct_s=float(jct_s.mean()) if len(jct_s) else math.nan,
+        p50_jct_s=percentiles[0],
+        p90_jct_s=percentiles[1],
+        p99_jct_s=percentiles[2],
+        makespan_s=history.now_s - first_arrival_s,
+        utilization=float(gpu_s.sum() / available_gpu_s) if available_gpu_s > 0 else 0.0,
+        cost_usd=float((gpu_s * price_usd_per_gpu_s[types]).sum()),
+        ftf_worst=math.nan,
+        ftf_mean=math.nan,
+        deadline_misses=int(overdue.sum()),
+        preemptions=int(jobs["preemptions"].sum()),
+        migrations=int(jobs["migrations"].sum()),
+        rounds=effort.rounds,
+        solves=history.solves,
+        jobs_measured=len(jct_s),
+        jobs_unfinished=int(len(chosen) - len(jct_s)),
+        wall_s=effort.wall_s,
+        cpu_s=effort.cpu_s,
+        cpu_solve_s=effort.cpu_solve_s,
+    )
+
+
+def with_fairness(found: Metrics, jobs: pd.DataFrame, isolated: pd.DataFrame) -> tuple[Metrics, pd.DataFrame]:
+    """The same with finish-time fairness against the `isolated` run of the same trace; jobs align by id."""
+    ftf = (jobs["jct_s"] / isolated["jct_s"].reindex(jobs.index)).where(jobs["measured"])
+    known = ftf.dropna()
+    if len(known):
+        found = replace(found, ftf_worst=float(known.max()), ftf_mean=float(known.mean()))
+    return found, jobs.assign(ftf=ftf)
+
+
+def leases_frame(history: History) -> pd.DataFrame:
+    """One row a stay on the same GPUs, by start."""
+    import pandas as pd
+
+    rows, types, starts, ends = history.stays()
+    order = np.lexsort((rows, starts))
+    ids = np.array([s.id for s in history.specs], dtype=object)
+    names = np.array(history.gpu_types, dtype=object)
+    return pd.DataFrame(
+        {
+            "job": ids[rows[order]],
+            "gpu_type": names[types[order]],
+            "gpus": history.gpus[rows[order]],
+            "start_s": starts[order],
+            "end_s": ends[order],
+        }
+    )
+
+
+def shares_frame(history: History) -> pd.DataFrame:
+    """Seconds owed by the policy and received under lease, a row a job and type."""
+    import pandas as pd
+
+    owed_s = history.owed()
+    received_s = np.zeros_like(owed_s)
+    rows, types, starts, ends = history.stays()
+    np.add.at(received_s, (rows, types), ends - starts)
+    J, T = owed_s.shape
+    return pd.DataFrame(
+        {
+            "job": np.repeat([s.id for s in history.specs], T) if J else [],
+            "gpu_type": np.tile(history.gpu_types, J) if J else [],
+            "owed_s": owed_s.ravel(),
+            "received_s": received_s.ravel(),
+        }
+    )
+
+
+def utilization_frame(history: History) -> pd.DataFrame:
+    """Fraction of each type's GPUs under lease, in equal bins of time."""
+    import pandas as pd
+
+    edges = np.linspace(0.0, max(history.now_s, 1.0), UTILIZATION_BINS + 1)
+    rows, types, starts, ends = history.stays()
+    columns = {}
+    for kind, name in enumerate(history.gpu_types):
+        here = types == kind
+        gpus = history.gpus[rows[here]].astype(np.float64)
+        leased_gpu_s = _time_since(edges, starts[here], gpus) - _time_since(edges, ends[here], gpus)
+        columns[name] = np.diff(leased_gpu_s) / (np.diff(edges) * history.gpu_counts[kind])
+    return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="time_s"))
+
+
+def _time_since(edges: Floats, moments: Floats, weight: Floats) -> Floats:
+    """For each edge, Σ weight x time from each moment to the edge, of the moments before it."""
+    order = np.argsort(moments, kind="stable")
+    moments, weight = moments[order], weight[order]
+    count = np.searchsorted(moments, edges)
+    weights = np.concatenate([[0.0], np.cumsum(weight)])
+    weighted = np.concatenate([[0.0], np.cumsum(weight * moments)])
+    since: Floats = edges * weights[count] - weighted[count]
+    return since

@@ -1,0 +1,70 @@
+"""What a simulation assumes: the mechanism's settings, what stopping and starting jobs costs, and named presets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.model.problem import BlindView
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds that GPUs are held without progress."""
+
+    checkpoint_s: float = 5.0  # after a lease is revoked, to write a checkpoint
+    restart_s: float = 15.0  # before the first step of every lease, to start and to load
+    migration_s: float = 5.0  # besides, when the job last ran on other GPUs
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_s", "restart_s", "migration_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidInput(f"{name} must be finite and >= 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """Everything a simulation may vary besides trace, cluster, policy and seed."""
+
+    mechanism: MechanismSettings = field(default_factory=MechanismSettings)
+    costs: Costs = field(default_factory=Costs)
+    blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy, where not the mean rate
+    shuffled: frozenset[str] = frozenset()  # labels of runs whose type order is drawn anew each round
+
+    def blind_view_of(self, policy: str) -> BlindView:
+        """What this policy believes when it runs blind."""
+        return self.blind_view.get(policy, BlindView.MEAN)
+
+
+GAVEL_OSDI20 = SimulationSettings(
+    mechanism=MechanismSettings(
+        round_s=360.0,
+        solve_interval_s=1920.0,
+        solve_within_round=False,
+        fill_within_round=False,
+        whole_steps=True,
+        priority=PriorityRule.OSDI20,
+        queue=QueueRule.BY_TYPE,
+    ),
+    costs=Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0),
+    blind_view=MappingProxyType(
+        {"max_min_fairness": BlindView.ONES, "las": BlindView.ONES, "min_makespan": BlindView.FIRST}
+    ),
+    shuffled=frozenset({"isolated", "isolated@blind", "max_min_fairness@blind", "las@blind", "min_makespan@blind"}),
+)
+
+PRESETS: Mapping[str, SimulationSettings] = MappingProxyType(
+    {"default": SimulationSettings(), "gavel-osdi20": GAVEL_OSDI20}
+)
+
+
+def preset(name: str) -> SimulationSettings:
+    """The settings of that name; raises InvalidInput naming the known ones."""
+    if name not in PRESETS:
+        raise InvalidInput(f"preset must be one of {', '.join(sorted(PRESETS))}, got {name!r}")
+    return PRESETS[name]

@@ -1,0 +1,139 @@
+"""Every event survives the way to bytes and back; nothing else comes out of bytes."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavelpy.errors import JournalCorrupt
+from gavelpy.journal.codec import decode, decode_state, encode
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationFailed,
+    AllocationSolved,
+    CheckpointSaved,
+    ConfigChanged,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PriceChanged,
+    ProgressReported,
+    SchedulerRestarted,
+    ThroughputEstimated,
+    WakeupDue,
+)
+from gavelpy.mechanism.settings import MechanismSettings, QueueRule
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+
+TWO = np.array([3, 5])
+STEPS = np.array([1.5, np.inf])
+EXAMPLES: list[Event] = [
+    NodeJoined(NodeId("n0"), "v100", 4),
+    NodeLost(NodeId("n0")),
+    NodeDraining(NodeId("n0")),
+    JobSubmitted(JobSpec(JobId("a"), 100.0, gpus=2, rates_steps_per_s={"v100": 2.5}, deadline_s=60.0, entity="vision")),
+    JobCancelled(7),
+    PriceChanged("v100", 2.48),
+    ConfigChanged(MechanismSettings(round_s=60.0, queue=QueueRule.BY_TYPE)),
+    LeaseStarted(TWO, TWO, np.array([0, 1, 3]), np.array([9, 4, 5])),
+    LeaseEnded(TWO, TWO, STEPS, Outcome.LOST),
+    ProgressReported(TWO, TWO, STEPS),
+    CheckpointSaved(TWO, TWO, STEPS),
+    AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs"),
+    AllocationFailed(4, "infeasible"),
+    ThroughputEstimated(TWO, np.array([[1.0, 2.0], [np.nan, np.nan]])),
+    WakeupDue(np.array([2, 0, 1])),
+    WakeupDue(),
+    SchedulerRestarted(3),
+    AgentRejoined(NodeId("n0"), TWO, TWO, STEPS),
+]
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+def test_event_survives_the_way_to_bytes_and_back(event: Event) -> None:
+    record = encode(event, 12.5)
+
+    now_s, again = decode(record)
+
+    assert now_s == 12.5
+    assert type(again) is type(event)
+    assert encode(again, now_s) == record
+
+
+def test_every_kind_of_event_has_an_example_here() -> None:
+    assert {type(event) for event in EXAMPLES} == set(get_args(Event))
+
+
+def test_values_come_back_as_they_were() -> None:
+    event = decode(encode(EXAMPLES[3], 0.0))[1]
+
+    assert isinstance(event, JobSubmitted)
+    assert event.spec == JobSpec(
+        JobId("a"), 100.0, gpus=2, rates_steps_per_s={"v100": 2.5}, deadline_s=60.0, entity="vision"
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [1, "JobCancelled", 0.0],
+        [2, "JobCancelled", 0.0, [3]],
+        [1, "JobExploded", 0.0, [3]],
+        [1, "JobCancelled", "soon", [3]],
+        [1, "JobCancelled", 0.0, []],
+        [1, "JobCancelled", 0.0, ["three"]],
+        [1, "JobCancelled", 0.0, [True]],
+        [1, "LeaseEnded", 0.0, [[1], [2], [3.0], 0]],
+        [1, "JobSubmitted", 0.0, [{"id": "a", "steps_total": -1.0}]],
+        [1, "JobSubmitted", 0.0, [{"id": "a"}]],
+        [1, "ConfigChanged", 0.0, [{"round_s": -5.0}]],
+        [1, "ConfigChanged", 0.0, [{"queue": "by_colour"}]],
+        {"not": "a list"},
+        7,
+    ],
+    ids=str,
+)
+def test_a_record_that_is_no_event_is_corrupt(raw: Any) -> None:
+    record = msgspec.msgpack.encode(raw)
+
+    with pytest.raises(JournalCorrupt):
+        decode(record)
+
+
+@given(data=st.binary(max_size=200))
+def test_arbitrary_bytes_are_corrupt_or_an_event(data: bytes) -> None:
+    try:
+        now_s, event = decode(data)
+    except JournalCorrupt:
+        return
+    assert encode(event, now_s)
+
+
+@given(cut=st.integers(0, 400), value=st.integers(0, 255), which=st.integers(0, len(EXAMPLES) - 1))
+def test_a_damaged_record_raises_nothing_but_corrupt(cut: int, value: int, which: int) -> None:
+    record = bytearray(encode(EXAMPLES[which], 1.0))
+    record[cut % len(record)] = value
+
+    try:
+        _, event = decode(bytes(record))
+    except JournalCorrupt:
+        return
+    assert type(event) in get_args(Event)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", msgspec.msgpack.encode([1, 2])])
+def test_a_snapshot_that_is_no_map_is_corrupt(data: bytes) -> None:
+    with pytest.raises(JournalCorrupt):
+        decode_state(data)
