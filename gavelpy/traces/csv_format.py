@@ -1,0 +1,232 @@
+"""Our own CSV: traces (a row a job) and throughput tables (a row a job type, gang size and GPU type).
+
+Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
+= none), entity, command, working_directory, and a column `rate_<gpu type>` (steps/s of the whole job; 0 = cannot run
+there, empty = unknown) for each type.
+
+Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
+pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
+
+Numbers are written so that reading them gives the same floats. Any column order is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import GPUS_MAX, JobSpec, Trace
+from gavelpy.model.throughput import Provenance, ThroughputTable
+from gavelpy.traces.fields import Place, Table, csv_table, csv_text, read_text, write_text
+
+TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
+TRACE_OPTIONAL = ("gpus", "weight", "job_type", "deadline_s", "entity", "command", "working_directory")
+RATE_PREFIX = "rate_"
+TABLE_REQUIRED = ("job_type", "gpus", "gpu_type", "rate_steps_per_s")
+TABLE_OPTIONAL = ("provenance", "source", "pair_job_type", "pair_rate_steps_per_s")
+_WRITTEN = ("gpus", "weight", "job_type", "deadline_s", "entity")
+_PROVENANCES = tuple(p.name.lower() for p in Provenance)
+_Key = tuple[str, int]
+
+
+# Traces ---------------------------------------------------------------------------------------------------------
+
+
+def read_csv_trace(path: str | Path) -> Trace:
+    """The trace in `path`."""
+    return parse_csv_trace(read_text(path), str(path))
+
+
+def parse_csv_trace(text: str, file: str = "") -> Trace:
+    """The trace that `text` holds; `file` is for messages and the trace's name."""
+    return trace_from_table(csv_table(text, file))
+
+
+def trace_from_table(table: Table) -> Trace:
+    """The trace that rows of text cells describe."""
+    table.require(TRACE_REQUIRED, TRACE_OPTIONAL, RATE_PREFIX)
+    jobs: list[JobSpec] = []
+    arrivals: list[float] = []
+    lines: dict[str, int] = {}
+    for place, cells in table.rows:
+        cell = dict(zip(table.header, cells, strict=True))
+        arrival_s = place.number("arrival_s", cell["arrival_s"])
+        if arrivals and arrival_s < arrivals[-1]:
+            raise place.error(
+                "arrival_s", f">= the row before ({arrivals[-1]!r}), as jobs stand in order of arrival", arrival_s
+            )
+        job = _job(cell, place)
+        if job.id in lines:
+            raise place.error("id", f"unique (line {lines[job.id]} has it too)", job.id)
+        lines[job.id] = place.line
+        arrivals.append(arrival_s)
+        jobs.append(job)
+    if not jobs:
+        raise Place(table.file).error("file", "a header and at least one job", "no job")
+    return Trace(tuple(jobs), np.array(arrivals), Path(table.file).stem)
+
+
+def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
+    deadline = cell.get("deadline_s", "").strip()
+    weight = cell.get("weight", "").strip()
+    try:
+        return JobSpec(
+            JobId(cell["id"]),
+            place.number("steps_total", cell["steps_total"], positive=True),
+            gpus=place.whole("gpus", cell.get("gpus", "") or "1", 1, GPUS_MAX),
+            weight=place.number("weight", weight, positive=True) if weight else 1.0,
+            job_type=cell.get("job_type", ""),
+            rates_steps_per_s={
+                column.removeprefix(RATE_PREFIX): place.number(column, text)
+                for column, text in cell.items()
+                if column.startswith(RATE_PREFIX) and text.strip()
+            },
+            deadline_s=(math.inf if deadline in ("", "inf") else place.number("deadline_s", deadline, positive=True)),
+            entity=cell.get("entity", ""),
+            command=cell.get("command", ""),
+            working_directory=cell.get("working_directory", ""),
+        )
+    except InvalidInput as error:
+        raise error.located(place.file, place.line) from error
+
+
+def write_csv_trace(trace: Trace, path: str | Path) -> None:
+    """Writes the trace so that `read_csv_trace` gives the same jobs and times."""
+    write_text(path, csv_text(*trace_cells(trace)))
+
+
+def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the trace; command and working_directory only where a job has one."""
+    gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
+    extra = [name for name in ("command", "working_directory") if any(getattr(job, name) for job in trace.jobs)]
+    header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *(f"{RATE_PREFIX}{t}" for t in gpu_types)]
+    rows = [
+        [
+            job.id,
+            repr(arrival_s),
+            _float_text(job.steps_total),
+            str(job.gpus),
+            _float_text(job.weight),
+            job.job_type,
+            "" if math.isinf(job.deadline_s) else _float_text(job.deadline_s),
+            job.entity,
+            *(getattr(job, name) for name in extra),
+            *(_float_text(job.rates_steps_per_s.get(t, math.nan)) for t in gpu_types),
+        ]
+        for job, arrival_s in zip(trace.jobs, trace.arrival_s.tolist(), strict=True)
+    ]
+    return header, rows
+
+
+# Throughput tables ----------------------------------------------------------------------------------------------
+
+
+def read_csv_throughputs(path: str | Path) -> ThroughputTable:
+    """The table in `path`."""
+    return parse_csv_throughputs(read_text(path), str(path))
+
+
+def parse_csv_throughputs(text: str, file: str = "") -> ThroughputTable:
+    """The table that `text` holds; `file` is for messages."""
+    return throughputs_from_table(csv_table(text, file))
+
+
+@dataclass
+class _Found:
+    """Entries in the order in which they were read."""
+
+    rates: dict[tuple[_Key, str], tuple[float, int]] = field(default_factory=dict)
+    sources: dict[_Key, dict[str, None]] = field(default_factory=dict)
+    pairs: dict[tuple[_Key, _Key, str], tuple[Place, float, float]] = field(default_factory=dict)
+
+
+def throughputs_from_table(table: Table) -> ThroughputTable:
+    """The table that rows of text cells describe; a key's source joins the different sources of its rows."""
+    table.require(TABLE_REQUIRED, TABLE_OPTIONAL)
+    found = _Found()
+    for place, cells in table.rows:
+        _read_entry(dict(zip(table.header, cells, strict=True)), place, found)
+    if not found.rates:
+        raise Place(table.file).error("file", "a header and at least one rate", "no rate")
+    keys = tuple(found.sources)
+    gpu_types = tuple(dict.fromkeys([*(t for _, t in found.rates), *(t for _, _, t in found.pairs)]))
+    row, column = ({name: i for i, name in enumerate(names)} for names in (keys, gpu_types))
+    rates: Floats = np.full((len(keys), len(gpu_types)), math.nan)
+    kinds = np.full(rates.shape, int(Provenance.MEASURED), dtype=np.int64)
+    for (key, gpu_type), (rate, kind) in found.rates.items():
+        rates[row[key], column[gpu_type]] = rate
+        kinds[row[key], column[gpu_type]] = kind
+    index: dict[tuple[int, int], int] = {}
+    for (first, second, _), (place, _, _) in found.pairs.items():
+        for key in (first, second):
+            if key not in row:
+                raise place.error("pair_job_type", "of jobs that have a row of their own", key)
+        index.setdefault((row[first], row[second]), len(index))
+    pair_rates: Floats = np.full((len(index), 2, len(gpu_types)), math.nan)
+    for (first, second, gpu_type), (_, a, b) in found.pairs.items():
+        pair_rates[index[row[first], row[second]], :, column[gpu_type]] = a, b
+    sources = tuple("; ".join(filter(None, found.sources[key])) for key in keys)
+    pair_rows = np.array(list(index), dtype=np.int64).reshape(-1, 2)
+    return ThroughputTable(keys, gpu_types, rates, kinds, sources, pair_rows, pair_rates)
+
+
+def _read_entry(cell: Mapping[str, str], place: Place, found: _Found) -> None:
+    gpus = place.whole("gpus", cell["gpus"], 1, GPUS_MAX)
+    key, gpu_type = (cell["job_type"], gpus), cell["gpu_type"]
+    for name in ("job_type", "gpu_type"):
+        if not cell[name]:
+            raise place.error(name, "a name", "")
+    rate = _rate("rate_steps_per_s", cell, place)
+    if cell.get("pair_job_type"):
+        pair = (key, (cell["pair_job_type"], gpus), gpu_type)
+        if pair in found.pairs:
+            raise place.error("pair_job_type", f"given once for {key} on {gpu_type}", cell["pair_job_type"])
+        found.pairs[pair] = place, rate, _rate("pair_rate_steps_per_s", cell, place)
+        return
+    if (key, gpu_type) in found.rates:
+        raise place.error("gpu_type", f"given once for job type {key[0]!r} on {gpus} GPUs", gpu_type)
+    kind = place.choice("provenance", cell.get("provenance", "").strip() or "measured", _PROVENANCES)
+    found.rates[key, gpu_type] = rate, int(Provenance[kind.upper()])
+    found.sources.setdefault(key, {}).setdefault(cell.get("source", ""))
+
+
+def _rate(name: str, cell: Mapping[str, str], place: Place) -> float:
+    text = cell.get(name, "").strip()
+    return place.number(name, text) if text else math.nan
+
+
+def write_csv_throughputs(table: ThroughputTable, path: str | Path) -> None:
+    """Writes the table so that `read_csv_throughputs` gives the same keys, types, rates, provenances and pairs."""
+    write_text(path, csv_text(*throughput_cells(table)))
+
+
+def throughput_cells(table: ThroughputTable) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table, unknown rates as empty cells; the pair columns only where there are pairs."""
+    has_pairs = len(table.pair_rows) > 0
+    header = [*TABLE_REQUIRED, *(TABLE_OPTIONAL if has_pairs else TABLE_OPTIONAL[:2])]
+    rows: list[list[str]] = []
+    entries = zip(table.keys, table.rate_steps_per_s, table.provenance, table.source, strict=True)
+    for (job_type, gpus), rates, kinds, source in entries:
+        for gpu_type, rate, kind in zip(table.gpu_types, rates.tolist(), kinds.tolist(), strict=True):
+            cells = [job_type, str(gpus), gpu_type, _float_text(rate), _PROVENANCES[kind], source]
+            rows.append([*cells, "", ""] if has_pairs else cells)
+    for (first, second), pair_rates in zip(table.pair_rows.tolist(), table.pair_rate_steps_per_s, strict=True):
+        job_type, gpus = table.keys[first]
+        for gpu_type, a, b in zip(table.gpu_types, *_lists(pair_rates), strict=True):
+            rows.append([job_type, str(gpus), gpu_type, _float_text(a), "", "", table.keys[second][0], _float_text(b)])
+    return header, rows
+
+
+def _lists(rates: Floats) -> Sequence[list[float]]:
+    return [row.tolist() for row in rates]
+
+
+def _float_text(value: float) -> str:
+    return "" if math.isnan(value) else repr(float(value))

@@ -1,0 +1,155 @@
+"""Files read as text and cells read as numbers; every complaint names file, line, field, value and what is allowed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gavelpy.errors import InvalidInput
+
+EXACT_MAX = 2**53  # largest count that a float holds exactly
+_WHOLE = re.compile(r"\+?([0-9]{1,18})(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+_QUOTED = re.compile(r'[,"\r\n]')
+_SHOWN_MAX = 80
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was found."""
+
+    file: str
+    line: int = 0  # 1-based; 0 = the file as a whole
+
+    def error(self, field: str, allowed: str, value: object) -> InvalidInput:
+        """The complaint that `field` must be `allowed`."""
+        return InvalidInput(f"{field} must be {allowed}, got {shown(value)}", file=self.file, line=self.line)
+
+    def whole(self, field: str, text: str, low: int, high: int = EXACT_MAX) -> int:
+        """A whole number in [low, high]; `4.0` counts as 4 (spreadsheets write it so)."""
+        match = _WHOLE.fullmatch(text.strip())
+        if match is None or not low <= int(match[1]) <= high:
+            raise self.error(field, f"a whole number in [{low}, {high}]", text)
+        return int(match[1])
+
+    def number(self, field: str, text: str, *, positive: bool = False) -> float:
+        """A finite number >= 0 (> 0 when `positive`)."""
+        value = self.signed(field, text)
+        if value < 0 or (positive and value == 0):
+            raise self.error(field, f"a finite number {'>' if positive else '>='} 0", text)
+        return value
+
+    def signed(self, field: str, text: str) -> float:
+        """A finite number of any sign."""
+        stripped = text.strip()
+        value = float(stripped) if _NUMBER.fullmatch(stripped) else math.nan
+        if not math.isfinite(value):
+            raise self.error(field, "a finite number", text)
+        return value
+
+    def choice(self, field: str, text: str, allowed: Sequence[str]) -> str:
+        """One of `allowed`."""
+        if text not in allowed:
+            raise self.error(field, f"one of {', '.join(allowed)}", text)
+        return text
+
+
+def shown(value: object) -> str:
+    """`value` as one short line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}... ({len(text)} characters)"
+
+
+def read_text(path: str | Path) -> str:
+    """The file as text (UTF-8, a byte order mark is dropped); refuses what is unreadable, undecodable or blank."""
+    file = str(path)
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"file must be readable, got {file!r} ({reason})", file=file) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Place(file, line).error("text", "UTF-8", data[error.start : error.start + 1]) from error
+    if not text.strip():
+        raise Place(file).error("file", "a file with content", "" if not data else "only white space")
+    return text
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes `text` as UTF-8 with its line ends as they are."""
+    file = str(path)
+    try:
+        Path(path).write_bytes(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise Place(file).error("text", "free of lone surrogates", text[error.start : error.end]) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"file must be writable, got {file!r} ({reason})", file=file) from error
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header and rows of text cells, each with its place; as many cells in a row as in the header."""
+
+    header: tuple[str, ...]
+    rows: Iterator[tuple[Place, Sequence[str]]]
+    file: str
+
+    def require(self, required: Sequence[str], optional: Sequence[str], prefix: str = "") -> None:
+        """Refuses a header with missing, repeated or unknown columns (`prefix` + anything is known)."""
+        place = Place(self.file, 1)
+        for column in required:
+            if column not in self.header:
+                raise place.error("header", f"a row of column names with {column!r} among them", ",".join(self.header))
+        for i, column in enumerate(self.header):
+            if column in self.header[:i]:
+                raise place.error("header", "free of repeated columns", column)
+            if column not in required and column not in optional:
+                name = column.removeprefix(prefix) if prefix and column.startswith(prefix) else ""
+                if not name:
+                    known = [*required, *optional, *([f"{prefix}<gpu type>"] if prefix else [])]
+                    raise place.error("column", f"one of {', '.join(known)}", column)
+
+
+def csv_table(text: str, file: str) -> Table:
+    """The CSV `text` (comma, double quotes, a header line); lines that are wholly empty are passed over."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+
+    def records() -> Iterator[tuple[Place, list[str]]]:
+        try:
+            for cells in reader:
+                if cells:
+                    yield Place(file, reader.line_num), cells
+        except csv.Error as error:
+            raise InvalidInput(
+                f"row must be comma-separated values, got {error}", file=file, line=reader.line_num
+            ) from (error)
+
+    found = records()
+    _, first = next(found, (Place(file), []))
+    header = tuple(column.strip() for column in first)
+
+    def rows() -> Iterator[tuple[Place, list[str]]]:
+        for place, cells in found:
+            if len(cells) != len(header):
+                raise place.error("row", f"{len(header)} cells as in the header", f"{len(cells)} cells")
+            yield place, cells
+
+    return Table(header, rows(), file)
+
+
+def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The inverse of `csv_table`. (The standard writer leaves a lone carriage return bare, and then cannot read it.)"""
+    return "".join(",".join(map(_cell_text, cells)) + "\n" for cells in (header, *rows))
+
+
+def _cell_text(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell

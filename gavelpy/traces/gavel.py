@@ -1,0 +1,187 @@
+"""Traces of the original Gavel: TAB-separated columns without a header, one job a line, ids = line order from "0".
+
+    10 columns   job_type command working_directory num_steps_arg needs_data_dir total_steps scale_factor
+                 priority_weight SLO arrival_time
+     7 columns   job_type command num_steps_arg needs_data_dir total_steps arrival_time scale_factor   (older)
+    12 columns   the ten, with `mode` after scale_factor and `duration` before arrival_time            (Shockwave)
+
+The number of columns of the first line says which. `scale_factor` is our `gpus`. `SLO` is a multiple of the job's
+duration, < 0 for none; the deadline is SLO x duration, where duration = total_steps / rate on the reference type
+(v100, on which the original's generator counts; the fastest known type where there is no v100), or the 12-column
+`duration`. `num_steps_arg` ends up in the command, as `... --steps {steps}`; `needs_data_dir` says that the command
+holds a `%s` to be filled with the data directory, and is derived from it when written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import GPUS_MAX, JobSpec, Trace
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.traces.fields import EXACT_MAX, Place, read_text, write_text
+
+REFERENCE_GPU_TYPE = "v100"
+_TEN = (
+    "job_type",
+    "command",
+    "working_directory",
+    "num_steps_arg",
+    "needs_data_dir",
+    "total_steps",
+    "scale_factor",
+    "priority_weight",
+    "SLO",
+    "arrival_time",
+)
+_SEVEN = (
+    "job_type",
+    "command",
+    "num_steps_arg",
+    "needs_data_dir",
+    "total_steps",
+    "arrival_time",
+    "scale_factor",
+)
+_TWELVE = (*_TEN[:7], "mode", *_TEN[7:9], "duration", _TEN[9])
+_COLUMNS = {len(names): names for names in (_SEVEN, _TEN, _TWELVE)}
+_MODES = ("static", "accordion", "gns")
+_CHANGE_DIRECTORY = re.compile(r"cd (\S+) && (.*)")
+_STEPS = " {steps}"
+
+
+def read_gavel_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) -> Trace:
+    """The trace in `path`. Rates are not attached; `throughputs` only turns SLOs into deadlines."""
+    return parse_gavel_trace(read_text(path), str(path), throughputs=throughputs)
+
+
+def parse_gavel_trace(text: str, file: str = "", *, throughputs: ThroughputTable | None = None) -> Trace:
+    """The trace that `text` holds; `file` is for messages and the trace's name."""
+    lines = text.rstrip("\n\r").split("\n")
+    columns = _COLUMNS.get(lines[0].count("\t") + 1)
+    if columns is None:
+        counts = ", ".join(map(str, sorted(_COLUMNS)))
+        cells = f"{lines[0].count(chr(9)) + 1} columns"
+        raise Place(file, 1).error("line", f"one of {counts} TAB-separated columns (or the header of a CSV)", cells)
+    jobs: list[JobSpec] = []
+    arrivals: list[float] = []
+    for i, line in enumerate(lines):
+        place = Place(file, i + 1)
+        cells_found = line.removesuffix("\r").split("\t")
+        if len(cells_found) != len(columns):
+            raise place.error(
+                "line", f"{len(columns)} TAB-separated columns as in line 1", f"{len(cells_found)} columns"
+            )
+        cell = dict(zip(columns, cells_found, strict=True))
+        arrival_s = place.number("arrival_time", cell["arrival_time"])
+        if arrivals and arrival_s < arrivals[-1]:
+            raise place.error(
+                "arrival_time", f">= the line before ({arrivals[-1]!r}), as jobs stand in order of arrival", arrival_s
+            )
+        arrivals.append(arrival_s)
+        jobs.append(_job(i, cell, place, throughputs))
+    return Trace(tuple(jobs), np.array(arrivals), Path(file).stem)
+
+
+def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputTable | None) -> JobSpec:
+    steps = place.whole("total_steps", cell["total_steps"], 1)
+    gpus = place.whole("scale_factor", cell["scale_factor"], 1, GPUS_MAX)
+    place.choice("needs_data_dir", cell["needs_data_dir"], ("0", "1"))
+    if "mode" in cell:
+        place.choice("mode", cell["mode"], _MODES)
+    directory, command = cell.get("working_directory", ""), cell["command"]
+    moved = _CHANGE_DIRECTORY.fullmatch(command) if "working_directory" not in cell else None
+    if moved:  # the older format says it in the command
+        directory, command = moved[1], moved[2]
+    if cell["num_steps_arg"]:
+        command = f"{command} {cell['num_steps_arg']}{_STEPS}"
+    weight = place.number("priority_weight", cell["priority_weight"], positive=True) if "SLO" in cell else 1.0
+    deadline_s = _deadline_s(cell, steps, gpus, place, throughputs) if "SLO" in cell else math.inf
+    return JobSpec(
+        JobId(str(i)),
+        float(steps),
+        gpus=gpus,
+        weight=weight,
+        job_type=cell["job_type"],
+        deadline_s=deadline_s,
+        command=command,
+        working_directory=directory,
+    )
+
+
+def _deadline_s(
+    cell: Mapping[str, str], steps: int, gpus: int, place: Place, throughputs: ThroughputTable | None
+) -> float:
+    slo = place.signed("SLO", cell["SLO"])
+    duration_s = place.number("duration", cell["duration"], positive=True) if "duration" in cell else math.inf
+    if slo < 0:
+        return math.inf
+    if slo == 0:
+        raise place.error("SLO", "< 0 (none) or > 0 (a multiple of the job's duration)", cell["SLO"])
+    if "duration" not in cell:
+        if throughputs is None:
+            raise place.error(
+                "SLO", "< 0 (none) unless throughputs are given: it is a multiple of the job's duration", cell["SLO"]
+            )
+        rate = _reference_rate(throughputs.rates(cell["job_type"], gpus))
+        duration_s = steps / rate if rate > 0 else math.inf  # no duration to count by, and the job cannot run anyway
+    return slo * duration_s
+
+
+def _reference_rate(rates_steps_per_s: Mapping[str, float]) -> float:
+    return rates_steps_per_s.get(REFERENCE_GPU_TYPE, 0.0) or max(rates_steps_per_s.values(), default=0.0)
+
+
+def write_gavel_trace(trace: Trace, path: str | Path) -> None:
+    """Writes the 10 columns. Ids become line numbers and rates are left out (the format has no place for them).
+
+    Raises InvalidInput for what would silently change the trace: entities, fractional steps, deadlines of jobs
+    without a known rate, TABs or line breaks in texts.
+    """
+    write_text(path, gavel_text(trace))
+
+
+def gavel_text(trace: Trace) -> str:
+    """The trace in the 10 columns."""
+    return "".join(f"{_line(job, at)}\n" for job, at in zip(trace.jobs, trace.arrival_s.tolist(), strict=True))
+
+
+def _line(job: JobSpec, arrival_s: float) -> str:
+    if job.entity:
+        raise _unwritable(job, "entity", "empty", job.entity)
+    if not job.steps_total.is_integer() or job.steps_total > EXACT_MAX:
+        raise _unwritable(job, "steps_total", f"whole and <= {EXACT_MAX}", job.steps_total)
+    command, argument = job.command, ""
+    if command.endswith(_STEPS):
+        command, _, argument = command.removesuffix(_STEPS).rpartition(" ")
+    texts = {"job_type": job.job_type, "command": command, "working_directory": job.working_directory}
+    for name, text in (*texts.items(), ("num_steps_arg", argument)):
+        if any(c in text for c in "\t\n\r"):
+            raise _unwritable(job, name, "free of TABs and line breaks", text)
+    slo = -1.0
+    if math.isfinite(job.deadline_s):
+        rate = _reference_rate(job.rates_steps_per_s)
+        if rate <= 0:
+            raise _unwritable(job, "deadline_s", "infinite for a job without a known rate", job.deadline_s)
+        slo = job.deadline_s * rate / job.steps_total
+    cells = (
+        *texts.values(),
+        argument,
+        "1" if "%s" in command else "0",
+        str(int(job.steps_total)),
+        str(job.gpus),
+        repr(float(job.weight)),
+        repr(slo),
+        repr(arrival_s),
+    )
+    return "\t".join(cells)
+
+
+def _unwritable(job: JobSpec, field: str, allowed: str, value: object) -> InvalidInput:
+    return Place("").error(f"{field} of job {job.id!r}", f"{allowed} to be written in Gavel's columns", value)

@@ -1,0 +1,116 @@
+"""JSON files whose complaints name the line and the path of a value, such as `jobs[3].gpus`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gavelpy.errors import InvalidInput
+from gavelpy.traces.fields import Place
+
+_Path = Sequence[str | int]
+_WHITE = " \t\n\r"
+
+
+@dataclass(frozen=True)
+class JsonText:
+    """A parsed document and its text."""
+
+    value: Any  # whatever the document holds: its reader checks the shape
+    text: str
+    file: str
+
+    def error(self, path: _Path, allowed: str, value: object) -> InvalidInput:
+        """The complaint that the value at `path` must be `allowed`, with the line it stands on."""
+        return self.place(path).error(dotted(path), allowed, value)
+
+    def place(self, path: _Path) -> Place:
+        """Where the value at `path` starts (its nearest parent when there is none)."""
+        return Place(self.file, self.text.count("\n", 0, _offset(self.text, path)) + 1)
+
+    def at(self, path: _Path) -> Any:
+        """The value at `path`."""
+        value = self.value
+        for step in path:
+            value = value[step]
+        return value
+
+
+def parse_json(text: str, file: str = "") -> JsonText:
+    """The document `text`; refuses bad syntax, repeated keys, lone surrogates, absurd nesting and number lengths."""
+    try:
+        return JsonText(json.loads(text, object_pairs_hook=_object), text, file)
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 20] or "the end of the file"
+        raise InvalidInput(
+            f"text must be JSON ({error.msg} at column {error.colno}), got {found!r}", file=file, line=error.lineno
+        ) from error
+    except InvalidInput as error:
+        raise error.located(file) from error
+    except RecursionError as error:
+        raise Place(file).error("text", "JSON nested at most a few hundred levels deep", text[:20]) from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise Place(file).error("number", "of at most 4300 digits", "more") from error
+
+
+def dotted(path: _Path) -> str:
+    """`jobs[3].gpus`; keys that are no plain names stand in brackets."""
+    text = ""
+    for step in path:
+        if isinstance(step, str) and step.isidentifier():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text or "file"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InvalidInput(f"key must stand once in its object, got {key!r} twice")
+        for text in (key, value):
+            if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
+                raise InvalidInput(f"text must be free of lone surrogates, got {text!r}")
+        found[key] = value
+    return found
+
+
+def _offset(text: str, path: _Path) -> int:
+    """Index in `text` of the value at `path`. Walks the valid document anew: slow, but only on the way to an error."""
+    decoder = json.JSONDecoder()
+    at = _skip(text, 0, _WHITE)
+    for step in path:
+        inside = _member(text, at, step, decoder)
+        if inside < 0:
+            break
+        at = inside
+    return at
+
+
+def _member(text: str, at: int, step: str | int, decoder: json.JSONDecoder) -> int:
+    """Index of member `step` of the object or array at `at`, -1 when there is none."""
+    is_object = text[at] == "{"
+    if text[at] not in "{[" or is_object != isinstance(step, str):
+        return -1
+    at = _skip(text, at + 1, _WHITE)
+    index = 0
+    while text[at] not in "}]":
+        key: str | int = index
+        if is_object:
+            key, at = decoder.raw_decode(text, at)
+            at = _skip(text, at, _WHITE + ":")
+        if key == step:
+            return at
+        _, at = decoder.raw_decode(text, at)
+        at = _skip(text, at, _WHITE + ",")
+        index += 1
+    return -1
+
+
+def _skip(text: str, at: int, characters: str) -> int:
+    while at < len(text) and text[at] in characters:
+        at += 1
+    return at

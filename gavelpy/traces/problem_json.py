@@ -1,0 +1,212 @@
+"""The problem file of `gavel allocate`: who asks for GPUs now, on which cluster, as JSON (docs/traces.md shows one)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import GPUS_MAX
+from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
+from gavelpy.traces.fields import read_text
+from gavelpy.traces.json_text import JsonText, parse_json
+
+if TYPE_CHECKING:
+    from gavelpy.traces.problem_schema import JobEntry, ProblemFile
+
+# Field of a job → what is allowed, and the test of it.
+NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    "weight": ("finite and > 0", lambda x: 0 < x < math.inf),
+    "steps_remaining": ("finite and > 0", lambda x: 0 < x < math.inf),
+    "steps_total": ("finite and > 0", lambda x: 0 < x < math.inf),
+    "age_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
+    "isolated_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
+    "attained_gpu_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
+    "deadline_s": ("a number of seconds from now, or null for none", lambda x: not math.isnan(x)),
+}
+Complain = Callable[[int, Sequence[str | int], str, object], InvalidInput]  # job row, field, what is allowed, value
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+def read_problem(path: str | Path) -> AllocationProblem:
+    """The problem in `path`; rows keep the order of the file, which is the order of arrival."""
+    return parse_problem(read_text(path), str(path))
+
+
+def parse_problem(text: str, file: str = "") -> AllocationProblem:
+    """The problem that `text` holds; `file` is for messages."""
+    document = parse_json(text, file)
+    content = _typed(document)
+    cluster = _cluster(document, content)
+    entities = _entities(document, content)
+
+    def complain(row: int, field: Sequence[str | int], allowed: str, value: object) -> InvalidInput:
+        return document.error(("jobs", row, *field), allowed, value)
+
+    jobs = content.jobs
+    columns = JobColumns(
+        ids=[job.id for job in jobs],
+        gpus=[job.gpus for job in jobs],
+        entities=[job.entity or "" for job in jobs],
+        rates_steps_per_s=[job.rates_steps_per_s for job in jobs],
+        numbers={name: [_number(job, name) for job in jobs] for name in NUMBERS},
+    )
+    problem = build_problem(columns, cluster, entities, complain)
+    return _with_pairs(document, content, problem) if content.pairs else problem
+
+
+@dataclass(frozen=True)
+class JobColumns:
+    """Fields of J jobs, not yet checked."""
+
+    ids: Sequence[str]
+    gpus: Sequence[int]
+    entities: Sequence[str]  # "" = none
+    rates_steps_per_s: Sequence[Mapping[str, Any]]  # by GPU type; values come from a file
+    numbers: Mapping[str, Sequence[float]]  # by field of NUMBERS
+
+
+def build_problem(
+    columns: JobColumns, cluster: Cluster, entities: Sequence[Entity], complain: Complain
+) -> AllocationProblem:
+    """The checked problem. Without `entities`, each entity that a job names has weight 1."""
+    rows: dict[str, int] = {}
+    for i, job_id in enumerate(columns.ids):
+        if not job_id or "," in job_id or any(c.isspace() and c != " " for c in job_id):
+            raise complain(i, ("id",), "a non-empty name without commas, tabs or line breaks", job_id)
+        if rows.setdefault(job_id, i) != i:
+            raise complain(i, ("id",), f"unique (jobs[{rows[job_id]}] has it too)", job_id)
+    for i, gpus in enumerate(columns.gpus):
+        if not 1 <= gpus <= GPUS_MAX:
+            raise complain(i, ("gpus",), f"a whole number in [1, {GPUS_MAX}]", gpus)
+    for name, (allowed, is_allowed) in NUMBERS.items():
+        for i, value in enumerate(columns.numbers[name]):
+            if not is_allowed(value):
+                raise complain(i, (name,), allowed, value)
+    known = list(entities) or [Entity(name) for name in dict.fromkeys(filter(None, columns.entities))]
+    entity_row = {"": -1} | {entity.id: i for i, entity in enumerate(known)}
+    for i, name in enumerate(columns.entities):
+        if name not in entity_row:
+            raise complain(i, ("entity",), f"one of {', '.join(e.id for e in known)}", name)
+    return AllocationProblem.of(
+        columns.ids,
+        cluster.gpu_types,
+        cluster.gpu_counts,
+        _rates(columns, cluster, complain),
+        gpus=np.array(columns.gpus, dtype=np.float64),
+        price_usd_per_gpu_h=cluster.prices,
+        entity=np.array([entity_row[name] for name in columns.entities], dtype=np.int64),
+        entities=known,
+        **{name: np.array(values, dtype=np.float64) for name, values in columns.numbers.items()},
+    )
+
+
+def _rates(columns: JobColumns, cluster: Cluster, complain: Complain) -> Floats:
+    """Rates of each job on each type of the cluster, (J, T); 0 where a job names none."""
+    column = {gpu_type: i for i, gpu_type in enumerate(cluster.gpu_types)}
+    rates: Floats = np.zeros((len(columns.ids), len(column)))
+    for i, by_type in enumerate(columns.rates_steps_per_s):
+        for gpu_type, rate in by_type.items():
+            path = ("rates_steps_per_s", gpu_type)
+            if gpu_type not in column:
+                raise complain(i, path, f"of a GPU type of the cluster ({', '.join(column)})", gpu_type)
+            if not _is_rate(rate):
+                raise complain(i, path, "a finite number >= 0", rate)
+            rates[i, column[gpu_type]] = rate
+    return rates
+
+
+def _typed(document: JsonText) -> ProblemFile:
+    """The document as typed entries; complaints of the decoder get the line and the value."""
+    import msgspec
+
+    from gavelpy.traces.problem_schema import ENTRIES, ProblemFile
+
+    try:
+        return msgspec.convert(document.value, ProblemFile)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `")
+        path = [name or int(index) for name, index in _PATH_STEP.findall(place.rstrip("`").removeprefix("$"))]
+        if unknown := _UNKNOWN_FIELD.fullmatch(message):
+            known = ", ".join(ENTRIES[path[0] if path else ""].__struct_fields__)
+            raise document.error(path, f"an object with no fields but {known}", unknown[1]) from error
+        value = document.at(path)
+        found = list(value) if isinstance(value, dict) else value
+        raise document.error(path, f"as in the problem format ({message})", found) from error
+
+
+def _cluster(document: JsonText, content: ProblemFile) -> Cluster:
+    for gpu_type in content.prices_usd_per_gpu_h:
+        if gpu_type not in content.cluster:
+            known = ", ".join(content.cluster)
+            raise document.error(
+                ("prices_usd_per_gpu_h", gpu_type), f"of a GPU type of the cluster ({known})", gpu_type
+            )
+    for gpu_type, price in content.prices_usd_per_gpu_h.items():
+        if not _is_rate(price):
+            raise document.error(("prices_usd_per_gpu_h", gpu_type), "a finite number >= 0", price)
+    try:
+        return Cluster.of(content.cluster, price_usd_per_gpu_h=content.prices_usd_per_gpu_h)
+    except InvalidInput as error:
+        raise error.located(document.file, document.place(("cluster",)).line) from error
+
+
+def _entities(document: JsonText, content: ProblemFile) -> list[Entity]:
+    entities: list[Entity] = []
+    for i, entry in enumerate(content.entities):
+        if not entry.id or entry.id in (entity.id for entity in entities):
+            raise document.error(("entities", i, "id"), "a unique non-empty name", entry.id)
+        if not 0 < entry.weight < math.inf:
+            raise document.error(("entities", i, "weight"), "finite and > 0", entry.weight)
+        entities.append(Entity(entry.id, entry.weight, EntityPolicy(entry.policy)))
+    return entities
+
+
+def _with_pairs(document: JsonText, content: ProblemFile, problem: AllocationProblem) -> AllocationProblem:
+    row: dict[str, int] = {job_id: i for i, job_id in enumerate(problem.job_ids)}
+    types = {gpu_type: i for i, gpu_type in enumerate(problem.gpu_types)}
+    rates: Floats = np.zeros((len(content.pairs), 2, len(types)))
+    rows: list[tuple[int, int]] = []
+    seen: set[frozenset[int]] = set()
+    for i, pair in enumerate(content.pairs):
+        path = ("pairs", i, "jobs")
+        for name in pair.jobs:
+            if name not in row:
+                raise document.error(path, "ids of jobs in the file", name)
+        first, second = row[pair.jobs[0]], row[pair.jobs[1]]
+        gpus = problem.gpus_asked
+        if first == second or gpus[first] != gpus[second]:
+            allowed = f"two jobs that ask for equally many GPUs (here {gpus[first]:g} and {gpus[second]:g})"
+            raise document.error(path, allowed, list(pair.jobs))
+        if frozenset((first, second)) in seen:
+            raise document.error(path, "given once", list(pair.jobs))
+        seen.add(frozenset((first, second)))
+        rows.append((first, second))
+        for gpu_type, both in pair.rates_steps_per_s.items():
+            at = ("pairs", i, "rates_steps_per_s", gpu_type)
+            if gpu_type not in types:
+                raise document.error(at, f"of a GPU type of the cluster ({', '.join(types)})", gpu_type)
+            if not isinstance(both, list) or len(both) != 2 or not all(map(_is_rate, both)):
+                raise document.error(at, "two finite numbers >= 0 [first, second]", both)
+            rates[i, :, types[gpu_type]] = both
+    return problem.with_pairs(rows, rates)
+
+
+def _number(job: JobEntry, name: str) -> float:
+    value = getattr(job, name)
+    if value is not None:
+        return float(value)
+    return math.inf if name == "deadline_s" else job.steps_remaining
+
+
+def _is_rate(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= 1e300

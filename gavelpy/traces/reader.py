@@ -1,0 +1,61 @@
+"""Traces and throughput tables by whatever format their file is in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+from gavelpy.model.job import Trace
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.traces.csv_format import parse_csv_throughputs, parse_csv_trace, write_csv_trace
+from gavelpy.traces.fields import read_text
+from gavelpy.traces.gavel import parse_gavel_trace, write_gavel_trace
+from gavelpy.traces.gavel_throughputs import parse_gavel_throughputs
+
+
+class TraceFormat(StrEnum):
+    """Formats that traces are written in."""
+
+    CSV = "csv"  # ours: keeps everything
+    GAVEL = "gavel"  # the original's 10 columns: no ids, no rates
+
+
+def read_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) -> Trace:
+    """The trace in `path`: a first line with TABs is Gavel's format (7, 10 or 12 columns), anything else our CSV.
+
+    Jobs without rates of their own get those of their (job_type, gpus) in `throughputs`. One that is not in the table
+    keeps none: it can run nowhere and waits with that reason.
+    """
+    text = read_text(path)
+    if "\t" in text.split("\n", 1)[0]:
+        trace = parse_gavel_trace(text, str(path), throughputs=throughputs)
+    else:
+        trace = parse_csv_trace(text, str(path))
+    return trace if throughputs is None else attach_rates(trace, throughputs)
+
+
+def attach_rates(trace: Trace, throughputs: ThroughputTable) -> Trace:
+    """The trace whose jobs without rates have those of the table."""
+    jobs = tuple(
+        job if job.rates_steps_per_s else job.with_rates(throughputs.rates(job.job_type, job.gpus))
+        for job in trace.jobs
+    )
+    return replace(trace, jobs=jobs)
+
+
+def write_trace(trace: Trace, path: str | Path, format: TraceFormat = TraceFormat.CSV) -> None:
+    """Writes the trace; what each format cannot hold is said in `write_gavel_trace`."""
+    match TraceFormat(format):
+        case TraceFormat.CSV:
+            write_csv_trace(trace, path)
+        case TraceFormat.GAVEL:
+            write_gavel_trace(trace, path)
+
+
+def read_throughputs(path: str | Path, *, keep_unconsolidated: bool = False) -> ThroughputTable:
+    """The table in `path`: Gavel's JSON if it starts with a brace, our CSV otherwise."""
+    text = read_text(path)
+    if text.lstrip().startswith("{"):
+        return parse_gavel_throughputs(text, str(path), keep_unconsolidated=keep_unconsolidated)
+    return parse_csv_throughputs(text, str(path))

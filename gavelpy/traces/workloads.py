@@ -1,0 +1,78 @@
+"""The data that ships with the package: the catalogue of GPU types and the table of published throughputs."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.traces.csv_format import read_csv_throughputs
+from gavelpy.traces.fields import Place, read_text
+
+_LARGE = 1e300  # far above any figure, far below what a float cannot hold
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """What a vendor publishes of one GPU. Peak rates are dense (no sparsity); 0 = the GPU has no such units."""
+
+    name: str  # as in clusters and throughput tables
+    title: str
+    year: int
+    memory_gb: float
+    bandwidth_gb_per_s: float
+    fp32_tflops: float
+    fp16_tflops: float  # without tensor cores
+    tensor_tflops: float  # half precision (FP16 or BF16) with FP32 accumulation
+    price_usd_per_gpu_h: float  # on demand, list price
+    spec_source: str
+    price_source: str
+
+
+def workloads_directory() -> Path:
+    """Where the data files are: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for directory in (package / "_workloads", package.parent / "workloads"):
+        if (directory / "gpus.toml").is_file():
+            return directory
+    raise InvalidInput(f"workload data must be in {package / '_workloads'}, got nothing there: install gavelpy again")
+
+
+def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
+    """The GPU types by name, oldest first (of `path`, a file like workloads/gpus.toml, if given).
+
+    >>> list(catalogue())
+    ['k80', 'p100', 'v100', 'a100', 'h100']
+    """
+    source = workloads_directory() / "gpus.toml" if path is None else path
+    place = Place(str(source))
+    text = read_text(source)
+    try:
+        entries = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # bad syntax, thousands of digits, endless nesting
+        raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
+    return {name: _gpu_model(name, entry, place) for name, entry in entries.items()}
+
+
+def published_throughputs() -> ThroughputTable:
+    """Rates of seven job families on the catalogue's types, from published figures; how sure: workloads/README.md."""
+    return read_csv_throughputs(workloads_directory() / "throughputs.csv")
+
+
+def _gpu_model(name: str, entry: object, place: Place) -> GpuModel:
+    wanted = {f.name: f.type for f in fields(GpuModel) if f.name != "name"}
+    if not isinstance(entry, dict) or entry.keys() != wanted.keys():
+        raise place.error(name, f"a table with exactly the keys {', '.join(wanted)}", entry)
+    values: dict[str, Any] = {}  # texts and numbers, as the fields of GpuModel want them
+    for key, kind in wanted.items():
+        value = entry[key]
+        if kind == "str":
+            if not isinstance(value, str) or not value:
+                raise place.error(f"{name}.{key}", "a text", value)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGE:
+            raise place.error(f"{name}.{key}", "a finite number >= 0", value)
+        values[key] = float(value) if kind == "float" else value
+    return GpuModel(name=name, **values)

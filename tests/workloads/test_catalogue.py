@@ -1,0 +1,81 @@
+"""The GPU catalogue is sane and says where its figures are from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.traces.workloads import GpuModel, catalogue
+
+NAMES = ("k80", "p100", "v100", "a100", "h100")
+GPUS = catalogue()
+SUCCESSORS = list(pairwise(NAMES))
+RISING = ("year", "bandwidth_gb_per_s", "fp32_tflops", "tensor_tflops", "memory_gb", "price_usd_per_gpu_h")
+
+
+def test_five_types_stand_oldest_first() -> None:
+    assert tuple(GPUS) == NAMES
+
+
+@pytest.mark.parametrize("figure", RISING)
+@pytest.mark.parametrize(("older", "newer"), SUCCESSORS)
+def test_no_figure_falls_from_one_generation_to_the_next(older: str, newer: str, figure: str) -> None:
+    assert getattr(GPUS[older], figure) <= getattr(GPUS[newer], figure)
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_sources_are_named(gpu: GpuModel) -> None:
+    assert "NVIDIA" in gpu.spec_source
+    assert "20" in gpu.price_source  # a year
+    assert gpu.price_usd_per_gpu_h > 0
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_units_are_plausible(gpu: GpuModel) -> None:
+    assert 10 <= gpu.memory_gb <= 100
+    assert 200 <= gpu.bandwidth_gb_per_s <= 4000
+    assert 4 <= gpu.fp32_tflops <= 70
+    assert gpu.tensor_tflops == 0 or gpu.tensor_tflops > gpu.fp32_tflops
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[k80]\ntitle = 'x'\n", "k80 must be a table with exactly the keys title, year"),
+        ("k80 = 1\n", "k80 must be a table"),
+        ("[k80\n", "text must be TOML"),
+        ("k80 = " + "9" * 5000, "text must be TOML"),
+        ("k80 = " + "[" * 5000, "text must be TOML"),
+    ],
+)
+def test_bad_catalogue_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    file = tmp_path / "gpus.toml"
+    file.write_text(text)
+
+    with pytest.raises(InvalidInput, match=f"gpus.toml: {complaint}"):
+        catalogue(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memory_gb", "-1"),
+        ("memory_gb", "nan"),
+        ("memory_gb", "9" * 400),
+        ("memory_gb", "'12'"),
+        ("title", "''"),
+        ("title", "3"),
+    ],
+)
+def test_bad_figure_is_refused_by_name(tmp_path: Path, key: str, value: str) -> None:
+    fields = {
+        name: "'x'" if kind == "str" else "1" for name, kind in GpuModel.__annotations__.items() if name != "name"
+    }
+    file = tmp_path / "gpus.toml"
+    file.write_text("[t4]\n" + "".join(f"{name} = {text}\n" for name, text in (fields | {key: value}).items()))
+
+    with pytest.raises(InvalidInput, match=f"t4.{key} must be"):
+        catalogue(file)
