@@ -1,0 +1,117 @@
+"""`gavel allocate`: one problem, one certified answer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gavelpy.cli import options as o
+from gavelpy.cli import parsing as p
+from gavelpy.cli.output import Output, console, echo_json, tell
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.model.allocation import Allocation, Certificate
+    from gavelpy.model.problem import AllocationProblem
+
+
+def allocate(
+    problem: o.ProblemArgument,
+    policy: o.PolicyOption,
+    blind: o.BlindAllocateOption = False,
+    whole_gangs: o.WholeGangsOption = False,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Divide a cluster's time among jobs, and prove the answer.
+
+    \b
+    Examples:
+      gavel allocate problem.json --policy max_min_fairness
+      gavel allocate problem.json --policy min_makespan --blind -o json
+    """
+    from gavelpy.policies.registry import policy_named
+    from gavelpy.traces.problem_json import read_problem
+
+    chosen = p.runs(policy, blind=blind)
+    if len(chosen) != 1:
+        raise InvalidInput(f"--policy must name one policy, got {policy!r}")
+    run = chosen[0]
+    asked = read_problem(problem)
+    deliverable = asked.with_whole_gangs() if whole_gangs else asked
+    seen = deliverable.blind_to_type() if run.blind else deliverable
+    answer = policy_named(run.policy).allocate(seen).evaluated_on(asked)
+    stuck = reasons(asked)
+    _warn(answer)
+    if output is Output.JSON:
+        document: dict[str, Any] = answer.to_json(run.policy)  # the documented answer
+        echo_json(document | ({"reasons": stuck} if stuck else {}))
+    else:
+        _show(answer, stuck)
+
+
+def reasons(problem: AllocationProblem) -> dict[str, str]:
+    """Why no scheduler can run a job, for each job that can run nowhere or asks for more GPUs than any type has."""
+    told: dict[str, str] = {}
+    for row in (~problem.can_run | problem.is_oversized).nonzero()[0].tolist():
+        gpus, usable = problem.gpus_asked[row], problem.rate_alone_steps_per_s[row] > 0
+        told[problem.job_ids[row]] = (
+            f"asks for {gpus:g} GPUs of one type; those it runs on have at most {problem.gpu_counts[usable].max():g}"
+            if usable.any()
+            else "runs on none of the cluster's GPU types"
+        )
+    return told
+
+
+def _warn(answer: Allocation) -> None:
+    """Shares that only exist on paper are said to be so."""
+    problem = answer.problem
+    held = problem.is_oversized & (answer.job_share.sum(axis=1) > 0)
+    if held.any():
+        names = ", ".join(problem.job_ids[row] for row in held.nonzero()[0].tolist()[:5])
+        more = f" and {held.sum() - 5} more" if held.sum() > 5 else ""
+        tell(f"note: no scheduler can deliver the share of {names}{more}: too few GPUs of one type (see --whole-gangs)")
+
+
+def _show(answer: Allocation, stuck: dict[str, str]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    problem = answer.problem
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("job", style="bold")
+    for gpu_type in (*problem.gpu_types, "steps/s"):
+        table.add_column(gpu_type, justify="right")
+    if stuck:
+        table.add_column("why not")
+    rates = answer.rate_steps_per_s
+    for members, share in zip(problem.configuration_members(), answer.share, strict=True):
+        ids = [problem.job_ids[job] for job in members]
+        alone = len(members) == 1
+        if not alone and not (share > 0).any():
+            continue
+        speed = f"{rates[members[0]]:,.4g}" if alone else ""
+        why = [stuck.get(ids[0], "")] if stuck and alone else []
+        table.add_row(" with ".join(ids), *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share), speed, *why)
+    out = console()
+    out.print(table)
+    out.print(_prices(answer))
+    out.print(_in_words(answer.certificate))
+
+
+def _prices(answer: Allocation) -> str:
+    priced = zip(answer.problem.gpu_types, answer.prices.tolist(), strict=True)
+    told = [f"{gpu_type} {price:.4g}" for gpu_type, price in priced if not math.isnan(price)]
+    if not told:
+        return "Prices: none, nothing is optimised."
+    return f"Prices (objective gained by one more GPU): {', '.join(told)}."
+
+
+def _in_words(certificate: Certificate) -> str:
+    c = certificate
+    took = f"{1000 * c.solve_s:.1f} ms"
+    if c.path == "rule":
+        return f"A rule, which claims no optimum; largest violation of a constraint {c.violation:.1g}; {took}."
+    return (
+        f"Objective {c.objective:.6g}, proven within {c.gap:.1g} of the best possible ({c.bound:.6g}); "
+        f"largest violation of a constraint {c.violation:.1g}; path {c.path}; {took}."
+    )

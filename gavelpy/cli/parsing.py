@@ -1,0 +1,148 @@
+"""The small languages that options are written in; every complaint names the option, the value and what is allowed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gavelpy.cli.options import GPUS_MAX
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.model.throughput import ThroughputTable
+    from gavelpy.simulator.compare import Run
+    from gavelpy.traces.generator import GeneratorOptions
+
+
+@dataclass(frozen=True)
+class GeneratorChoices:
+    """What the command line says of a trace to generate."""
+
+    rate_per_h: float | None = None
+    mean_interarrival_s: float | None = None
+    multi_gpu: bool = False
+    gpu_mix: str | None = None
+    weights: str | None = None
+    deadlines: str | None = None
+    reference_gpu_type: str | None = None
+
+    def given(self) -> dict[str, float | bool | str]:
+        """The choices that were made."""
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
+
+    def options(self, jobs: int) -> GeneratorOptions:
+        """The generator's options; what is not said here is Gavel's way."""
+        from gavelpy.traces.generator import GAVEL_GPU_MIX, GeneratorOptions
+
+        return GeneratorOptions(
+            jobs=jobs,
+            mean_interarrival_s=self.mean_interarrival_s,
+            rate_jobs_per_h=self.rate_per_h,
+            multi_gpu=self.multi_gpu or self.gpu_mix is not None,
+            gpu_mix=gangs(self.gpu_mix) if self.gpu_mix is not None else dict(GAVEL_GPU_MIX),
+            weights=mix("--weights", self.weights) if self.weights is not None else {1.0: 1.0},
+            deadlines=mix("--deadlines", self.deadlines) if self.deadlines is not None else {},
+            reference_gpu_type=self.reference_gpu_type or "v100",
+        )
+
+
+def mix(option: str, text: str) -> dict[float, float]:
+    """`1:0.8,5:0.2` as {1.0: 0.8, 5.0: 0.2}."""
+    found: dict[float, float] = {}
+    for part in text.split(","):
+        value, _, probability = part.partition(":")
+        try:
+            key, weight = float(value), float(probability)
+        except ValueError:
+            raise InvalidInput(f"{option} must look like 1:0.8,5:0.2 (value:probability), got {part!r}") from None
+        if key in found:
+            raise InvalidInput(f"{option} must name each value once, got {value!r} twice in {text!r}")
+        found[key] = weight
+    return found
+
+
+def gangs(text: str) -> dict[int, float]:
+    """`1:0.7,4:0.3` as {1: 0.7, 4: 0.3}."""
+    found = mix("--gpu-mix", text)
+    for gpus in found:
+        if not gpus.is_integer() or not 1 <= gpus <= GPUS_MAX:
+            raise InvalidInput(f"--gpu-mix must hold whole numbers of GPUs in [1, {GPUS_MAX}], got {gpus!r}")
+    return {int(gpus): probability for gpus, probability in found.items()}
+
+
+def prices(text: str) -> dict[str, float]:
+    """`v100:2.48,k80:0.45` as {"v100": 2.48, "k80": 0.45}."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        gpu_type, _, price = part.strip().partition(":")
+        try:
+            found[gpu_type] = float(price)
+        except ValueError:
+            raise InvalidInput(f"--prices must look like v100:2.48,k80:0.45, got {part.strip()!r}") from None
+    return found
+
+
+def runs(text: str, *, blind: bool) -> list[Run]:
+    """The runs that `fifo,max_min_fairness@blind` asks for; `blind` makes all of them blind."""
+    from gavelpy.simulator.compare import Run
+
+    chosen: list[Run] = []
+    for name in text.split(","):
+        said = Run.parse(name.strip())
+        run = Run(said.policy, blind or said.blind)
+        if run in chosen:
+            raise InvalidInput(f"--policy must name each run once, got {run.label!r} twice in {text!r}")
+        chosen.append(run)
+    return chosen
+
+
+def window(text: str) -> tuple[int, int]:
+    """`A:B`: jobs A to B-1 in order of arrival."""
+    first, _, last = text.partition(":")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 12 for part in (first, last)):
+        raise InvalidInput(f"--window must look like 0:300 (jobs 0 to 299 in order of arrival), got {text[:60]!r}")
+    if int(first) >= int(last):
+        raise InvalidInput(f"--window A:B must have A < B, got {text!r}")
+    return int(first), int(last)
+
+
+def writable_file(option: str, path: Path) -> Path:
+    """`path`, if a file can be written there; said before the work rather than after it."""
+    existing = next(place for place in (path, *path.absolute().parents) if _exists(option, place))
+    if path.is_dir():
+        raise InvalidInput(f"{option} must be a file, got the directory {str(path)!r}")
+    if existing != path and not existing.is_dir():
+        raise InvalidInput(f"{option} must lie in a directory, got {str(path)!r} below the file {str(existing)!r}")
+    if not os.access(existing, os.W_OK):
+        raise InvalidInput(f"{option} must be writable, got {str(path)!r}, and {str(existing)!r} is not")
+    return path
+
+
+def writable_directory(option: str, path: Path) -> Path:
+    """`path`, if it is a directory or one can be made there."""
+    if _exists(option, path) and not path.is_dir():
+        raise InvalidInput(f"{option} must be a directory, got the file {str(path)!r}")
+    if not path.exists():
+        writable_file(option, path)
+    return path
+
+
+def table_of(throughputs: Path | None) -> ThroughputTable:
+    """The table in that file, or the published one."""
+    from gavelpy.traces.reader import read_throughputs
+    from gavelpy.traces.workloads import published_throughputs
+
+    return published_throughputs() if throughputs is None else read_throughputs(throughputs)
+
+
+def _exists(option: str, path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:  # no permission, a name too long or with a NUL in it
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"{option} must be a path that can be used, got {str(path)[:80]!r} ({reason})") from None
+    return True

@@ -1,0 +1,242 @@
+"""`gavel simulate`: a trace, a cluster, some policies; a table, JSON and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gavelpy.cli import options as o
+from gavelpy.cli import parsing as p
+from gavelpy.cli.output import Output, console, echo_json, progress_bar, tell
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.model.cluster import Cluster
+    from gavelpy.model.job import Trace
+    from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.result import SimulationResult
+    from gavelpy.simulator.settings import SimulationSettings
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a simulation is told; checked before any work."""
+
+    trace: Trace
+    cluster: Cluster
+    runs: Sequence[Run]
+    settings: SimulationSettings
+    seed: int = 0
+    window: tuple[int, int] | None = None
+    journal: Path | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)  # as said on the command line, for the record
+
+    @property
+    def title(self) -> str:
+        """A line that says what is simulated."""
+        gpus = zip(self.cluster.gpu_counts.tolist(), self.cluster.gpu_types, strict=True)
+        return f"{self.trace.name}: {len(self.trace):,} jobs on {', '.join(f'{n} {gpu_type}' for n, gpu_type in gpus)}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:  # what JSON can say
+        """What was simulated, so that it can be done again."""
+        from gavelpy import __version__
+
+        mechanism = self.settings.mechanism
+        return {
+            "trace": self.trace.name,
+            "jobs": len(self.trace),
+            "cluster": dict(zip(self.cluster.gpu_types, self.cluster.gpu_counts.tolist(), strict=True)),
+            "prices_usd_per_gpu_h": dict(zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True)),
+            "policies": [run.label for run in self.runs],
+            "window": list(self.window) if self.window is not None else None,
+            **self.said,
+            "round_s": mechanism.round_s,
+            "solve_interval_s": mechanism.solve_interval_s,
+            **asdict(self.settings.costs),
+            "version": __version__,
+        }
+
+
+def simulate(
+    trace: o.OptionalTraceArgument = None,
+    generate: o.GenerateOption = None,
+    rate_per_h: o.RateOption = None,
+    mean_interarrival_s: o.InterarrivalOption = None,
+    multi_gpu: o.MultiGpuOption = False,
+    gpu_mix: o.GpuMixOption = None,
+    weights: o.WeightsOption = None,
+    deadlines: o.DeadlinesOption = None,
+    reference_gpu_type: o.ReferenceTypeOption = None,
+    cluster: o.ClusterOption = "v100:36,p100:36,k80:36",
+    gpus_per_server: o.GpusPerServerOption = 4,
+    prices: o.PricesOption = None,
+    throughputs: o.ThroughputsOption = None,
+    policy: o.PoliciesOption = "max_min_fairness",
+    blind: o.BlindOption = False,
+    preset: o.PresetOption = "default",
+    round_s: o.RoundOption = None,
+    solve_interval_s: o.SolveIntervalOption = None,
+    checkpoint_s: o.CheckpointOption = None,
+    restart_s: o.RestartOption = None,
+    migration_s: o.MigrationOption = None,
+    seed: o.SeedOption = 0,
+    window: o.WindowOption = None,
+    output: o.OutputOption = Output.TABLE,
+    report: o.ReportOption = None,
+    journal: o.JournalOption = None,
+) -> None:
+    """Simulate a trace on a cluster under one or more policies.
+
+    \b
+    Examples:
+      gavel simulate trace.csv --cluster v100:36,k80:36 --policy fifo,las
+      gavel simulate --generate 300 --rate-per-h 12 --report report.html
+          --policy max_min_fairness@blind,max_min_fairness
+      gavel simulate gavel.trace --throughputs simulation_throughputs.json
+          --preset gavel-osdi20 --window 100:200 -o json
+    """
+    choices = p.GeneratorChoices(
+        rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
+    )
+    costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
+    settings = _settings(preset, {"round_s": round_s, "solve_interval_s": solve_interval_s}, costs)
+    said = {"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
+    if report is not None:
+        _check_report(report)
+    experiment = Experiment(
+        runs=p.runs(policy, blind=blind),
+        cluster=_cluster(cluster, gpus_per_server, prices),
+        settings=settings,
+        window=p.window(window) if window is not None else None,
+        journal=p.writable_directory("--journal", journal) if journal is not None else None,
+        trace=_trace(trace, generate, choices, throughputs, seed),
+        seed=seed,
+        said=said | ({"generate": choices.given()} if generate is not None else {}),
+    )
+    _warn_of_unknown(experiment.trace)
+    results = run(experiment)
+    if report is not None:
+        write_report(report, experiment, results)
+        tell(f"report: {report}")
+    if output is Output.JSON:
+        found = {label: result.metrics.to_json() for label, result in results.items()}
+        echo_json({"parameters": experiment.parameters, "seed": seed, "results": found})
+    else:
+        show(results)
+
+
+def run(experiment: Experiment) -> dict[str, SimulationResult]:
+    """The results by label, with a bar on the terminal while it works."""
+    from gavelpy.simulator.compare import compare
+
+    with progress_bar() as progress:
+        return compare(
+            experiment.trace,
+            experiment.cluster,
+            experiment.runs,
+            settings=experiment.settings,
+            seed=experiment.seed,
+            window=experiment.window,
+            progress=progress,
+            journal_directory=experiment.journal,
+        )
+
+
+def show(results: Mapping[str, SimulationResult]) -> None:
+    """The comparison, and what it says."""
+    from gavelpy.report.headline import sentences
+    from gavelpy.report.tables import comparison
+
+    out = console()
+    found = list(results.values())
+    out.print(comparison(found, width=out.width))
+    for sentence in sentences(found):
+        out.print(sentence)
+
+
+def write_report(path: Path, experiment: Experiment, results: Mapping[str, SimulationResult]) -> None:
+    """The HTML report at `path`."""
+    from gavelpy.report import html
+
+    parameters = experiment.parameters | {"seed": experiment.seed}
+    html.write(path, list(results.values()), title=experiment.title, parameters=parameters)
+
+
+def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
+    """List prices of those types that the catalogue knows."""
+    from gavelpy.traces.workloads import catalogue
+
+    known = catalogue()
+    return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
+
+
+def _check_report(path: Path) -> None:
+    from gavelpy.report import html
+
+    html.check_installed()
+    p.writable_file("--report", path)
+
+
+def _cluster(text: str, gpus_per_server: int, prices: str | None) -> Cluster:
+    from gavelpy.model.cluster import Cluster
+
+    if any(len(part) > 100 for part in text.split(",")):  # before Python refuses to read so long a number
+        raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
+    bare = Cluster.parse(text, gpus_per_server=gpus_per_server)
+    wanted = list_prices(bare.gpu_types) | (p.prices(prices) if prices is not None else {})
+    for gpu_type in wanted:
+        if gpu_type not in bare.gpu_types:
+            raise InvalidInput(
+                f"--prices must name types of the cluster ({', '.join(bare.gpu_types)}), got {gpu_type!r}"
+            )
+    return Cluster.parse(text, gpus_per_server=gpus_per_server, price_usd_per_gpu_h=wanted)
+
+
+def _settings(
+    preset: str, mechanism: Mapping[str, float | None], costs: Mapping[str, float | None]
+) -> SimulationSettings:
+    from gavelpy.simulator.settings import preset as settings_of
+
+    base = settings_of(preset)
+    return replace(
+        base,
+        mechanism=replace(base.mechanism, **_said(mechanism)),
+        costs=replace(base.costs, **_said(costs)),
+    )
+
+
+def _said(values: Mapping[str, float | None]) -> dict[str, Any]:  # for `replace`, whose fields differ in type
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _trace(path: Path | None, count: int | None, choices: p.GeneratorChoices, table: Path | None, seed: int) -> Trace:
+    if (path is None) == (count is None):
+        raise InvalidInput(
+            "simulate takes either a TRACE or --generate N, got " + ("neither" if path is None else "both")
+        )
+    if count is None:
+        from gavelpy.traces.reader import read_trace
+
+        assert path is not None
+        for name in choices.given():
+            raise InvalidInput(f"--{name.replace('_', '-')} goes with --generate N, got it with a trace, {str(path)!r}")
+        return read_trace(path, throughputs=p.table_of(table))
+    import numpy as np
+
+    from gavelpy.traces.generator import generate
+
+    return generate(choices.options(count), p.table_of(table), np.random.default_rng(seed))
+
+
+def _warn_of_unknown(trace: Trace) -> None:
+    unknown = sorted({(job.job_type, job.gpus) for job in trace.jobs if not job.rates_steps_per_s})
+    if unknown:
+        count = sum(not job.rates_steps_per_s for job in trace.jobs)
+        name, gpus = unknown[0]
+        tell(
+            f"warning: {count:,} of {len(trace):,} jobs have no throughputs and cannot run, such as {name!r} on {gpus} "
+            "GPUs; --throughputs FILE gives them"
+        )

@@ -1,0 +1,131 @@
+"""`gavel trace`: make, look at and convert traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from gavelpy.cli import options as o
+from gavelpy.cli import parsing as p
+from gavelpy.cli.output import Output, console, echo_json, tell
+from gavelpy.errors import InvalidInput
+
+_SHOWN_MAX = 8  # entries of a mapping; JSON has them all
+
+app = typer.Typer(no_args_is_help=True, help="Make, look at and convert traces.", rich_markup_mode="rich")
+
+
+@app.command()
+def generate(
+    jobs: o.JobsOption,
+    rate_per_h: o.RateOption = None,
+    mean_interarrival_s: o.InterarrivalOption = None,
+    multi_gpu: o.MultiGpuOption = False,
+    gpu_mix: o.GpuMixOption = None,
+    weights: o.WeightsOption = None,
+    deadlines: o.DeadlinesOption = None,
+    reference_gpu_type: o.ReferenceTypeOption = None,
+    throughputs: o.ThroughputsOption = None,
+    seed: o.SeedOption = 0,
+    output: o.TargetOption = None,
+) -> None:
+    """Draw a trace from Gavel's distributions.
+
+    \b
+    Examples:
+      gavel trace generate --jobs 300 --rate-per-h 12 -o trace.csv
+      gavel trace generate --jobs 1000 --multi-gpu --weights 1:0.8,5:0.2
+    """
+    import numpy as np
+
+    from gavelpy.traces.csv_format import trace_cells
+    from gavelpy.traces.fields import csv_text, write_text
+    from gavelpy.traces.generator import generate as draw
+
+    choices = p.GeneratorChoices(
+        rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
+    )
+    wanted = choices.options(jobs)
+    if output is not None:
+        p.writable_file("-o", output)
+    trace = draw(wanted, p.table_of(throughputs), np.random.default_rng(seed))
+    text = csv_text(*trace_cells(trace))
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        tell(f"{len(trace):,} jobs written to {output}")
+
+
+@app.command()
+def describe(
+    trace: o.TraceArgument, throughputs: o.ThroughputsOption = None, output: o.OutputOption = Output.TABLE
+) -> None:
+    """Say what is in a trace: how many jobs, how fast they come, how long and how wide they are.
+
+    \b
+    Examples:
+      gavel trace describe trace.csv
+      gavel trace describe trace.csv -o json
+    """
+    from gavelpy.traces.describe import describe as figures
+    from gavelpy.traces.reader import read_trace
+
+    found = figures(read_trace(trace, throughputs=p.table_of(throughputs)))
+    if output is Output.JSON:
+        echo_json(found)
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in found.items():
+        table.add_row(name, _plain(value))
+    console().print(table)
+
+
+@app.command()
+def convert(
+    source: o.SourceArgument,
+    target: o.TargetArgument,
+    format: o.FormatOption = None,
+    throughputs: o.ConvertThroughputsOption = None,
+) -> None:
+    """Rewrite a trace in another format. Gavel's format holds neither ids nor rates.
+
+    \b
+    Examples:
+      gavel trace convert old_7_columns.trace trace.csv
+      gavel trace convert trace.csv gavel.trace
+      gavel trace convert gavel.trace trace.csv --throughputs rates.json
+    """
+    from gavelpy.traces.reader import TraceFormat, read_throughputs, read_trace, write_trace
+
+    formats = {".csv": TraceFormat.CSV, ".trace": TraceFormat.GAVEL}
+    if format is not None and format not in list(TraceFormat):
+        raise InvalidInput(f"--format must be one of {', '.join(TraceFormat)}, got {format!r}")
+    if format is None and target.suffix not in formats:
+        raise InvalidInput(f"OUT must end in {' or '.join(formats)} unless --format is given, got {str(target)!r}")
+    chosen = TraceFormat(format) if format is not None else formats[target.suffix]
+    p.writable_file("OUT", target)
+    table = read_throughputs(throughputs) if throughputs is not None else None
+    trace = read_trace(source, throughputs=table)
+    write_trace(trace, target, chosen)
+    tell(f"{len(trace):,} jobs written to {target} ({chosen.value})")
+
+
+def _plain(value: Any) -> str:  # Any: a figure of `describe`
+    match value:
+        case dict():
+            shown = [f"{key}: {_plain(inner)}" for key, inner in list(value.items())[:_SHOWN_MAX]]
+            rest = [f"and {len(value) - _SHOWN_MAX} more"] if len(value) > _SHOWN_MAX else []
+            return ", ".join(shown + rest) or "–"
+        case float():
+            return f"{value:,.6g}"
+        case None:
+            return "–"
+        case _:
+            return str(value)

@@ -1,0 +1,230 @@
+"""Figures of single runs: who ran where (a chart of job rows, a table of families), shares owed and received.
+
+Each figure holds the traces of every run, marked with the run's label (`meta`); the page shows one run at a time.
+Rows and segments are bounded: a big trace is thinned evenly and neighbouring stays are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavelpy.report.columns import time_unit
+from gavelpy.report.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# After Paul Tol's muted scheme; other hues than the policies have.
+GPU_TYPE_COLOURS = ("#cc6677", "#44aa99", "#ddbb55", "#8878c3", "#66aadd", "#999999", "#aa4499", "#88aa33")
+_WAITING = "rgba(128,128,128,0.35)"
+_ROWS_MAX = 220
+_SEGMENTS_MAX = 2500
+_FAMILIES_MAX = 14
+_POINTS_MAX = 1200
+
+
+def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
+    """Who ran where: a row a job in order of arrival, coloured by GPU type while it runs, grey while it waits."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    palette = _palette(results)
+    longest_s = max((float(r.leases["end_s"].max()) for r in results if len(r.leases)), default=0.0)
+    unit, scale = time_unit(longest_s)
+    rows_most = 1
+    for result in results:
+        rows = _rows(result.jobs)
+        rows_most = max(rows_most, len(rows))
+        _add_waits(figure, result, rows, scale, unit)
+        stays = merged(result.leases[result.leases["job"].isin(rows.index)])
+        for gpu_type, colour in palette.items():
+            here = stays[stays["gpu_type"] == gpu_type]
+            _add_segments(
+                figure,
+                here["start_s"].to_numpy(dtype=float) / scale,
+                here["end_s"].to_numpy(dtype=float) / scale,
+                rows.loc[here["job"]].to_numpy(),
+                here["job"].astype(str).to_list(),
+                name=gpu_type,
+                meta=result.label,
+                line={"color": colour, "width": float(np.clip(500 / rows_most, 2.4, 16))},
+                hovertemplate=f"%{{text}} on {gpu_type}, %{{x:,.1f}} {unit}<extra></extra>",
+            )
+    figure.update_xaxes(title_text=f"time [{unit}]", range=[0, 1.005 * longest_s / scale])
+    jobs_most = max(len(result.jobs) for result in results)
+    figure.update_yaxes(title_text="jobs, in order of arrival", range=[jobs_most - 0.3, -0.7])
+    figure.update_yaxes(showgrid=False, zeroline=False, **({"dtick": 1} if jobs_most <= 12 else {}))
+    height = int(np.clip(140 + 3.2 * rows_most, 320, 760))
+    figure.update_layout(height=height, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
+    return figure
+
+
+def families(results: Sequence[Result]) -> Any:  # plotly has no types
+    """Who ran where, summed: the fraction of each job family's GPU time spent on each type."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    gpu_types = list(_palette(results))
+    names_most = 1
+    for result in results:
+        fractions = _family_fractions(result, gpu_types)
+        names_most = max(names_most, len(fractions))
+        figure.add_heatmap(
+            x=gpu_types,
+            y=fractions.index.to_list(),
+            z=np.round(fractions.to_numpy(), 4).tolist(),
+            text=[[f"{100 * value:.0f} %" for value in row] for row in fractions.to_numpy()],
+            texttemplate="%{text}",
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, "rgba(47,127,193,0.04)"], [1, "rgba(47,127,193,0.95)"]],
+            showscale=False,
+            xgap=2,
+            ygap=2,
+            meta=result.label,
+            hovertemplate="%{y}: %{text} of its GPU time on %{x}<extra></extra>",
+        )
+    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_xaxes(side="top", showgrid=False, zeroline=False)
+    figure.update_layout(height=50 + 36 * names_most, margin={"l": 10, "r": 10, "t": 34, "b": 10})
+    return figure
+
+
+def shares(results: Sequence[Result]) -> Any:  # plotly has no types
+    """Time owed by the policy against time received, a point a (job, GPU type); on the diagonal they agree."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    palette = _palette(results)
+    frames = [_thinned(result.shares) for result in results]
+    most_s = max((float(f[["owed_s", "received_s"]].to_numpy().max()) for f in frames if len(f)), default=0.0)
+    unit, scale = time_unit(most_s)
+    edge = 1.03 * most_s / scale
+    figure.add_scatter(
+        x=[0, edge],
+        y=[0, edge],
+        mode="lines",
+        line={"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"},
+        name="as owed",
+        hoverinfo="skip",
+    )
+    for result, frame in zip(results, frames, strict=True):
+        for gpu_type, colour in palette.items():
+            here = frame[frame["gpu_type"] == gpu_type]
+            figure.add_scatter(
+                x=np.round(here["owed_s"].to_numpy(dtype=float) / scale, 3).tolist(),
+                y=np.round(here["received_s"].to_numpy(dtype=float) / scale, 3).tolist(),
+                text=here["job"].astype(str).to_list(),
+                mode="markers",
+                name=gpu_type,
+                meta=result.label,
+                marker={"color": colour, "size": 7, "opacity": 0.65, "line": {"width": 0}},
+                hovertemplate=f"%{{text}} on {gpu_type}: owed %{{x:,.2f}} {unit}, got %{{y:,.2f}}<extra></extra>",
+            )
+    figure.update_xaxes(title_text=f"owed by the policy [{unit}]", range=[-0.02 * edge, edge])
+    figure.update_yaxes(title_text=f"received [{unit}]", range=[-0.02 * edge, edge])
+    figure.update_layout(height=480, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
+    return figure
+
+
+def delivered(result: Result) -> float:
+    """Part of the time owed that was received on the type it was owed on, 0..1; NaN where nothing was owed."""
+    owed = result.shares["owed_s"].to_numpy(dtype=float)
+    received = result.shares["received_s"].to_numpy(dtype=float)
+    return float(np.minimum(owed, received).sum() / owed.sum()) if owed.sum() > 0 else float("nan")
+
+
+def merged(leases: pd.DataFrame, segments_max: int = _SEGMENTS_MAX) -> pd.DataFrame:
+    """Stays of a job on one type that follow each other as one; while too many, the shortest gaps are bridged."""
+    ordered = leases.sort_values(["job", "start_s"], kind="stable").reset_index(drop=True)
+    if ordered.empty:
+        return ordered
+    same = (ordered["job"] == ordered["job"].shift()) & (ordered["gpu_type"] == ordered["gpu_type"].shift())
+    gap = np.where(same, ordered["start_s"] - ordered["end_s"].shift(), np.inf)
+    finite = np.sort(gap[np.isfinite(gap)])
+    surplus = len(ordered) - segments_max
+    bridged = finite[min(surplus, len(finite)) - 1] if surplus > 0 and len(finite) else 0.0
+    segment = np.cumsum(gap > max(float(bridged), 1e-6))
+    groups = ordered.groupby(segment, sort=False)
+    return groups.agg({"job": "first", "gpu_type": "first", "start_s": "first", "end_s": "max"}).reset_index(drop=True)
+
+
+_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0}
+
+
+def _palette(results: Sequence[Result]) -> dict[str, str]:
+    gpu_types = dict.fromkeys(str(t) for result in results for t in result.utilization.columns)
+    return {name: GPU_TYPE_COLOURS[i % len(GPU_TYPE_COLOURS)] for i, name in enumerate(gpu_types)}
+
+
+def _rows(jobs: pd.DataFrame) -> pd.Series[int]:
+    """Row number in order of arrival of each job that is drawn: all, or an even sample."""
+    import pandas as pd
+
+    order = jobs["arrival_s"].argsort(kind="stable").to_numpy()
+    kept = np.unique(np.linspace(0, len(order) - 1, min(len(order), _ROWS_MAX)).round().astype(int))
+    return pd.Series(kept, index=jobs.index[order[kept]])
+
+
+def _add_waits(figure: Any, result: Result, rows: pd.Series[int], scale: float, unit: str) -> None:
+    """A thin line from a job's arrival to its finish, or to the run's end when it never finished."""
+    jobs = result.jobs.loc[rows.index]
+    end_s = max(
+        float(result.leases["end_s"].max()) if len(result.leases) else 0.0,
+        float(jobs["arrival_s"].max()) if len(jobs) else 0.0,
+    )
+    _add_segments(
+        figure,
+        jobs["arrival_s"].to_numpy(dtype=float) / scale,
+        jobs["finish_s"].fillna(end_s).to_numpy(dtype=float) / scale,
+        rows.to_numpy(),
+        [str(job) for job in rows.index],
+        name="waiting",
+        meta=result.label,
+        line={"color": _WAITING, "width": 1},
+        hovertemplate=f"%{{text}} waits, %{{x:,.1f}} {unit}<extra></extra>",
+    )
+
+
+def _add_segments(
+    figure: Any,  # plotly has no types
+    start: np.ndarray,
+    end: np.ndarray,
+    row: np.ndarray,
+    text: Sequence[str],
+    **style: Any,  # plotly's attributes
+) -> None:
+    """Horizontal segments as one broken line: two points and a gap each."""
+    x = np.stack([start, end, np.full(len(start), np.nan)], axis=1).ravel().round(3)
+    y = np.stack([row, row, row], axis=1).ravel()
+    figure.add_scatter(
+        x=[None if np.isnan(value) else value for value in x.tolist()],
+        y=y.tolist(),
+        text=[label for label in text for _ in range(3)],
+        mode="lines",
+        connectgaps=False,
+        **style,
+    )
+
+
+def _family_fractions(result: Result, gpu_types: Sequence[str]) -> pd.DataFrame:
+    """Rows job families, columns GPU types; each row sums to one. A family is a job type less its bracket."""
+    leases = result.leases
+    gpu_s = (leases["end_s"] - leases["start_s"]) * leases["gpus"]
+    job_type = result.jobs["job_type"].astype(str).str.replace(r" \(.*", "", regex=True).replace("", "all jobs")
+    family = leases["job"].map(job_type)
+    table = gpu_s.groupby([family, leases["gpu_type"]]).sum().unstack(fill_value=0)
+    table = table.reindex(columns=list(gpu_types), fill_value=0.0)
+    largest = table.sum(axis=1).sort_values(ascending=False, kind="stable").index[:_FAMILIES_MAX]
+    table = table.loc[sorted(largest)]
+    return table.div(table.sum(axis=1).where(lambda total: total > 0, 1.0), axis=0)
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with something owed or received; an even sample where there are too many."""
+    alive = frame[(frame["owed_s"] > 0) | (frame["received_s"] > 0)]
+    kept = np.unique(np.linspace(0, len(alive) - 1, min(len(alive), _POINTS_MAX)).round().astype(int))
+    return alive.iloc[kept]

@@ -1,0 +1,12 @@
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Gavel
+
+
+@pytest.fixture
+def gavel(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gavel:
+    """The command line, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Gavel(tmp_path, capsys)

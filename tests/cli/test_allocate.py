@@ -1,0 +1,107 @@
+import pytest
+
+from tests.cli.commands import PROBLEM, Gavel
+
+GIANT = {"id": "giant", "gpus": 64, "rates_steps_per_s": {"v100": 1.0}}
+STRANGER = {"id": "stranger", "rates_steps_per_s": {}}
+
+
+def test_json_is_the_documented_answer(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness", "-o", "json")
+
+    assert answer.code == 0
+    assert set(answer.json) == {"policy", "shares", "rates_steps_per_s", "prices", "certificate"}
+    assert answer.json["policy"] == "max_min_fairness"
+    assert set(answer.json["shares"]) == {"a", "b"}
+    assert set(answer.json["certificate"]) == {"objective", "bound", "gap", "violation", "path", "solve_s"}
+
+
+def test_blind_shares_are_evaluated_on_the_true_rates(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness", "--blind", "-o", "json").json
+
+    shares = answer["shares"]["a"]
+    assert answer["rates_steps_per_s"]["a"] == pytest.approx(4.0 * shares["v100"] + 1.0 * shares["k80"])
+
+
+def test_who_knows_the_throughputs_serves_the_worst_job_better(gavel: Gavel) -> None:
+    rates = {"a": {"v100": 10.0, "k80": 1.0}, "b": {"v100": 1.0, "k80": 1.0}, "c": {"v100": 1.0, "k80": 1.0}}
+    problem = gavel.problem(jobs=[{"id": job, "rates_steps_per_s": rates[job]} for job in rates])
+    mean = {"a": 5.5, "b": 1.0, "c": 1.0}
+
+    aware, blind = (
+        gavel("allocate", problem, "--policy", policy, "-o", "json").json["rates_steps_per_s"]
+        for policy in ("max_min_fairness", "max_min_fairness@blind")
+    )
+
+    assert min(aware[job] / mean[job] for job in mean) == pytest.approx(0.7843, abs=1e-4)
+    assert min(blind[job] / mean[job] for job in mean) <= 2 / 3 + 1e-9
+
+
+def test_table_shows_shares_prices_and_the_certificate_in_words(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness")
+
+    assert answer.code == 0
+    assert "%" in answer.out
+    assert "Prices (objective gained by one more GPU): v100" in answer.out
+    assert "proven within" in answer.out
+
+
+def test_a_rule_claims_no_optimum_and_no_prices(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "fifo")
+
+    assert "Prices: none" in answer.out
+    assert "claims no optimum" in answer.out
+
+
+def test_jobs_that_can_run_nowhere_get_no_share_and_a_reason(gavel: Gavel) -> None:
+    problem = gavel.problem(jobs=[*PROBLEM["jobs"], GIANT, STRANGER])
+
+    answer = gavel("allocate", problem, "--policy", "max_min_fairness", "--whole-gangs", "-o", "json")
+
+    assert answer.code == 0
+    assert answer.json["rates_steps_per_s"]["giant"] == 0
+    assert answer.json["rates_steps_per_s"]["stranger"] == 0
+    assert answer.json["reasons"] == {
+        "giant": "asks for 64 GPUs of one type; those it runs on have at most 1",
+        "stranger": "runs on none of the cluster's GPU types",
+    }
+
+
+def test_an_oversized_gang_has_the_share_of_the_papers_and_a_warning(gavel: Gavel) -> None:
+    answer = gavel(
+        "allocate", gavel.problem(jobs=[*PROBLEM["jobs"], GIANT]), "--policy", "max_min_fairness", "-o", "json"
+    )
+
+    assert answer.json["rates_steps_per_s"]["giant"] > 0
+    assert answer.json["reasons"] == {"giant": "asks for 64 GPUs of one type; those it runs on have at most 1"}
+    assert "no scheduler can deliver the share of giant" in answer.err
+
+
+def test_the_table_shows_the_reason_too(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=[*PROBLEM["jobs"], GIANT]), "--policy", "fifo")
+
+    assert "asks for 64 GPUs" in answer.out
+
+
+def test_pairs_are_labelled_with_both_jobs(gavel: Gavel) -> None:
+    pairs = [{"jobs": ["a", "b"], "rates_steps_per_s": {"v100": [3.5, 2.5], "k80": [0.9, 1.8]}}]
+
+    answer = gavel("allocate", gavel.problem(pairs=pairs), "--policy", "max_min_fairness", "-o", "json")
+
+    assert set(answer.json["shares"]) == {"a", "b", "a,b"}
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(gavel: Gavel) -> None:
+    problem = gavel.problem(jobs=[{"id": "[/bold]:smile:", "rates_steps_per_s": {"v100": 1.0}}])
+
+    answer = gavel("allocate", problem, "--policy", "fifo")
+
+    assert answer.code == 0
+    assert "[/bold]:smile:" in answer.out
+
+
+def test_two_policies_are_one_too_many(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "fifo,las")
+
+    assert answer.code == 2
+    assert answer.err == "error: --policy must name one policy, got 'fifo,las'\n"

@@ -1,0 +1,45 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gavelpy.model.job import Trace
+from gavelpy.traces.generator import GeneratorOptions, generate
+from gavelpy.traces.reader import read_trace
+from gavelpy.traces.workloads import published_throughputs, workloads_directory
+from tests.cli.commands import Answer, Gavel
+
+LABELS = {f"{policy}{view}" for policy in ("fifo", "max_min_fairness", "min_makespan") for view in ("", "@blind")}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Trace:
+    return read_trace(workloads_directory() / "demo_trace.csv")
+
+
+def test_demo_trace_is_what_the_generator_draws_from_the_published_table(shipped: Trace) -> None:
+    options = GeneratorOptions(360, mean_interarrival_s=250.0, multi_gpu=True)
+
+    drawn = generate(options, published_throughputs(), np.random.default_rng(0))
+
+    assert shipped.jobs == drawn.jobs
+    assert shipped.arrival_s.tolist() == drawn.arrival_s.tolist()
+
+
+def test_demo_trace_has_three_hundred_jobs_or_more(shipped: Trace) -> None:
+    assert len(shipped) >= 300
+
+
+def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(gavel: Gavel) -> None:
+    answer: Answer = gavel("demo")
+
+    assert answer.code == 0
+    assert set(re.findall(r"^ (\w+(?:@blind)?) +\d", answer.out, re.MULTILINE)) == LABELS
+    assert answer.out.splitlines()[-1] == "report: out/demo/report.html"
+    page = Path("out/demo/report.html").read_text(encoding="utf-8")
+    assert set(re.findall(r'data-run="([^"]+)"', page)) == LABELS
+    found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
+    assert found
+    assert len(json.loads(found[1])) == 6

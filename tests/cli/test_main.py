@@ -1,0 +1,145 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gavelpy import __version__
+from gavelpy.cli import allocate
+from gavelpy.cli.main import main
+from gavelpy.errors import SolverFailed
+from tests.cli.commands import Gavel
+
+RUN = (sys.executable, "-c", "import sys; from gavelpy.cli.main import main; sys.exit(main())")
+HEAVY = ("pandas", "cvxpy", "highspy", "numba", "scipy", "plotly", "jinja2", "torch", "grpc")
+COMMANDS = ((), ("simulate",), ("allocate",), ("policies",), ("demo",), ("trace", "generate"), ("trace", "describe"))
+
+
+def test_version_is_printed(gavel: Gavel) -> None:
+    answer = gavel("--version")
+
+    assert (answer.code, answer.out, answer.err) == (0, f"gavel {__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_shown(gavel: Gavel) -> None:
+    answer = gavel()
+
+    assert answer.code == 0
+    assert "simulate" in answer.out
+    assert "gavel demo" in answer.out
+
+
+@pytest.mark.parametrize("command", COMMANDS[1:])
+def test_help_of_each_command_has_examples(gavel: Gavel, command: tuple[str, ...]) -> None:
+    answer = gavel(*command, "--help")
+
+    assert answer.code == 0
+    assert "Example" in answer.out
+    assert f"gavel {' '.join(command)}" in answer.out
+
+
+def test_policies_are_listed_with_what_they_do(gavel: Gavel) -> None:
+    answer = gavel("policies", "-o", "json")
+
+    by_name = {entry["name"]: entry for entry in answer.json}
+    assert {"fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"} <= set(by_name)
+    assert by_name["max_min_fairness"]["aliases"] == ["las"]
+    assert all(len(entry["summary"]) > 20 for entry in answer.json)
+
+
+def test_policies_as_a_table_say_the_same(gavel: Gavel) -> None:
+    answer = gavel("policies")
+
+    assert "max_min_fairness" in answer.out
+    assert "las" in answer.out
+
+
+def test_an_answer_that_cannot_be_certified_is_the_worlds_fault(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise SolverFailed("time limit", jobs=3, gpu_types=2)
+
+    monkeypatch.setattr(allocate, "reasons", fail)
+
+    answer = gavel("allocate", gavel.problem(), "--policy", "fifo")
+
+    assert answer.code == 1
+    assert answer.err == "error: no certified allocation (time limit) for 3 jobs on 2 GPU types\n"
+
+
+def test_message_stays_one_printable_line_whatever_it_names(gavel: Gavel) -> None:
+    answer = gavel("trace", "describe", "no\nsuch\x1b[31m file")
+
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert "\x1b" not in answer.err
+
+
+def test_starting_up_loads_nothing_heavy() -> None:
+    code = f"import sys, gavelpy.cli.main; sys.exit(bool(set({HEAVY}) & set(sys.modules)))"
+
+    finished = subprocess.run([sys.executable, "-c", code], check=False)
+
+    assert finished.returncode == 0
+
+
+def test_the_installed_command_runs() -> None:
+    gavel = Path(sys.executable).parent / "gavel"
+
+    finished = subprocess.run([gavel, "--version"], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == f"gavel {__version__}\n"
+
+
+def test_interrupt_ends_with_130_and_one_line(tmp_path: Path) -> None:
+    pipe = tmp_path / "trace.csv"
+    os.mkfifo(pipe)
+    process = subprocess.Popen([*RUN, "trace", "describe", str(pipe)], stderr=subprocess.PIPE, text=True)
+
+    with pipe.open("wb"):  # opens when the command has begun to read, and keeps it reading
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert message == "interrupted\n"
+
+
+def test_a_reader_that_leaves_early_is_no_disaster() -> None:
+    command = [*RUN, "trace", "generate", "--jobs", "20000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+
+    process.stdout.close()
+    _, message = process.communicate(timeout=60)
+
+    assert process.returncode == 141
+    assert message == ""
+
+
+def test_characters_that_the_terminal_lacks_are_no_disaster() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+
+    finished = subprocess.run([*RUN, "policies"], env=environment, capture_output=True, text=True, check=False)
+
+    assert finished.returncode == 0
+    assert finished.stderr == ""
+
+
+def test_completion_offers_the_policies() -> None:
+    environment = os.environ | {"_GAVEL_COMPLETE": "complete_bash", "COMP_WORDS": "gavel simulate --policy fifo,max"}
+    environment |= {"COMP_CWORD": "3"}
+
+    finished = subprocess.run(RUN, env=environment, capture_output=True, text=True, check=False)
+
+    assert finished.stdout.strip() == "fifo,max_min_fairness"
+
+
+def test_main_takes_its_arguments_from_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gavel", "--version"])
+
+    code = main()
+
+    assert (code, capsys.readouterr().out) == (0, f"gavel {__version__}\n")

@@ -1,0 +1,187 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import TRACE, Gavel
+
+FIGURES = {
+    "avg_jct_s",
+    "p50_jct_s",
+    "p90_jct_s",
+    "p99_jct_s",
+    "makespan_s",
+    "utilization",
+    "cost_usd",
+    "ftf_worst",
+    "ftf_mean",
+    "deadline_misses",
+    "preemptions",
+    "migrations",
+    "rounds",
+    "solves",
+    "jobs_measured",
+    "jobs_unfinished",
+    "wall_s",
+    "cpu_s",
+    "cpu_solve_s",
+}
+SMALL = ("--cluster", "v100:2,k80:2")
+FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
+OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # how long the simulation took: never the same twice
+
+
+def test_json_has_parameters_seed_and_every_figure_of_every_run(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo@blind,fifo,las", "--seed", "7", "-o", "json")
+
+    assert answer.code == 0
+    assert set(answer.json) == {"parameters", "seed", "results"}
+    assert answer.json["seed"] == 7
+    assert list(answer.json["results"]) == ["fifo@blind", "fifo", "las"]
+    assert all(set(figures) == FIGURES for figures in answer.json["results"].values())
+
+
+def test_parameters_say_what_was_simulated(gavel: Gavel) -> None:
+    answer = gavel(
+        "simulate", gavel.trace(), *SMALL, "--policy", "fifo", "--restart-s", "0", "--window", "0:2", "-o", "json"
+    )
+
+    said = answer.json["parameters"]
+    assert said["cluster"] == {"v100": 2, "k80": 2}
+    assert said["policies"] == ["fifo"]
+    assert said["restart_s"] == 0
+    assert said["window"] == [0, 2]
+    assert (said["trace"], said["jobs"]) == ("trace", 3)
+
+
+def test_one_job_alone_takes_its_steps_over_its_rate(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,rate_v100\na,0,36000,10\n")
+
+    answer = gavel("simulate", trace, "--cluster", "v100:1", "--policy", "fifo", *FREE, "-o", "json")
+
+    assert answer.json["results"]["fifo"]["avg_jct_s"] == pytest.approx(3600)
+    assert answer.json["results"]["fifo"]["utilization"] == pytest.approx(1)
+
+
+def test_blind_runs_every_policy_blind(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo,las", "--blind", "-o", "json")
+
+    assert list(answer.json["results"]) == ["fifo@blind", "las@blind"]
+
+
+def test_same_seed_gives_the_same_figures(gavel: Gavel) -> None:
+    command = ("simulate", "--generate", "6", "--rate-per-h", "30", *SMALL, "--policy", "las", "-o", "json")
+
+    first, second, other = (gavel(*command, "--seed", seed).json["results"]["las"] for seed in ("1", "1", "2"))
+
+    assert {k: v for k, v in first.items() if k not in OURS} == {k: v for k, v in second.items() if k not in OURS}
+    assert first["avg_jct_s"] != other["avg_jct_s"]
+
+
+def test_table_names_runs_and_tells_what_knowing_is_worth(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "las@blind,las")
+
+    assert answer.code == 0
+    assert re.search(r"^ ?las@blind ", answer.out, re.MULTILINE)
+    assert "Knowing the throughputs" in answer.out
+    assert answer.err == ""
+
+
+def test_output_that_goes_to_a_file_has_no_colour_and_is_not_cut(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo,las")
+
+    assert "\x1b" not in answer.out
+    assert "solves" in answer.out
+    assert "…" not in answer.out
+
+
+def test_a_job_that_can_run_nowhere_is_no_error_and_gets_a_reason(gavel: Gavel) -> None:
+    trace = gavel.trace(TRACE + "giant,30,100,64,5,5\n")
+
+    answer = gavel("simulate", trace, *SMALL, "--policy", "fifo,las")
+
+    assert answer.code == 0
+    assert "Under fifo, las 1 job of 4 never finished: " in answer.out
+    assert "64" in answer.out
+
+
+def test_where_nothing_can_run_the_figures_are_null(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), "--cluster", "h100:4", "--policy", "fifo", "-o", "json")
+
+    assert answer.code == 0
+    assert answer.json["results"]["fifo"]["avg_jct_s"] is None
+    assert answer.json["results"]["fifo"]["jobs_unfinished"] == 3
+
+
+def test_published_throughputs_serve_jobs_that_bring_no_rates(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,job_type\na,0,100000,ResNet-18\n")
+
+    answer = gavel("simulate", trace, "--cluster", "v100:1", "--policy", "fifo", "-o", "json")
+
+    assert answer.json["results"]["fifo"]["jobs_measured"] == 1
+
+
+def test_rates_of_the_trace_come_before_the_table(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,job_type,rate_v100\na,0,100,ResNet-18,1\n")
+
+    answer = gavel("simulate", trace, "--cluster", "v100:1", "--policy", "fifo", *FREE, "-o", "json")
+
+    assert answer.json["results"]["fifo"]["avg_jct_s"] == pytest.approx(100)
+
+
+def test_jobs_without_throughputs_are_warned_of_on_stderr(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,job_type\na,0,100,mystery\n")
+
+    answer = gavel("simulate", trace, "--cluster", "v100:1", "--policy", "fifo", "-o", "json")
+
+    assert answer.code == 0
+    assert answer.err.startswith("warning: 1 of 1 jobs have no throughputs")
+    assert "'mystery'" in answer.err
+
+
+def test_prices_make_the_cost(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,rate_v100\na,0,36000,10\n")
+
+    answer = gavel(
+        "simulate", trace, "--cluster", "v100:1", "--prices", "v100:3", "--policy", "fifo", *FREE, "-o", "json"
+    )
+
+    assert answer.json["results"]["fifo"]["cost_usd"] == pytest.approx(3)
+
+
+def test_window_measures_only_its_jobs(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo", "--window", "1:3", "-o", "json")
+
+    assert answer.json["results"]["fifo"]["jobs_measured"] == 2
+
+
+def test_preset_of_the_original_has_no_costs(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo", "--preset", "gavel-osdi20", "-o", "json")
+
+    said = answer.json["parameters"]
+    assert (said["solve_interval_s"], said["checkpoint_s"], said["restart_s"]) == (1920, 0, 0)
+
+
+def test_report_holds_the_runs_and_its_path_is_told_on_stderr(gavel: Gavel) -> None:
+    answer = gavel(
+        "simulate", gavel.trace(), *SMALL, "--policy", "fifo,las", "--report", "new/report.html", "-o", "json"
+    )
+
+    page = Path("new/report.html").read_text(encoding="utf-8")
+    assert answer.err == "report: new/report.html\n"
+    assert set(answer.json["results"]) == {"fifo", "las"}
+    assert 'data-run="las"' in page
+
+
+def test_report_can_be_written_where_nothing_finished(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), "--cluster", "h100:4", "--policy", "fifo", "--report", "report.html")
+
+    assert answer.code == 0
+    assert "Jobs that never finished" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_journal_is_written_for_each_run(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo,las@blind", "--journal", "journals")
+
+    assert answer.code == 0
+    assert {path.name for path in Path("journals").iterdir()} == {"fifo.journal", "las@blind.journal"}

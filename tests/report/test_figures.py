@@ -1,0 +1,120 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from gavelpy.report import figures, whereabouts
+from tests.report.synthetic import make_result
+
+PAIR = [make_result("fifo@blind", slowness=2.0), make_result("fifo")]
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def test_blind_is_dashed_in_the_colour_of_its_policy() -> None:
+    blind, aware = figures.completion_times(PAIR).data
+
+    assert (blind.line.dash, aware.line.dash) == ("dash", "solid")
+    assert blind.line.color == "rgba({},{},{},0.65)".format(*_rgb(aware.line.color))
+
+
+def test_colours_of_policies_differ() -> None:
+    runs = [make_result(label) for label in ("fifo", "max_min_fairness", "min_makespan", "isolated")]
+
+    assert len(set(figures.colours(runs).values())) == 4
+
+
+def test_completion_curve_stays_below_one_when_jobs_are_unfinished() -> None:
+    (curve,) = figures.completion_times([make_result("fifo", jobs=10, unfinished=4)]).data
+
+    assert max(curve.y) == pytest.approx(0.6)
+
+
+def test_completion_curve_counts_measured_jobs_only() -> None:
+    result = make_result("fifo", jobs=10)
+    result.jobs.loc[result.jobs.index[:5], "measured"] = False
+
+    (curve,) = figures.completion_times([result]).data
+
+    assert len(curve.x) == 5
+
+
+def test_utilisation_has_a_panel_for_each_gpu_type_and_a_line_for_each_run() -> None:
+    lines = figures.utilisation(PAIR).data
+
+    assert {line.yaxis for line in lines} == {"y", "y2", "y3"}
+    assert len(lines) == 6
+    assert [line.showlegend for line in lines] == [True, False, False, True, False, False]
+
+
+def test_coarser_bins_keep_the_mean() -> None:
+    frame = pd.DataFrame({"v100": np.tile([0.0, 1.0], 800)}, index=np.arange(1600.0))
+
+    (line,) = (t for t in figures.utilisation([_with_utilization(frame)]).data)
+
+    assert set(line.y) == {0.5}
+    assert len(line.y) == 160
+
+
+def _with_utilization(frame: pd.DataFrame) -> object:
+    result = make_result("fifo")
+    object.__setattr__(result, "utilization", frame)
+    return result
+
+
+def _leases(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["job", "gpu_type", "start_s", "end_s"])
+    return frame.assign(gpus=1)
+
+
+def test_stays_that_follow_each_other_on_one_type_become_one() -> None:
+    stays = whereabouts.merged(_leases(("a", "v100", 0, 10), ("a", "v100", 10, 20), ("a", "k80", 20, 30)))
+
+    assert stays[["gpu_type", "start_s", "end_s"]].to_numpy().tolist() == [["v100", 0, 20], ["k80", 20, 30]]
+
+
+def test_stays_of_two_jobs_are_never_joined() -> None:
+    stays = whereabouts.merged(_leases(("a", "v100", 0, 10), ("b", "v100", 10, 20)))
+
+    assert stays["job"].to_list() == ["a", "b"]
+
+
+def test_the_shortest_gaps_are_bridged_first_when_there_are_too_many_stays() -> None:
+    leases = _leases(("a", "v100", 0, 10), ("a", "v100", 11, 20), ("a", "v100", 90, 99))
+
+    stays = whereabouts.merged(leases, segments_max=2)
+
+    assert stays[["start_s", "end_s"]].to_numpy().tolist() == [[0, 20], [90, 99]]
+
+
+def test_family_fractions_weigh_by_gpus_and_add_up_to_one() -> None:
+    result = make_result("fifo", jobs=2, stays=1)
+    result.jobs["job_type"] = "A3C (small)"
+    result.leases["gpus"] = [1, 3]
+    result.leases["start_s"], result.leases["end_s"] = 0.0, 100.0
+    result.leases["gpu_type"] = ["v100", "k80"]
+
+    (heatmap,) = whereabouts.families([result]).data
+
+    assert heatmap.y == ("A3C",)
+    assert dict(zip(heatmap.x, heatmap.z[0], strict=True)) == {"v100": 0.25, "p100": 0.0, "k80": 0.75}
+
+
+def test_timeline_draws_a_bounded_number_of_jobs() -> None:
+    figure = whereabouts.timeline([make_result("fifo", jobs=3000)])
+
+    waiting = next(trace for trace in figure.data if trace.name == "waiting")
+
+    assert len(waiting.x) == 3 * 220
+
+
+def test_delivered_counts_time_where_it_was_owed() -> None:
+    result = make_result("fifo", jobs=1)
+    object.__setattr__(
+        result,
+        "shares",
+        pd.DataFrame({"job": "a", "gpu_type": ["v100", "k80"], "owed_s": [100.0, 0.0], "received_s": [40.0, 60.0]}),
+    )
+
+    assert whereabouts.delivered(result) == pytest.approx(0.4)
