@@ -1,0 +1,72 @@
+# Every target makes the virtual environment it needs and reuses it while it is up to date.
+#
+#   PYTHON=python3.12 make test    another interpreter (3.11 or newer) for a new environment
+#   WORKERS=8 make test            test processes; 2 by default
+#   TESTS=tests/solve make test    a part of the tests
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+TESTS ?= tests
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Both variables: which of them pins the tools that build packages depends on the version of pip.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+# The fast tests: the house rules, the examples in docstrings, the values, the core and the policies' contract.
+FAST := tests/house $(wildcard tests/model tests/mechanism tests/policies)
+# `make check` runs its parts side by side; a make that can keeps the output of each part together.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.DEFAULT_GOAL := help
+.PHONY: demo test test-slow check format lint types layers tidy bench help clean
+
+demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
+	@$(BIN)/gavel demo
+
+test: $(STAMP)  ## every test that is not slow (up to 5 minutes)
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(TESTS)
+
+test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
+	@$(BIN)/python -m pytest -n $(WORKERS) -m slow $(TESTS)
+
+check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (up to a minute)
+	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy
+
+bench: $(STAMP)  ## speed and quality, each as a ratio against a peer
+	@$(BIN)/python -m benchmarks
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+clean:  ## remove everything that make and the tools have made here, the environment included
+	@rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The parts of check.
+
+format: $(STAMP)
+	@$(BIN)/ruff format --quiet --diff . || { echo "format: run $(BIN)/ruff format ." >&2; exit 1; }
+
+lint: $(STAMP)
+	@$(BIN)/ruff check --quiet .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+layers: $(STAMP)
+	@$(BIN)/lint-imports --no-logo
+
+tidy: $(STAMP)
+	@$(BIN)/python -m pytest -m "not slow" --doctest-modules gavelpy $(FAST)
+
+# The environment.
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "gavelpy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing into $(VENV) (once, and again when pyproject.toml or constraints.txt change)"
+	@$(PIP) --editable '.[report,dev]'
+	@touch $@

@@ -1,0 +1,26 @@
+"""Runs every benchmark and prints its lines; results worth keeping go to RESULTS.md with date and machine."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import allocation, imports, simulation
+
+BENCHMARKS = {"imports": imports.run, "allocation": allocation.run, "simulation": simulation.run}
+
+
+def main() -> None:
+    """`python -m benchmarks [NAME ...]`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (default: all)")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"NAME must be one of {', '.join(BENCHMARKS)}, got {unknown[0]!r}")
+    for name in names:
+        print(f"\n{name}\n{'=' * len(name)}")
+        BENCHMARKS[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The simulator on the original's generated trace: quality against its average JCT, and CPU outside the solver.
+
+The original (Narayanan et al., OSDI '20; its code at c4fa400) took 20 s of CPU in all and found an average JCT of
+49,917 s on gen_single_lam900_seed0.trace, 36 GPUs of each type, jobs 0 to 299 measured, no costs. Its data are not part
+of this project; without them a trace of the same distributions is generated, which has no reference figure.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.job import Trace
+from gavelpy.simulator.compare import simulate
+from gavelpy.simulator.settings import Costs, SimulationSettings, preset
+from gavelpy.traces.generator import GeneratorOptions, generate
+from gavelpy.traces.reader import read_throughputs, read_trace
+from gavelpy.traces.workloads import published_throughputs
+
+ORIGINAL_JCT_S, ORIGINAL_CPU_S = 49_917.0, 20.0
+CLUSTER = "v100:36,p100:36,k80:36"
+WINDOW = (0, 300)
+FREE = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
+
+
+def run() -> None:
+    """A line a setting."""
+    trace, is_reference = the_trace()
+    print(f"{trace.name or 'generated trace'}: {CLUSTER}, window {WINDOW[0]}:{WINDOW[1]}, max_min_fairness aware")
+    settings = {
+        "default, no costs": SimulationSettings(MechanismSettings(), FREE),
+        "default": SimulationSettings(),
+        "gavel-osdi20": preset("gavel-osdi20"),
+    }
+    for name, chosen in settings.items():
+        found = simulate(trace, Cluster.parse(CLUSTER), "max_min_fairness", settings=chosen, window=WINDOW).metrics
+        outside_s = found.cpu_s - found.cpu_solve_s
+        line = f"{name:18} average JCT {found.avg_jct_s:9,.0f} s, {found.rounds} rounds, {found.solves} solves; "
+        line += f"CPU {found.cpu_s:.2f} s, {outside_s:.2f} s outside the solver"
+        if is_reference:
+            jct, cpu = found.avg_jct_s / ORIGINAL_JCT_S, found.cpu_s / ORIGINAL_CPU_S
+            line += f"; JCT {jct:.3f} and CPU {cpu:.3f} of the original's"
+        print(line)
+
+
+def the_trace() -> tuple[Trace, bool]:
+    """The original's trace where the reference data are, else one of its kind; and which it is."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    data = Path(os.environ.get("GAVELPY_REFERENCE_DIR") or default) / "data" / "gavel"
+    if data.is_dir():
+        table = read_throughputs(data / "simulation_throughputs.json")
+        return read_trace(data / "traces" / "gen_single_lam900_seed0.trace", throughputs=table), True
+    options = GeneratorOptions(jobs=1200, mean_interarrival_s=900.0)
+    return generate(options, published_throughputs(), np.random.default_rng(0)), False

@@ -1,0 +1,36 @@
+"""Where the project's files are. Nothing here needs git: the house rules hold in a source archive too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "gavelpy"
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "gavelpy", "tests", "workloads")
+TEXT = frozenset(
+    {"", ".cfg", ".csv", ".html", ".ini", ".ipynb", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt"}
+)
+
+
+def name_of(path: Path) -> str:
+    """The path from the project's root, with forward slashes on every platform."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Every Python file below these folders of the project."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def text_files() -> list[Path]:
+    """Every text file of the project: those at its root and those below its folders."""
+    below = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
+    return sorted(
+        path for path in (*ROOT.iterdir(), *below) if path.is_file() and path.suffix in TEXT and path.name != ".git"
+    )
+
+
+def public_modules() -> list[Path]:
+    """The modules and packages of gavelpy that have no underscore in front of their name."""
+    files = python_files("gavelpy")
+    return [path for path in files if path.name == "__init__.py" or not path.name.startswith("_")]

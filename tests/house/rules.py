@@ -1,0 +1,75 @@
+"""The house rules that a syntax tree can check. Each function takes source text and returns what breaks the rule."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+BROAD = frozenset({"Exception", "BaseException"})
+# Not a part of a longer path or of an address: a machine's own folders, at the start of an absolute path.
+MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|home|Users)/[\w.-]+")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions of more than FUNCTION_LINES_MAX lines, docstring not counted."""
+    sizes = ((function, _lines(function)) for function, _ in _functions(ast.parse(source)))
+    return [f"{function.name}: {lines} lines" for function, lines in sizes if lines > FUNCTION_LINES_MAX]
+
+
+def prints(source: str) -> list[str]:
+    """Calls of print."""
+    return [f"line {call.lineno}: print" for call in _calls(source) if _names(call.func) == {"print"}]
+
+
+def broad_handlers(source: str) -> list[str]:
+    """Dotted names of the functions ("" outside any) that catch everything: `except:`, Exception or BaseException."""
+    tree = ast.parse(source)
+    owners = {child: name for function, name in _functions(tree) for child in ast.walk(function)}
+    handlers = (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
+    return [owners.get(handler, "") for handler in handlers if handler.type is None or BROAD & _names(handler.type)]
+
+
+def draws(source: str) -> list[str]:
+    """Uses of numpy's random numbers."""
+    attributes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    return [f"line {node.lineno}: random" for node in attributes if node.attr == "random"]
+
+
+def managers(source: str) -> list[str]:
+    """Classes that are called a manager, a helper or utilities: names that say nothing."""
+    classes = (node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [name for name in classes if name.endswith(("Manager", "Helper", "Utils", "Utilities"))]
+
+
+def machine_paths(text: str) -> list[str]:
+    """Absolute paths of somebody's machine."""
+    return MACHINE_PATH.findall(text)
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
+    """Every function below a node with its dotted name, outer ones first."""
+    for child in ast.iter_child_nodes(node):
+        name = f"{prefix}{child.name}" if isinstance(child, Function | ast.ClassDef) else ""
+        if isinstance(child, Function):
+            yield child, name
+        yield from _functions(child, f"{name}." if name else prefix)
+
+
+def _lines(function: Function) -> int:
+    first = function.body[0]
+    documented = ast.get_docstring(function, clean=False) is not None
+    docstring = (first.end_lineno or first.lineno) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
+
+
+def _calls(source: str) -> list[ast.Call]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}

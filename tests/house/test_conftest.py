@@ -1,0 +1,29 @@
+"""The reference data: found where the environment says, and their absence told apart for a stranger and for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT, locate_reference
+
+
+def test_reference_data_are_found_where_the_environment_says(tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+
+    assert locate_reference({"GAVELPY_REFERENCE_DIR": str(tmp_path)}) == tmp_path
+
+
+def test_missing_reference_data_skip_for_a_stranger(tmp_path: Path) -> None:
+    with pytest.raises(pytest.skip.Exception, match="GAVELPY_REFERENCE_DIR"):
+        locate_reference({"GAVELPY_REFERENCE_DIR": str(tmp_path)})
+
+
+def test_missing_reference_data_fail_in_ci(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match="GAVELPY_REFERENCE_DIR"):
+        locate_reference({"GAVELPY_REFERENCE_DIR": str(tmp_path), "CI": "true"})
+
+
+def test_project_root_is_where_the_pyproject_is() -> None:
+    assert (PROJECT / "pyproject.toml").is_file()

@@ -1,0 +1,120 @@
+"""What the documents say of the project is so."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.house.project import PACKAGE, ROOT, name_of
+
+DECISIONS = ROOT / "docs" / "decisions"
+RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+TARGETS = {"demo", "test", "test-slow", "check", "bench", "help", "clean"}
+RECORD_SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
+PLANNED = "(planned)"
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def tree() -> dict[str, bool]:
+    """Folders (with a slash) and modules that ARCHITECTURE's tree names, each with whether it is there already."""
+    block = read(ROOT / "ARCHITECTURE.md").split("## The tree", 1)[1].split("##", 1)[0]
+    top = re.findall(r"^    [├└]── ([\w/.]+)(.*)$", block, re.MULTILINE)
+    inner = re.findall(r"^    │   [├└]── ([\w/.]+)(.*)$", block, re.MULTILINE)
+    named = [*top, *((f"gavelpy/{name}", rest) for name, rest in inner)]
+    return {name: PLANNED not in rest for name, rest in named if name.endswith(("/", ".py"))}
+
+
+def requirements() -> list[str]:
+    """Normalised names of what the library, its report and its developers need, as pyproject.toml states it."""
+    project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["report"], *extras["dev"]]
+    return [normalised(re.match(r"[\w.-]+", line)[0]) for line in needed]  # type: ignore[index]  # each has a name
+
+
+def pins() -> dict[str, str]:
+    """Exact version of each pinned package by its normalised name."""
+    lines = (line for line in read(ROOT / "constraints.txt").splitlines() if line and not line.startswith("#"))
+    return {normalised(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("name", [name for name, built in tree().items() if built])
+def test_what_the_architecture_names_is_there(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("name", [name for name, built in tree().items() if not built])
+def test_what_the_architecture_calls_planned_is_not_there_yet(name: str) -> None:
+    assert not list((ROOT / name).rglob("*.py"))
+
+
+def test_architecture_names_every_package() -> None:
+    packages = {f"gavelpy/{init.parent.name}/" for init in PACKAGE.glob("*/__init__.py")}
+    modules = {f"gavelpy/{path.name}" for path in PACKAGE.glob("*.py") if path.name != "__init__.py"}
+
+    assert (packages | modules) - set(tree()) == set()
+
+
+def test_changelog_has_a_place_for_what_is_unreleased() -> None:
+    assert re.search(r"^## Unreleased$", read(ROOT / "CHANGELOG.md"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=name_of)
+def test_decision_record_is_in_the_index(record: Path) -> None:
+    assert f"({record.name})" in read(DECISIONS / "README.md")
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=name_of)
+def test_decision_record_follows_the_template(record: Path) -> None:
+    text = read(record)
+
+    assert re.match(rf"# {record.name[:4]}\. \S", text)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == RECORD_SECTIONS
+    assert len(text.splitlines()) <= 60, "a record is one page"
+
+
+def test_decision_records_are_numbered_without_gaps() -> None:
+    assert [int(record.name[:4]) for record in RECORDS] == list(range(1, len(RECORDS) + 1))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)[^)]*\)", read(document))
+
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_requirement_is_pinned() -> None:
+    assert sorted(set(requirements()) - set(pins())) == []
+
+
+def test_the_project_does_not_pin_itself() -> None:
+    assert "gavelpy" not in pins()
+
+
+def test_make_help_lists_the_targets_a_reader_needs() -> None:
+    described = re.findall(r"^([a-z-]+):.*## \S", read(ROOT / "Makefile"), re.MULTILINE)
+
+    assert set(described) == TARGETS
+
+
+def test_ci_runs_check_and_test_and_stops_at_the_first_failure() -> None:
+    script = read(ROOT / ".ci" / "run")
+
+    assert re.findall(r"^(?:make|set|export) .*$", script, re.MULTILINE) == [
+        "set -euo pipefail",
+        "export CI=true",
+        "make check",
+        "make test",
+    ]

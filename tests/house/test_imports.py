@@ -1,0 +1,59 @@
+"""What `import gavelpy` costs: numpy at most, and none of the heavy libraries, which wait for their first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import gavelpy
+
+HEAVY = {"cvxpy", "grpc", "highspy", "numba", "pandas", "plotly", "scipy", "torch"}
+PRINT_LOADED = """
+import sys
+before = set(sys.modules)
+import {module}
+loaded = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+print(*sorted(loaded - sys.stdlib_module_names - {{"gavelpy", "cython_runtime"}}))
+"""
+
+
+def loaded_by(module: str) -> set[str]:
+    """Top-level packages outside the standard library that a fresh interpreter loads for a module."""
+    command = [sys.executable, "-c", PRINT_LOADED.format(module=module)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.split() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("module", ["gavelpy", "gavelpy.errors", "gavelpy.model.problem", "gavelpy.model.allocation"])
+def test_import_loads_numpy_at_most(module: str) -> None:
+    assert loaded_by(module) <= {"numpy"}
+
+
+def test_probe_sees_what_an_import_loads() -> None:
+    assert {"msgspec", "numpy"} <= loaded_by("msgspec, numpy")
+
+
+@pytest.mark.parametrize("module", ["gavelpy.mechanism", "gavelpy.policies", "gavelpy.solve", "gavelpy.simulator"])
+def test_import_of_a_package_loads_nothing_heavy(module: str) -> None:
+    assert loaded_by(module) & HEAVY == set()
+
+
+@pytest.mark.parametrize("name", gavelpy.__all__)
+def test_public_name_is_there_with_a_docstring_of_its_own(name: str) -> None:
+    value = getattr(gavelpy, name)
+
+    docstring = value.__doc__ or ""
+
+    assert docstring.strip()
+    assert not docstring.startswith(f"{name}("), "the docstring is the signature that dataclass wrote"
+
+
+def test_every_lazily_loaded_name_is_public() -> None:
+    assert sorted(gavelpy._HOMES) == sorted(gavelpy.__all__)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = gavelpy.nonsense
