@@ -19,7 +19,8 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy
 from gavelpy.solve.solver import Solver
 
-SHARE_MIN = 2.0**-24  # the tie rule rounds shares down to multiples of this; less is nothing
+SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this
+ROUNDING = 2.0**-34  # what a solver's last bits may lack of a multiple
 
 
 @dataclass(eq=False)
@@ -44,7 +45,8 @@ class Engine:
             self.cpu_s += time.process_time() - began_s
         assert problem.runs_alone, "the mechanism leases GPUs to single jobs"
         share = np.where(question.problem.member_rate_steps_per_s > 0, allocation.share, 0.0)
-        row, gpu_type = np.nonzero(share >= SHARE_MIN)
+        share = np.floor((share + ROUNDING) / SHARE_UNIT) * SHARE_UNIT
+        row, gpu_type = np.nonzero(share)
         certificate = allocation.certificate
         return AllocationSolved(
             question.epoch,

@@ -67,7 +67,12 @@ def read(path: Path) -> Iterator[tuple[float, Event]]:
         record = data[end - length : end]
         if zlib.crc32(record) != checksum:
             raise JournalCorrupt(f"journal is damaged at byte {position}, after {count} good events", file=str(path))
-        yield decode(record)
+        try:
+            entry = decode(record)
+        except JournalCorrupt as error:
+            text = f"journal is damaged at byte {position}, after {count} good events: {error}"
+            raise JournalCorrupt(text, file=str(path)) from None
+        yield entry
         position, count = end, count + 1
 
 

@@ -1,14 +1,20 @@
-"""What happened to each job and GPU, folded from events one by one; nothing else is known here."""
+"""What happened to each job and GPU, folded from events one by one; nothing else is known here.
+
+A journal holds what nodes told, also what they told twice or late. Lease serials grow, so a start counts if its lease
+is newer than the last that started, and an end if it is that of the lease that runs.
+"""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from gavelpy.mechanism.events import (
     AllocationSolved,
     Event,
+    JobCancelled,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -18,12 +24,14 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.ids import NodeId
 from gavelpy.model.job import JobSpec
 
 NOBODY = -1
 _FIRST_ROWS = 64
-_INTS = ("gpus", "type_now", "gpu_before", "preemptions", "migrations")
-_FLOATS = ("arrival_s", "first_start_s", "finish_s", "start_s", "gpu_s", "owed_since_s")
+_INTS = ("gpus", "type_now", "lease", "preemptions", "migrations")
+NO_GPUS = np.uint64(0)
+_FLOATS = ("arrival_s", "first_start_s", "finish_s", "cancelled_s", "start_s", "gpu_s", "owed_since_s")
 
 
 class History:
@@ -31,12 +39,13 @@ class History:
 
     gpus: Ints
     type_now: Ints  # GPU type of the lease that runs, -1 = none
-    gpu_before: Ints  # first GPU of the last lease
+    lease: Ints  # the last that started
     preemptions: Ints  # times the job was stopped before its end
     migrations: Ints  # times it started on other GPUs than it last ran on
     arrival_s: Floats
     first_start_s: Floats
     finish_s: Floats
+    cancelled_s: Floats
     start_s: Floats  # of the lease that runs
     gpu_s: Floats  # GPU time received
     owed_since_s: Floats
@@ -47,6 +56,7 @@ class History:
         self.specs: list[JobSpec] = []
         self.gpu_types: list[str] = []
         self.gpu_counts: list[int] = []
+        self._nodes: set[NodeId] = set()
         self._gpu_type_of: list[int] = []
         self._gpu_type_array: Ints = np.zeros(0, dtype=np.int64)  # the same, once it is asked for
         self.price_usd_per_gpu_h: dict[str, float] = {}
@@ -58,7 +68,7 @@ class History:
             setattr(self, name, np.full(_FIRST_ROWS, math.nan))
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
         self.owed_s: Floats = np.zeros((_FIRST_ROWS, 0))
-        self._gang_before: dict[int, bytes] = {}
+        self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) the set of GPUs last run on
         self._stays: list[tuple[Ints, Ints, Floats, Floats]] = []  # jobs, types, start, end
 
     def apply(self, event: Event, now_s: float) -> None:
@@ -75,6 +85,8 @@ class History:
                 self.wakeups += 1
             case JobSubmitted():
                 self._submitted(event.spec, now_s)
+            case JobCancelled():
+                self._cancelled(event.job, now_s)
             case NodeJoined():
                 self._joined(event)
             case PriceChanged():
@@ -92,15 +104,15 @@ class History:
 
     def owed(self) -> Floats:
         """Seconds of share that the policy owed each job on each type up to now, (J, T)."""
-        self._settle(np.flatnonzero(np.isnan(self.finish_s[: self.count])), self.now_s)
+        self._settle(self._alive(), self.now_s)
         return self.owed_s[: self.count]
 
     def _submitted(self, spec: JobSpec, now_s: float) -> None:
         row = self.count
         if row == len(self.gpus):
-            for name in (*_INTS, *_FLOATS, "target", "owed_s"):
+            for name in (*_INTS, *_FLOATS, "target", "owed_s", "_gpus_before"):
                 column = getattr(self, name)
-                fill = NOBODY if name in _INTS else 0.0 if column.ndim == 2 else math.nan
+                fill = NOBODY if name in _INTS else math.nan if name in _FLOATS else 0
                 setattr(self, name, np.concatenate([column, np.full(column.shape, fill, dtype=column.dtype)]))
         self.count += 1
         self.specs.append(spec)
@@ -109,7 +121,15 @@ class History:
         self.arrival_s[row] = self.owed_since_s[row] = now_s
         self.gpu_s[row] = 0.0
 
+    def _cancelled(self, row: int, now_s: float) -> None:
+        if 0 <= row < self.count and math.isnan(self.cancelled_s[row]) and math.isnan(self.finish_s[row]):
+            self._settle(np.array([row]), now_s)
+            self.cancelled_s[row] = now_s
+
     def _joined(self, event: NodeJoined) -> None:
+        if event.node_id in self._nodes:
+            return  # its GPUs keep their numbers
+        self._nodes.add(event.node_id)
         if event.gpu_type not in self.gpu_types:
             self.gpu_types.append(event.gpu_type)
             self.gpu_counts.append(0)
@@ -120,16 +140,17 @@ class History:
         self._gpu_type_of.extend([kind] * event.gpu_count)
 
     def _started(self, event: LeaseStarted, now_s: float) -> None:
-        rows = event.jobs
-        first = event.gpus[event.gpu_offsets[:-1]]
-        moved = (self.gpu_before[rows] != NOBODY) & (self.gpu_before[rows] != first)
-        for k in np.flatnonzero(self.gpus[rows] > 1).tolist():
-            held = np.sort(event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]]).tobytes()
-            before = self._gang_before.get(int(rows[k]), held)
-            moved[k] = before != held
-            self._gang_before[int(rows[k])] = held
+        fresh = event.leases > self.lease[event.jobs]
+        rows = event.jobs[fresh]
+        unheard = rows[self.type_now[rows] != NOBODY]
+        if len(unheard):  # nobody heard the end of their last lease
+            self._leave(unheard, now_s)
+        self.lease[rows] = event.leases[fresh]
+        first = event.gpus[event.gpu_offsets[:-1]][fresh]
+        where, before = gpu_set(event.gpus, event.gpu_offsets)[fresh], self._gpus_before[rows]
+        moved = (before != NO_GPUS) & (before != where)
+        self._gpus_before[rows] = where
         self.migrations[rows] += moved
-        self.gpu_before[rows] = first
         if len(self._gpu_type_array) < len(self._gpu_type_of):
             self._gpu_type_array = np.array(self._gpu_type_of)
         self.type_now[rows] = self._gpu_type_array[first]
@@ -137,23 +158,45 @@ class History:
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
-        rows = event.jobs[self.type_now[event.jobs] != NOBODY]  # a lease may end before it started
-        self._stays.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
-        self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
-        self.type_now[rows] = NOBODY
+        last = self.lease[event.jobs]
+        rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NOBODY)]  # not before it started
+        self._leave(rows, now_s)
         if event.outcome is Outcome.FINISHED:
-            self._settle(event.jobs, now_s)
-            self.finish_s[event.jobs] = now_s
+            over = event.jobs[event.leases >= last]
+            over = over[np.isnan(self.finish_s[over]) & np.isnan(self.cancelled_s[over])]
+            self._settle(over, now_s)
+            self.finish_s[over] = now_s
         else:
             self.preemptions[rows] += 1
 
+    def _leave(self, rows: Ints, now_s: float) -> None:
+        """These jobs leave the GPUs they run on."""
+        self._stays.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
+        self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
+        self.type_now[rows] = NOBODY
+
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
         self.solves += 1
-        alive = np.flatnonzero(np.isnan(self.finish_s[: self.count]))
+        alive = self._alive()
         self._settle(alive, now_s)
         self.target[alive] = 0.0
         self.target[event.jobs, event.gpu_type] = event.share
 
+    def _alive(self) -> Ints:
+        n = self.count
+        return np.flatnonzero(np.isnan(self.finish_s[:n]) & np.isnan(self.cancelled_s[:n]))
+
     def _settle(self, rows: Ints, now_s: float) -> None:
         self.owed_s[rows] += self.target[rows] * (now_s - self.owed_since_s[rows])[:, None]
         self.owed_since_s[rows] = now_s
+
+
+def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
+    """One number for each set gpus[offsets[k]:offsets[k + 1]], whatever its order: the sum of mixed GPU numbers, (K,).
+
+    Different sets have different numbers but for one chance in 2^64. The mix is SplitMix64's (Steele et al., 2014).
+    """
+    mixed = (gpus.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])

@@ -46,6 +46,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
 from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion
 from gavelpy.mechanism.selection import Selection, select_by_type, select_global
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.view import CoreView, read_only
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
@@ -101,6 +102,7 @@ class SchedulerCore:
                 self._disturb()
                 return []
             case ConfigChanged():
+                self._settle()  # the time up to now is booked by the rules it passed under
                 self.settings = event.settings
                 self._disturb()
                 return []
@@ -114,11 +116,15 @@ class SchedulerCore:
         """When the shell must next send WakeupDue; infinite when nothing can happen without another event."""
         settings, question = self.settings, self.question
         if self.awaiting:
-            return question.asked_s + settings.solve_patience_s
-        due = min(self.attention_s, self.round_end_s)
-        if question.stale and question.open_epoch == NONE_OPEN and settings.solve_within_round and self.is_in_round:
-            due = min(due, max(self.now_s, question.allowed_s(settings.solve_interval_s)))
-        return due
+            return max(self.now_s, question.asked_s + settings.solve_patience_s)
+        due_s = min(self.attention_s, self.round_end_s)
+        if (
+            question.stale
+            and question.open_epoch == NONE_OPEN
+            and (settings.solve_within_round or not self.is_in_round)
+        ):
+            due_s = min(due_s, question.allowed_s(settings.solve_interval_s))
+        return max(self.now_s, due_s)
 
     @property
     def is_in_round(self) -> bool:
@@ -134,6 +140,23 @@ class SchedulerCore:
         enough = self.jobs.gpus[rows, None] <= self.pool.counts[None, :]
         fits: Bools = (self.jobs.rate[rows] > 0) & enough  # NaN > 0 is false: unknown
         return np.asarray(fits.any(axis=1))
+
+    def view(self) -> CoreView:
+        """What shells, queries and reports may read."""
+        jobs, pool, n = self.jobs, self.pool, self.jobs.count
+        return CoreView(
+            now_s=self.now_s,
+            round=self.round,
+            round_end_s=self.round_end_s,
+            gpu_types=pool.gpu_types,
+            gpu_type_of=read_only(pool.type_of),
+            gpu_job=read_only(pool.job),
+            job_state=read_only(jobs.state[:n]),
+            job_lease=read_only(jobs.lease[:n]),
+            steps_done=read_only(jobs.steps_done[:n]),
+            share=read_only(jobs.target[:n]),
+            received_s=read_only(jobs.received_s[:n]),
+        )
 
     # Decisions ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +190,7 @@ class SchedulerCore:
             if self.settings.priority is PriorityRule.OSDI20:
                 priorities.start_over(self.jobs, self.settings)
         else:
-            self.question.stale = True
+            self.question.put_off(self.now_s, self.settings.round_s)
             commands.append(Report("allocation-failed", event.detail))
         self.awaiting = False
         return [*commands, *self._decide()]
@@ -195,12 +218,16 @@ class SchedulerCore:
         return [self._granted(grants, staying, leaving)]
 
     def _round_length_s(self, chosen: Selection) -> float:
-        """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete."""
+        """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete.
+
+        A job whose step is longer than a round gets the time for one: else it would begin its first step for ever.
+        """
         settings, jobs = self.settings, self.jobs
         if not settings.whole_steps or not len(chosen[0]):
             return settings.round_s
         rows, rate = chosen[0], jobs.rate[chosen]
-        steps = np.minimum(np.floor(rate * settings.round_s), np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
+        steps = np.maximum(np.floor(rate * settings.round_s), 1.0)
+        steps = np.minimum(steps, np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
         return float(np.max(steps / rate)) or settings.round_s
 
     def _fill(self) -> list[Command]:
@@ -215,6 +242,8 @@ class SchedulerCore:
         return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen[0]) else []
 
     def _select(self, rows: Ints, free: Ints) -> Selection:
+        if self.settings.newcomers_wait:
+            rows = rows[self.jobs.solved[rows] >= 0]
         if self.settings.queue is QueueRule.GLOBAL:
             return select_global(self.jobs, rows, free, self.settings)
         order = self.type_order if len(self.type_order) else np.arange(len(self.pool.gpu_types))
@@ -267,8 +296,7 @@ class SchedulerCore:
             case NodeJoined():
                 if pool.join(event.node_id, event.gpu_type, event.gpu_count):
                     self.jobs.add_type(event.gpu_type)
-                    active = self.jobs.active
-                    self.unmeasured = active[np.isnan(self.jobs.rate[active]).any(axis=1)].tolist()
+                    self.unmeasured = self._rows_unmeasured()
             case NodeDraining():
                 pool.set_state(event.node_id, NodeState.DRAINING)
             case NodeLost():
@@ -288,13 +316,19 @@ class SchedulerCore:
         if self.question.open_epoch != NONE_OPEN:
             self.question.open_epoch, self.awaiting = NONE_OPEN, False
             self.question.asked_s = -math.inf
+        self.unmeasured = self._rows_unmeasured()
         self._disturb()
         states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
         return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
 
+    def _rows_unmeasured(self) -> list[int]:
+        active = self.jobs.active
+        rows: list[int] = active[np.isnan(self.jobs.rate[active]).any(axis=1)].tolist()
+        return rows
+
     def _disturb(self) -> None:
         """Jobs or GPUs have changed: the allocation in force is out of date."""
-        self.question.stale = True
+        self.question.renew()
         self._notice()
 
     def _notice(self) -> None:

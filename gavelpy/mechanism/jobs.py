@@ -12,7 +12,7 @@ from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 
 _FIRST_ROWS = 64
-INT_COLUMNS = ("state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "solved")
+INT_COLUMNS = ("state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "solved", "entity")
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps",
@@ -31,6 +31,7 @@ class JobTable:
     stopping: Ints  # (N,) serial of the lease that is being stopped
     gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
     solved: Ints  # (N,) epoch of the first allocation that counted the job
+    entity: Ints  # (N,) row in entities
 
     weight: Floats  # (N,)
     steps_total: Floats
@@ -55,6 +56,7 @@ class JobTable:
         self.specs: list[JobSpec] = []
         self.serial_of: dict[JobId, int] = {}
         self.gang_gpus: dict[int, Ints] = {}
+        self.entities: list[str] = []
         for name in INT_COLUMNS:
             setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
         for name in FLOAT_COLUMNS:
@@ -74,6 +76,9 @@ class JobTable:
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
         self.failures[row] = 0
+        if spec.entity not in self.entities:
+            self.entities.append(spec.entity)
+        self.entity[row] = self.entities.index(spec.entity)
         self.weight[row] = spec.weight
         self.steps_total[row] = spec.steps_total
         self.submitted_s[row] = now_s
@@ -117,10 +122,6 @@ class JobTable:
         marked = np.zeros(self.count, dtype=np.bool_)
         marked[rows] = True
         return marked
-
-    def rates_known(self, rows: Ints) -> Bools:
-        """Whether each of these jobs has a believed rate on some type, (K,)."""
-        return np.asarray(np.isfinite(self.rate[rows]).any(axis=1))
 
     def gpus_held(self, row: int) -> Ints:
         """GPUs of a job's lease."""

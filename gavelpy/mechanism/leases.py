@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism.commands import RoundPlan
 from gavelpy.mechanism.gpus import NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact
@@ -79,14 +78,3 @@ class LeaseBook:
         jobs.lease_type[rows] = -1
         jobs.gpu_first[rows] = -1
         jobs.since_s[rows] = NOT_RUNNING_S
-
-
-def plan(
-    *, round_index: int, incarnation: int, until_s: float, extended: tuple[Ints, Ints], revoked: tuple[Ints, Ints],
-    granted: tuple[Ints, Ints, Ints, Ints],
-) -> RoundPlan:  # fmt: skip
-    """The command for shells; pairs are (jobs, leases), `granted` adds GPU offsets and GPUs."""
-    return RoundPlan(
-        round_index, incarnation, until_s, extended[0], extended[1], revoked[0], revoked[1],
-        granted[0], granted[1], granted[2], granted[3],
-    )  # fmt: skip

@@ -6,6 +6,8 @@ whole servers are scarce; one-GPU jobs then fill the servers that are broken int
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 
 from gavelpy.mechanism.gpus import GpuPool
@@ -20,38 +22,61 @@ def place(pool: GpuPool, free: Bools, gpu_type: Ints, gpus: Ints) -> tuple[Ints,
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    for kind in np.unique(gpu_type).tolist():
+    for kind in range(len(pool.gpu_types)):
         here = np.flatnonzero(gpu_type == kind)
+        if not len(here):
+            continue
         candidates = np.flatnonzero(free & (pool.type_of == kind))
         assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
-        for position in here[np.lexsort((here, -gpus[here]))].tolist():
-            if gpus[position] == 1:
-                break
-            taken = _gang(pool.node_of[candidates], int(gpus[position]))
-            flat[offsets[position] : offsets[position + 1]] = candidates[taken]
-            candidates = np.delete(candidates, taken)
+        gangs = here[gpus[here] > 1]
+        servers = _Servers(pool.node_of[candidates])
+        for position in gangs[np.lexsort((gangs, -gpus[gangs]))].tolist():
+            begin, end = offsets[position], offsets[position + 1]
+            flat[begin:end] = candidates[servers.take(int(end - begin))]
         singles = here[gpus[here] == 1]
-        order = _tightest_first(pool.node_of[candidates])
-        flat[offsets[singles]] = candidates[order[: len(singles)]]
+        flat[offsets[singles]] = candidates[servers.tightest_first()[: len(singles)]]
     return offsets, flat
 
 
-def _tightest_first(node_of: Ints) -> Ints:
-    """Order of free GPUs that empties the servers with the fewest free ones first."""
-    nodes, inverse, counts = np.unique(node_of, return_inverse=True, return_counts=True)
-    return np.lexsort((np.arange(len(node_of)), nodes[inverse], counts[inverse]))
+class _Servers:
+    """Free GPUs of one type by server: positions of a server's GPUs are consecutive, and taken from its first on.
 
+    Servers wait in a heap for each number of free GPUs, so that the tightest that suffices is found at once.
+    """
 
-def _gang(node_of: Ints, size: int) -> Ints:
-    """Positions of `size` free GPUs on the fewest servers; the last server is the tightest that suffices."""
-    nodes, counts = np.unique(node_of, return_counts=True)
-    chosen: list[int] = []
-    missing = size
-    while missing > 0:
-        enough = np.flatnonzero(counts >= missing)
-        best = int(enough[np.argmin(counts[enough])]) if len(enough) else int(np.argmax(counts))
-        here = np.flatnonzero(node_of == nodes[best])[:missing]
-        chosen.extend(here.tolist())
-        missing -= len(here)
-        counts[best] = 0
-    return np.array(chosen, dtype=np.int64)
+    def __init__(self, node_of: Ints) -> None:
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(node_of)) + 1, [len(node_of)]]) if len(node_of) else [0]
+        self._starts = np.asarray(starts, dtype=np.int64)
+        self._counts = np.diff(self._starts)
+        self._free: list[int] = self._counts.tolist()
+        self._heaps: list[list[int]] = [[] for _ in range(max(self._free, default=0) + 1)]
+        for server, count in enumerate(self._free):
+            self._heaps[count].append(server)
+
+    def take(self, size: int) -> Ints:
+        """Positions of `size` free GPUs on the fewest servers; the last of them is the tightest that suffices."""
+        taken: list[Ints] = []
+        missing = size
+        while missing > 0:
+            enough = next((heap for heap in self._heaps[missing:] if heap), None)
+            heap = enough if enough is not None else next(heap for heap in reversed(self._heaps) if heap)
+            taken.append(self._take_from(heapq.heappop(heap), missing))
+            missing -= len(taken[-1])
+        return taken[0] if len(taken) == 1 else np.concatenate(taken)
+
+    def tightest_first(self) -> Ints:
+        """Positions of the GPUs that are left, in an order that empties the servers with the fewest first."""
+        free = np.array(self._free, dtype=np.int64)
+        used = self._counts - free
+        position = np.arange(self._starts[-1])
+        server = np.repeat(np.arange(len(free)), self._counts)
+        left = position[position - self._starts[server] >= used[server]]
+        return left[np.lexsort((left, free[server[left]]))]
+
+    def _take_from(self, server: int, wanted: int) -> Ints:
+        free = self._free[server]
+        count = min(free, wanted)
+        first = int(self._starts[server + 1]) - free
+        self._free[server] = free - count
+        heapq.heappush(self._heaps[free - count], server)
+        return np.arange(first, first + count)

@@ -52,9 +52,9 @@ def newcomer_received_s(settings: MechanismSettings) -> float:
 def priority(share: Floats, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> Floats:
     """Urgency of (job, type) pairs: target share over received share, (K,). Gavel (OSDI '20), section 5.
 
-    Zero where the share is zero. Under LAG both sides start with half a round at the target share, so that a job which
-    gets exactly what it is owed stands at 1 and a newcomer at its share. Under OSDI20 infinite where nothing was
-    received.
+    Zero where the share is zero. Under LAG half a round is added to both sides (to what is owed, at the target share),
+    so that a newcomer stands at its share and a job that gets what it is owed comes to stand at 1. Under OSDI20
+    infinite where nothing was received.
     """
     if settings.priority is PriorityRule.LAG:
         prior_s = settings.round_s / 2

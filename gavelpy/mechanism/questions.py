@@ -19,6 +19,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem, Entity
 
 NONE_OPEN = -1
+FAILURES_MAX = 16  # in a row, and the question rests until the world changes; the last pause is 2 ** 15 rounds long
 
 
 class AllocationQuestion:
@@ -30,6 +31,8 @@ class AllocationQuestion:
         self.open_epoch = NONE_OPEN
         self.asked_s = -math.inf
         self.asked_jobs: Ints = NO_INTS
+        self.failures = 0  # in a row
+        self.retry_s = -math.inf  # after a failure: not before
 
     def may_ask(self, now_s: float, interval_s: float) -> bool:
         """Whether a new question is due and allowed."""
@@ -37,7 +40,20 @@ class AllocationQuestion:
 
     def allowed_s(self, interval_s: float) -> float:
         """When the policy may be asked again. A question at time 0 does not count, as in the original."""
-        return self.asked_s + interval_s if self.asked_s > 0 else 0.0
+        return max(self.retry_s, self.asked_s + interval_s if self.asked_s > 0 else 0.0)
+
+    def renew(self) -> None:
+        """The world has changed: whatever was asked or failed before, the question is a new one."""
+        self.stale = True
+        self.retry_s = -math.inf
+
+    def put_off(self, now_s: float, round_s: float) -> None:
+        """The policy failed. The same question may be put again after a round, then two, then four."""
+        self.failures += 1
+        if not self.stale:
+            pause_s = round_s * 2.0 ** (self.failures - 1) if self.failures <= FAILURES_MAX else math.inf
+            self.retry_s = now_s + pause_s
+        self.stale = True
 
     def ask(self, jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> list[SolveAllocation]:
         """The question about these jobs, if there are any."""
@@ -56,7 +72,8 @@ class AllocationQuestion:
         return True
 
     def apply(self, answer: AllocationSolved, jobs: JobTable) -> None:
-        """Puts the shares in force; jobs that died meanwhile are passed over."""
+        """Puts the shares in force; those of jobs that died meanwhile have no effect."""
+        self.failures, self.retry_s = 0, -math.inf
         jobs.target[jobs.active] = 0.0
         jobs.target[answer.jobs, answer.gpu_type] = answer.share
         asked = self.asked_jobs
@@ -70,8 +87,6 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> Alloc
     usable = (jobs.rate[rows] > 0) & (gpus[:, None] <= counts[None, :])  # unknown, or a gang too large: not run there
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, rows, counts)
-    entities = tuple(dict.fromkeys(jobs.specs[row].entity for row in rows.tolist()))
-    entity_row = {name: i for i, name in enumerate(entities)}
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     return AllocationProblem.of(
         [jobs.specs[row].id for row in rows.tolist()],
@@ -87,8 +102,8 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> Alloc
         deadline_s=jobs.deadline_at_s[rows] - now_s,
         attained_gpu_s=jobs.attained_gpu_s[rows],
         price_usd_per_gpu_h=pool.prices,
-        entity=np.array([entity_row[jobs.specs[row].entity] for row in rows.tolist()], dtype=np.int64),
-        entities=[Entity(name) for name in entities],
+        entity=jobs.entity[rows],
+        entities=[Entity(name) for name in jobs.entities],
         gpu_type_held=jobs.lease_type[rows],
     )
 
@@ -104,7 +119,7 @@ def apply_throughput(answer: ThroughputEstimated, jobs: JobTable) -> Ints:
     rates: Floats = answer.rates_steps_per_s
     known = ~np.isnan(rates).any(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
     rows: Ints = answer.jobs[known]
-    jobs.rate[rows] = rates[known]
+    jobs.rate[rows, : rates.shape[1]] = rates[known]  # a type that joined since the question stays unknown
     return rows
 
 

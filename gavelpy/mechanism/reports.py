@@ -53,7 +53,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, fa
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
     jobs.stopping[event.jobs[was_stopping]] = -1
     counts = alive & was_stopping | is_current
-    rows, current = event.jobs[counts], event.jobs[is_current]
+    rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may tell
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
         _save(jobs, rows, event.steps_done[counts])
     jobs.steps_done[rows] = jobs.steps_saved[rows]
@@ -89,7 +89,8 @@ def rejoined(
 ) -> list[tuple[int, int]]:
     """Compares what a node runs with what it should run; returns the leases to kill.
 
-    Known and running: adopted. Running but not ours any more: killed. Ours but not running: it ended unheard.
+    Known and running: adopted. Running but not ours any more: killed. Ours but not running: it ended unheard, or was
+    granted by a scheduler that crashed before the node heard of it; its job waits again.
     """
     known = np.isin(event.jobs, np.arange(jobs.count))
     rows, names = event.jobs[known], event.leases[known]
@@ -100,12 +101,11 @@ def rejoined(
     fresh = current[jobs.state[current] == JobState.GRANTED]
     jobs.change(fresh, JobFact.STARTED)
     jobs.since_s[fresh] = now_s
+    jobs.stopping[fresh] = -1
     jobs.steps_done[rows[ours]] = np.clip(
         event.steps_done[known][ours], jobs.steps_saved[rows[ours]], jobs.steps_total[rows[ours]]
     )
-    expected = pool.jobs_on(event.node_id)
-    expected = expected[jobs.state[expected] == JobState.RUNNING]
-    return kills + lost(jobs, leases, np.setdiff1d(expected, current), now_s)
+    return kills + lost(jobs, leases, np.setdiff1d(pool.jobs_on(event.node_id), current), now_s)
 
 
 def _save(jobs: JobTable, rows: Ints, steps_done: Floats) -> None:

@@ -32,6 +32,7 @@ class MechanismSettings:
     solve_within_round: bool = True  # or only where rounds meet
     fill_within_round: bool = True  # GPUs that fall free go to waiting jobs at once
     fill_leftover: bool = True  # GPUs no share claims go to whoever can use them
+    newcomers_wait: bool = False  # a job gets no GPU before an allocation has counted it, as in the original
     whole_steps: bool = (
         False  # rounds end with the last whole step that fits; broken steps are lost, as in the original
     )
@@ -47,6 +48,16 @@ class MechanismSettings:
         _in_range("solve_patience_s", self.solve_patience_s, 0.0, 86_400.0)
         _in_range("lag_half_life_s", self.lag_half_life_s, 1.0, math.inf)
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
+        _one_of("priority", self.priority, PriorityRule)
+        _one_of("queue", self.queue, QueueRule)
+
+
+def _one_of(name: str, value: object, kind: type[StrEnum]) -> None:
+    """A plain string would compare equal and yet not be the rule: the core asks with `is`."""
+    if not isinstance(value, kind):
+        raise InvalidInput(
+            f"{name} must be one of {', '.join(f'{kind.__name__}.{k.name}' for k in kind)}, got {value!r}"
+        )
 
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:

@@ -22,7 +22,7 @@ from gavelpy.model.job import JobKind, JobSpec
 
 VERSION = 1
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_end_s", "attention_s", "awaiting")
-_QUESTION = ("stale", "epoch", "open_epoch", "asked_s")
+_QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
 _GPU_COLUMNS = ("type_of", "node_of", "job")
 
 
@@ -45,6 +45,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "gpus": {name: getattr(pool, name).copy() for name in _GPU_COLUMNS},
         "specs": [asdict(spec) for spec in jobs.specs],
         "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)},
+        "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
     }
 
@@ -55,7 +56,7 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         raise JournalCorrupt(f"snapshot version must be {VERSION}, got {state.get('version')!r}")
     try:
         return _restored(state)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
 
@@ -97,6 +98,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.specs = [JobSpec(**(spec | {"kind": JobKind(spec["kind"])})) for spec in state["specs"]]
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count = len(jobs.specs)
+    jobs.entities = list(state["entities"])
     jobs.gang_gpus = {int(row): np.array(gpus, dtype=np.int64) for row, gpus in state["gangs"].items()}
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, floats
 from gavelpy.model.problem import AllocationProblem
 
@@ -63,8 +64,16 @@ class Allocation:
 
     def evaluated_on(self, problem: AllocationProblem) -> Allocation:
         """The same shares on another view of the same jobs (a blind answer on the true rates)."""
-        assert problem.job_ids == self.problem.job_ids
-        assert problem.gpu_types == self.problem.gpu_types
+        mine = self.problem
+        for name in ("job_ids", "gpu_types"):
+            theirs, ours = getattr(problem, name), getattr(mine, name)
+            if theirs != ours:
+                raise InvalidInput(f"{name} of the other problem must be {ours!r}, got {theirs!r}")
+        if not (
+            np.array_equal(problem.member_configuration, mine.member_configuration)
+            and np.array_equal(problem.member_job, mine.member_job)
+        ):
+            raise InvalidInput("configurations of the other problem must be the same, got others")
         return replace(self, problem=problem)
 
     def by_job(self) -> pd.DataFrame:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,25 +18,38 @@ Bools = npt.NDArray[np.bool_]
 
 def floats(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """`values` as a read-only float64 array of exactly `shape`; raises InvalidInput naming the field otherwise."""
-    array = np.array(values, dtype=np.float64)
+    array = np.array(_numbers(name, values), dtype=np.float64)
+    if array.size == 0 == math.prod(shape):  # [] is a table without rows
+        array = array.reshape(shape)
     _check_and_freeze(name, array, shape)
     return array
 
 
 def ints(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Ints:
     """`values` as a read-only int64 array of exactly `shape`; raises InvalidInput naming the field otherwise."""
-    array = np.array(values, dtype=np.int64)
+    given = _numbers(name, values)
+    if given.dtype.kind == "f":
+        require(name, given, np.isfinite(given) & (np.floor(given) == given), "a whole number")
+    array = np.array(given, dtype=np.int64)
     _check_and_freeze(name, array, shape)
     return array
 
 
-def require(name: str, values: Floats | Ints, ok: Bools, allowed: str) -> None:
+def spread(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Numbers of any type in `shape`, one for all if need be; raises InvalidInput naming the field otherwise."""
+    given = _numbers(name, values)
+    if given.shape != shape and given.ndim:
+        raise InvalidInput(f"{name} must have shape {shape} or be one number, got shape {given.shape}")
+    return np.broadcast_to(given, shape)
+
+
+def require(name: str, values: npt.NDArray[Any], ok: Bools, allowed: str) -> None:
     """Raises InvalidInput naming the first entry of `values` where `ok` is false."""
     if ok.all():
         return
     index = tuple(int(i) for i in np.argwhere(~ok)[0])
     place = "".join(f"[{i}]" for i in index)
-    raise InvalidInput(f"{name}{place} must be {allowed}, got {values[index]!r}")
+    raise InvalidInput(f"{name}{place} must be {allowed}, got {values[index].item()!r}")
 
 
 def index_of(labels: Iterable[str], name: str) -> dict[str, int]:
@@ -45,6 +60,16 @@ def index_of(labels: Iterable[str], name: str) -> dict[str, int]:
             raise InvalidInput(f"{name} must be unique, got {label!r} twice (rows {rows[label]} and {row})")
         rows[label] = row
     return rows
+
+
+def _numbers(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        given = np.asarray(values)
+    except ValueError:  # rows of several lengths
+        raise InvalidInput(f"{name} must be numbers in rows of one length, got {values!r}") from None
+    if given.dtype.kind not in "fiub" and given.size:
+        raise InvalidInput(f"{name} must be numbers, got {values!r}")
+    return given
 
 
 def _check_and_freeze(name: str, array: Floats | Ints, shape: tuple[int, ...]) -> None:

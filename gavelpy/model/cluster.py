@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Floats, Ints, index_of
 from gavelpy.model.ids import NodeId
 
 GPU_COUNT_MAX = 1_000_000
@@ -35,6 +35,17 @@ class Cluster:
     gpu_types: tuple[str, ...]
     price_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        index_of((server.node_id for server in self.servers), "node ids")
+        index_of(self.gpu_types, "gpu_types")
+        for server in self.servers:
+            if server.gpu_type not in self.gpu_types:
+                known = ", ".join(self.gpu_types)
+                raise InvalidInput(f"gpu_type of {server.node_id!r} must be one of {known}, got {server.gpu_type!r}")
+        for gpu_type, price in self.price_usd_per_gpu_h.items():
+            if not (price >= 0 and math.isfinite(price)):
+                raise InvalidInput(f"prices_usd_per_gpu_h[{gpu_type!r}] must be a finite number >= 0, got {price!r}")
+
     @classmethod
     def of(
         cls,
@@ -56,11 +67,7 @@ class Cluster:
             for gpu_type, count in gpus.items()
             for i in range(math.ceil(count / gpus_per_server))
         ]
-        prices = dict(price_usd_per_gpu_h or {})
-        for gpu_type, price in prices.items():
-            if not (price >= 0 and math.isfinite(price)):
-                raise InvalidInput(f"prices_usd_per_gpu_h[{gpu_type!r}] must be a finite number >= 0, got {price!r}")
-        return cls(tuple(servers), tuple(gpus), prices)
+        return cls(tuple(servers), tuple(gpus), dict(price_usd_per_gpu_h or {}))
 
     @classmethod
     def parse(

@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, floats, index_of
+from gavelpy.model.arrays import Floats, floats, index_of, require
 from gavelpy.model.ids import JobId
 
 GPUS_MAX = 1_000_000
@@ -49,6 +49,7 @@ class JobSpec:
         _positive(self.id, "weight", self.weight)
         if not self.deadline_s > 0:  # infinite = none
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
+        object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
         for gpu_type, rate in self.rates_steps_per_s.items():
             if not (math.isfinite(rate) and rate >= 0):
                 raise InvalidInput(
@@ -75,8 +76,7 @@ class Trace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "arrival_s", floats("arrival_s", self.arrival_s, (len(self.jobs),)))
         index_of((job.id for job in self.jobs), "job ids")
-        if not (np.isfinite(self.arrival_s).all() and (self.arrival_s >= 0).all()):
-            raise InvalidInput(f"arrival_s must be finite and >= 0, got {self.arrival_s.min()!r}")
+        require("arrival_s", self.arrival_s, np.isfinite(self.arrival_s) & (self.arrival_s >= 0), "finite and >= 0")
         if (np.diff(self.arrival_s) < 0).any():
             row = int(np.argmax(np.diff(self.arrival_s) < 0)) + 1
             raise InvalidInput(

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Bools, Floats, Ints, floats, index_of, ints, require
+from gavelpy.model.arrays import Bools, Floats, Ints, floats, index_of, ints, require, spread
 from gavelpy.model.ids import JobId
 
 THOUSANDTHS = 1000
@@ -169,30 +168,32 @@ class AllocationProblem:
         """
         J, T = len(job_ids), len(gpu_types)
 
-        def row(values: npt.ArrayLike, size: int) -> Any:  # broadcast keeps the caller's dtype
-            return np.broadcast_to(np.asarray(values), (size,))
-
-        gpus_asked = row(gpus, J)
+        counts, gpus_asked = floats("gpu_counts", gpu_counts, (T,)), floats("gpus", spread("gpus", gpus, (J,)), (J,))
+        require("gpu_counts", counts, np.isfinite(counts) & (counts >= 0), "finite and >= 0")
+        require("gpus", gpus_asked, np.isfinite(gpus_asked) & (gpus_asked > 0), "finite and > 0")
+        per_job = {
+            "weight": weight,
+            "steps_remaining": steps_remaining,
+            "steps_total": steps_remaining if steps_total is None else steps_total,
+            "age_s": age_s,
+            "isolated_s": isolated_s,
+            "deadline_s": deadline_s,
+            "attained_gpu_s": attained_gpu_s,
+            "entity": entity,
+            "gpu_type_held": gpu_type_held,
+        }
         return cls(
             job_ids=tuple(JobId(i) for i in job_ids),
             gpu_types=tuple(gpu_types),
-            capacity=row(gpu_counts, T).reshape(T, 1) * THOUSANDTHS,
+            capacity=np.rint(counts.reshape(T, 1) * THOUSANDTHS),
             demand=np.rint(gpus_asked.reshape(J, 1) * THOUSANDTHS),
             member_configuration=np.arange(J),
             member_job=np.arange(J),
-            member_rate_steps_per_s=np.asarray(rates_steps_per_s, dtype=np.float64).reshape(J, T),
+            member_rate_steps_per_s=floats("rates_steps_per_s", rates_steps_per_s, (J, T)),
             gpus_asked=gpus_asked,
-            weight=row(weight, J),
-            steps_remaining=row(steps_remaining, J),
-            steps_total=row(steps_remaining if steps_total is None else steps_total, J),
-            age_s=row(age_s, J),
-            isolated_s=row(isolated_s, J),
-            deadline_s=row(deadline_s, J),
-            attained_gpu_s=row(attained_gpu_s, J),
-            price_usd_per_gpu_h=row(price_usd_per_gpu_h, T),
-            entity=row(entity, J),
-            gpu_type_held=row(gpu_type_held, J),
+            price_usd_per_gpu_h=spread("price_usd_per_gpu_h", price_usd_per_gpu_h, (T,)),
             entities=tuple(entities),
+            **{name: spread(name, values, (J,)) for name, values in per_job.items()},
         )
 
     # Views ------------------------------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ class AllocationProblem:
         The default gives a member, on every type it can run on, its capacity-weighted mean rate over those types.
         """
         rates = self.member_rate_steps_per_s
-        match view:
+        match BlindView(view):
             case BlindView.ONES:
                 blind = np.ones_like(rates)
             case BlindView.FIRST:
@@ -302,8 +303,10 @@ class AllocationProblem:
         `pairs` are job rows (first, second) that ask for equally many GPUs; `rates_steps_per_s` is (P, 2, T): steps/s
         of the first and the second on each type while they share.
         """
-        rates = np.asarray(rates_steps_per_s, dtype=np.float64).reshape(len(pairs), 2, len(self.gpu_types))
+        rates = floats("rates_steps_per_s of pairs", rates_steps_per_s, (len(pairs), 2, len(self.gpu_types)))
         for first, second in pairs:
+            if not (0 <= first < self.job_count and 0 <= second < self.job_count):
+                raise InvalidInput(f"pairs must name rows in [0, {self.job_count}), got {(first, second)}")
             if first == second or self.gpus_asked[first] != self.gpus_asked[second]:
                 raise InvalidInput(
                     "pairs must join two jobs that ask for equally many GPUs, got "
@@ -334,6 +337,10 @@ class AllocationProblem:
         return replace(self, member_rate_steps_per_s=rates)
 
     def with_gpus(self, gpu_counts: Mapping[str, int]) -> AllocationProblem:
-        """The same jobs on other numbers of GPUs of the same types."""
-        counts = [gpu_counts.get(t, int(n)) for t, n in zip(self.gpu_types, self.gpu_counts, strict=True)]
-        return replace(self, capacity=np.array(counts).reshape(-1, 1) * THOUSANDTHS)
+        """The same jobs on other numbers of GPUs of the same types; types not named keep theirs."""
+        for gpu_type, count in gpu_counts.items():
+            if gpu_type not in self.gpu_types or not count >= 0:
+                known = ", ".join(self.gpu_types)
+                raise InvalidInput(f"gpu_counts must give {known} a number >= 0, got {gpu_type!r}: {count!r}")
+        counts = [gpu_counts.get(t, n) for t, n in zip(self.gpu_types, self.gpu_counts.tolist(), strict=True)]
+        return replace(self, capacity=np.rint(np.array(counts).reshape(-1, 1) * THOUSANDTHS))

@@ -49,6 +49,9 @@ class ThroughputTable:
             raise InvalidInput(
                 f"keys must be unique and have one source each, got {N} keys, {len(self.source)} sources"
             )
+        kinds, rows = self.provenance, self.pair_rows
+        require("provenance", kinds, np.isin(kinds, list(Provenance)), f"in [0, {len(Provenance)})")
+        require("pair_rows", rows, (rows >= 0) & (rows < N), f"in [0, {N})")
         for name in ("rate_steps_per_s", "pair_rate_steps_per_s"):
             values = getattr(self, name)
             require(

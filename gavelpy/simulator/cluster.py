@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gavelpy.journal.fold import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -28,7 +29,8 @@ class _Starts:
 
     jobs: Ints
     leases: Ints
-    gpus: tuple[Ints, ...]
+    gpu_counts: Ints
+    gpus: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +71,8 @@ class VirtualCluster:
         self.is_watched = np.zeros(J, dtype=np.bool_)  # (J,) whether finish_s is on the timeline
         self.steps_at_start = np.zeros(J)  # (J,)
         self.rate = np.zeros(J)  # (J,)
-        self.gpus_held: dict[int, Ints] = {}
-        self.gpus_before: dict[int, Ints] = {}
+        self.gpu_job = np.full(len(gpu_type_of), NOBODY)  # (G,) whose lease runs or waits to start there
+        self.gpus_before = np.full(J, NO_GPUS, dtype=np.uint64)  # (J,) the set of GPUs the job last ran on
         self._is_leased = np.zeros(J, dtype=np.bool_)
         self._timeline: list[tuple[float, int, _Starts | _Ends | _Finish]] = []
         self._serial = 0
@@ -142,58 +144,54 @@ class VirtualCluster:
         has_progress = self.began_s[rows] < now_s
         end_s = now_s + np.where(has_progress, self.costs.checkpoint_s, 0.0)
         self.steps_at_start[rows] = steps_done
-        for row, gpus_free_s in zip(rows.tolist(), np.maximum(end_s, self.start_s[rows]).tolist(), strict=True):
-            self.gpu_free_s[self.gpus_held.pop(row)] = gpus_free_s
         self._vacate(rows, end_s)
         for moment, group in _groups(end_s):
             self._push(moment, _Ends(rows[group], leases[group], steps_done[group]))
 
     def _start(self, plan: RoundPlan, now_s: float) -> None:
-        rows, offsets = plan.grant_jobs, plan.grant_gpu_offsets
-        held = np.split(plan.grant_gpus, offsets[1:-1])
-        gpus_ready_s = np.maximum.reduceat(self.gpu_free_s[plan.grant_gpus], offsets[:-1])
+        rows, offsets, gpus = plan.grant_jobs, plan.grant_gpu_offsets, plan.grant_gpus
+        gpus_ready_s = np.maximum.reduceat(self.gpu_free_s[gpus], offsets[:-1])
         start_s = np.maximum(np.maximum(gpus_ready_s, self.job_free_s[rows]), now_s)
         assert np.isfinite(start_s).all(), "a plan grants GPUs that are under a lease"
-        self.gpu_free_s[plan.grant_gpus] = math.inf
-        setup_s = self.costs.restart_s + self.costs.migration_s * self._moved(rows, held)
+        counts = np.diff(offsets)
+        self.gpu_free_s[gpus] = math.inf
+        self.gpu_job[gpus] = np.repeat(rows, counts)
+        where, before = gpu_set(gpus, offsets), self.gpus_before[rows]
+        moved = (before != NO_GPUS) & (before != where)
         self.lease[rows] = plan.grant_leases
         self.start_s[rows] = start_s
-        self.began_s[rows] = start_s + setup_s
-        self.rate[rows] = self.true_rate[rows, self.gpu_type_of[plan.grant_gpus[offsets[:-1]]]]
+        self.began_s[rows] = start_s + self.costs.restart_s + self.costs.migration_s * moved
+        self.rate[rows] = self.true_rate[rows, self.gpu_type_of[gpus[offsets[:-1]]]]
         self._expect_finish(rows)
-        self.gpus_held.update(zip(rows.tolist(), held, strict=True))
         self._is_leased[rows] = True
         for moment, group in _groups(start_s):
-            chosen = np.flatnonzero(group)
-            gpus = tuple(held[k] for k in chosen.tolist())
-            self._push(moment, _Starts(rows[chosen], plan.grant_leases[chosen], gpus))
-
-    def _moved(self, rows: Ints, held: list[Ints]) -> Bools:
-        before = [self.gpus_before.get(row) for row in rows.tolist()]
-        return np.array(
-            [old is not None and not np.array_equal(old, new) for old, new in zip(before, held, strict=True)],
-            dtype=np.bool_,
-        )
+            started = gpus[np.repeat(group, counts)]
+            self._push(moment, _Starts(rows[group], plan.grant_leases[group], counts[group], started))
 
     def _started(self, due: _Starts) -> LeaseStarted | None:
-        valid = np.flatnonzero(self.lease[due.jobs] == due.leases)
-        if not len(valid):
+        valid = self.lease[due.jobs] == due.leases
+        if not valid.any():
             return None
-        gpus = [due.gpus[k] for k in valid.tolist()]
-        self.gpus_before.update(zip(due.jobs[valid].tolist(), gpus, strict=True))
-        offsets = np.concatenate([[0], np.cumsum([len(g) for g in gpus])])
-        return LeaseStarted(due.jobs[valid], due.leases[valid], offsets, np.concatenate(gpus))
+        rows, gpus = due.jobs[valid], due.gpus[np.repeat(valid, due.gpu_counts)]
+        offsets = np.concatenate([[0], np.cumsum(due.gpu_counts[valid])])
+        self.gpus_before[rows] = gpu_set(gpus, offsets)
+        return LeaseStarted(rows, due.leases[valid], offsets, gpus)
 
     def _finished(self, due: _Finish, now_s: float) -> LeaseEnded | None:
         if self.lease[due.job] != due.lease:
             return None
         row = np.array([due.job])
         self.steps_at_start[row] = self.steps_total[row]
-        self.gpu_free_s[self.gpus_held.pop(due.job)] = now_s
         self._vacate(row, np.array([now_s]))
         return LeaseEnded(row, np.array([due.lease]), self.steps_total[row], Outcome.FINISHED)
 
     def _vacate(self, rows: Ints, free_s: Floats) -> None:
+        """The GPUs of these jobs fall free; those of a lease that waits to start, when what it waits for has ended."""
+        gpus_free_s = np.full(len(self.lease) + 1, math.nan)
+        gpus_free_s[rows] = np.where(np.isfinite(self.start_s[rows]), np.maximum(free_s, self.start_s[rows]), free_s)
+        freed = ~np.isnan(gpus_free_s[self.gpu_job])  # nobody is row -1, the last
+        self.gpu_free_s[freed] = gpus_free_s[self.gpu_job[freed]]
+        self.gpu_job[freed] = NOBODY
         self.job_free_s[rows] = np.maximum(self.job_free_s[rows], free_s)
         self.lease[rows] = NOBODY
         self.start_s[rows] = self.began_s[rows] = self.finish_s[rows] = math.inf

@@ -47,6 +47,7 @@ GAVEL_OSDI20 = SimulationSettings(
         solve_interval_s=1920.0,
         solve_within_round=False,
         fill_within_round=False,
+        newcomers_wait=True,
         whole_steps=True,
         priority=PriorityRule.OSDI20,
         queue=QueueRule.BY_TYPE,

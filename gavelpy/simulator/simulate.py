@@ -41,7 +41,6 @@ from gavelpy.mechanism.events import (
     PriceChanged,
     WakeupDue,
 )
-from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.model.arrays import Bools
 from gavelpy.model.cluster import Cluster
@@ -91,7 +90,7 @@ class Simulation:
         self._set_up()
         self._loop()
         effort = metrics.Effort(
-            rounds=self.core.round,
+            rounds=self.core.view().round,
             wall_s=time.perf_counter() - wall_s,
             cpu_s=time.process_time() - cpu_s,
             cpu_solve_s=self.engine.cpu_s - solve_s,
@@ -104,13 +103,13 @@ class Simulation:
         for server in self.cluster.servers:
             self._tell(NodeJoined(server.node_id, server.gpu_type, server.gpu_count), 0.0)
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
-            if gpu_type in self.core.pool.gpu_types:
+            if gpu_type in self.core.view().gpu_types:
                 self._tell(PriceChanged(gpu_type, price), 0.0)
-        jobs, gpu_types = self.trace.jobs, self.core.pool.gpu_types
-        rates = [[rates.get(t, 0.0) for t in gpu_types] for rates in map(self._true_rates, range(len(jobs)))]
+        jobs, view = self.trace.jobs, self.core.view()
+        rates = [[rates.get(t, 0.0) for t in view.gpu_types] for rates in map(self._true_rates, range(len(jobs)))]
         self.agents = VirtualCluster(
-            self.core.pool.type_of,
-            np.array(rates, dtype=np.float64).reshape(len(jobs), len(gpu_types)),
+            view.gpu_type_of,
+            np.array(rates, dtype=np.float64).reshape(len(jobs), len(view.gpu_types)),
             np.array([job.steps_total for job in jobs], dtype=np.float64),
             self.settings.costs,
             whole_steps=self.settings.mechanism.whole_steps,
@@ -148,15 +147,15 @@ class Simulation:
                 self._tell(event, now_s)
 
     def _done(self) -> int:
-        n = self.core.jobs.count
-        return int(np.count_nonzero((self.core.jobs.state[:n] > ALIVE[-1]) & self.measured[:n]))
+        is_over = self.core.view().is_over
+        return int(np.count_nonzero(is_over & self.measured[: len(is_over)]))
 
     def _wake(self, now_s: float) -> None:
         if self.core.needs_progress(now_s):
             progress = self.agents.progress(now_s)
             if progress is not None:
                 self._tell(progress, now_s)
-        order = NO_INTS if self.rng is None else self.rng.permutation(len(self.core.pool.gpu_types))
+        order = NO_INTS if self.rng is None else self.rng.permutation(len(self.core.view().gpu_types))
         self._tell(WakeupDue(order), now_s)
 
     def _tell(self, event: Event, now_s: float) -> None:

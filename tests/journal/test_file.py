@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
@@ -47,6 +50,15 @@ def test_a_damaged_record_is_found_by_its_checksum(tmp_path: Path) -> None:
     path.write_bytes(data)
 
     with pytest.raises(JournalCorrupt, match=r"damaged at byte .* after 2 good events"):
+        list(read(path))
+
+
+def test_a_record_of_another_version_is_named_by_file_and_place(tmp_path: Path) -> None:
+    path = make_journal(tmp_path, 1)
+    record = msgspec.msgpack.encode([9, "WakeupDue", 0.0, []])
+    path.write_bytes(path.read_bytes() + struct.pack("<II", len(record), zlib.crc32(record)) + record)
+
+    with pytest.raises(JournalCorrupt, match=rf"{path}: .*after 1 good events: version must be 1, got 9"):
         list(read(path))
 
 

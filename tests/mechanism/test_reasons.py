@@ -1,0 +1,113 @@
+"""Every job that waits has one reason, and its text names what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeJoined
+from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
+from gavelpy.model.ids import NodeId
+from tests.mechanism.builders import answer, make_core, make_spec, running_core, tell, wake
+
+
+def reason_of(core: SchedulerCore, job: int) -> Reason:
+    return reasons(core)[job]
+
+
+def unknown() -> Reason:
+    core = make_core(make_spec("a", rates={}, job_type="mystery", gpus=2))
+    wake(core)
+    return reason_of(core, 0)
+
+
+def nowhere() -> Reason:
+    return reason_of(make_core(make_spec("a", rates={"v100": 0.0}), servers=[("v100", 1), ("k80", 1)]), 0)
+
+
+def too_large() -> Reason:
+    servers = [("k80", 2), ("v100", 1), ("v100", 3)]
+    return reason_of(make_core(make_spec("a", gpus=5, rates={"v100": 4.0, "k80": 1.0}), servers=servers), 0)
+
+
+def awaits() -> Reason:
+    core = make_core(make_spec("a"))
+    wake(core)
+    return reason_of(core, 0)
+
+
+def starting() -> Reason:
+    core = make_core(make_spec("a"))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    return reason_of(core, 0)
+
+
+def no_share() -> Reason:
+    core = make_core(make_spec("a"), make_spec("b"))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    return reason_of(core, 1)
+
+
+def behind_others() -> Reason:
+    servers = [("v100", 1), ("v100", 1), ("k80", 1)]
+    specs = [make_spec(name, rates={"v100": 4.0, "k80": 1.0}) for name in "abcd"]
+    core = make_core(*specs, servers=servers)
+    wake(core)
+    answer(core, (0, 0, 1.0), (1, 0, 0.9), (2, 1, 0.8), (3, 0, 0.1))
+    return reason_of(core, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "text"),
+    [
+        (ReasonKind.UNKNOWN_THROUGHPUT, unknown, "nobody knows the throughput of 'mystery' on 2 GPUs"),
+        (ReasonKind.RUNS_ON_NO_TYPE, nowhere, "its throughput is zero on every GPU type there is (v100, k80)"),
+        (ReasonKind.GANG_TOO_LARGE, too_large, "asks for 5 GPUs of one type; the most there are is 4 v100"),
+        (ReasonKind.AWAITS_ALLOCATION, awaits, "no allocation has counted it yet"),
+        (ReasonKind.STARTING, starting, "has a lease and is about to start"),
+        (ReasonKind.NO_SHARE, no_share, "the policy gives it no share of time now; others come first"),
+        (
+            ReasonKind.BEHIND_OTHERS,
+            behind_others,
+            "waits for its turn on v100: 2 jobs have it until the round ends at 360 s",
+        ),
+    ],
+    ids=["unknown", "nowhere", "too-large", "awaits", "starting", "no-share", "behind"],
+)
+def test_reason_says_what_matters(kind: ReasonKind, make: Callable[[], Reason], text: str) -> None:
+    assert make() == Reason(kind, text)
+
+
+def test_a_job_that_runs_needs_no_reason() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, JobSubmitted(make_spec("b")), 5.0)
+
+    assert list(reasons(core)) == [1]
+
+
+def test_without_any_gpu_a_job_of_known_speed_is_not_called_unknown() -> None:
+    core = make_core(make_spec("a"), servers=[])
+
+    assert reason_of(core, 0) == Reason(
+        ReasonKind.RUNS_ON_NO_TYPE, "its throughput is zero on every GPU type there is (none)"
+    )
+
+
+def test_a_job_that_cannot_run_where_it_is_known_is_unknown_elsewhere() -> None:
+    core = make_core(make_spec("a", rates={}, job_type="mystery"))
+    core.jobs.rate[0] = [0.0]
+    tell(core, NodeJoined(NodeId("n9"), "k80", 1))
+    core.jobs.rate[0] = [0.0, float("nan")]
+
+    assert reason_of(core, 0).kind == ReasonKind.UNKNOWN_THROUGHPUT
+
+
+def test_draining_servers_do_not_count() -> None:
+    core = make_core(make_spec("a"))
+    tell(core, NodeDraining(NodeId("n0")))
+
+    assert reason_of(core, 0).text == "asks for 1 GPU of one type; the most there are is 0 v100"

@@ -1,0 +1,196 @@
+"""Selection against plain Python: greedy down a sorted list, one job and one GPU at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.priorities import priority
+from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_leftover
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
+from gavelpy.model.arrays import Ints
+from tests.mechanism.builders import make_jobs
+
+T = 3
+SHARES = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
+SECONDS = st.sampled_from([0.0, 90.0, 360.0, 1000.0])
+RATES = st.sampled_from([0.0, 1.0, 2.0, 7.0])
+SETTINGS = st.builds(MechanismSettings, fill_leftover=st.booleans(), priority=st.sampled_from(PriorityRule))
+
+
+class Case(NamedTuple):
+    jobs: JobTable
+    rows: Ints
+    free: Ints
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Up to 8 jobs, some of them not up for selection, on three types with few GPUs."""
+    J = draw(st.integers(1, 8))
+
+    def table(values: st.SearchStrategy[float]) -> list[list[float]]:
+        return draw(st.lists(st.lists(values, min_size=T, max_size=T), min_size=J, max_size=J))
+
+    rates = np.array(table(RATES))
+    sizes = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=J, max_size=J))
+    target = np.where(rates > 0, table(SHARES), 0.0)  # a policy gives no share where a job cannot run
+    jobs = make_jobs(
+        rates.tolist(), gpus=sizes, target=target.tolist(), owed_s=table(SECONDS), received_s=table(SECONDS)
+    )
+    jobs.deficit_s[:J] = table(SECONDS)
+    rows = draw(st.lists(st.sampled_from(range(J)), unique=True).map(sorted))
+    free = draw(st.lists(st.integers(0, 4), min_size=T, max_size=T))
+    return Case(jobs, np.array(rows, dtype=np.int64), np.array(free))
+
+
+def urgency(jobs: JobTable, job: int, kind: int, settings: MechanismSettings) -> float:
+    share, owed_s, received_s = (column[[job], [kind]] for column in (jobs.target, jobs.owed_s, jobs.received_s))
+    return float(priority(share, owed_s, received_s, settings)[0])
+
+
+def greedy(jobs: JobTable, queue: list[tuple[int, int]], left: list[int]) -> list[tuple[int, int]]:
+    """Down the queue of (job, type); lowers `left`."""
+    chosen: dict[int, int] = {}
+    for job, kind in queue:
+        if job not in chosen and jobs.gpus[job] <= left[kind]:
+            chosen[job] = kind
+            left[kind] -= int(jobs.gpus[job])
+    return list(chosen.items())
+
+
+def dumb_global(case: Case, settings: MechanismSettings) -> list[tuple[int, int]]:
+    jobs = case.jobs
+    left = case.free.tolist()
+
+    def key(pair: tuple[int, int]) -> tuple[float, ...]:
+        lag = jobs.owed_s[pair] - jobs.received_s[pair]
+        return (-urgency(jobs, *pair, settings), -lag, -jobs.target[pair], *pair)
+
+    pairs = [(job, kind) for job in case.rows.tolist() for kind in range(T) if jobs.target[job, kind] > 0]
+    chosen = greedy(jobs, sorted(pairs, key=key), left)
+    return chosen + (dumb_leftover(case, {job for job, _ in chosen}, left) if settings.fill_leftover else [])
+
+
+def dumb_leftover(case: Case, taken: set[int], left: list[int]) -> list[tuple[int, int]]:
+    jobs = case.jobs
+    rest = [job for job in case.rows.tolist() if job not in taken]
+    neglect = {job: float((jobs.owed_s[job] - jobs.received_s[job]).sum()) for job in rest}
+    queue = [
+        (job, kind)
+        for job in sorted(rest, key=lambda job: (-neglect[job], job))
+        for kind in sorted(range(T), key=lambda kind: (-jobs.rate[job, kind], kind))
+        if jobs.rate[job, kind] > 0
+    ]
+    return greedy(jobs, queue, left)
+
+
+def dumb_by_type(case: Case, settings: MechanismSettings, order: list[int]) -> list[tuple[int, int]]:
+    jobs, left = case.jobs, case.free.tolist()
+    chosen: list[tuple[int, int]] = []
+    for kind in order:
+        taken = {job for job, _ in chosen}
+        here = [job for job in case.rows.tolist() if job not in taken and jobs.rate[job, kind] > 0]
+        here = [job for job in here if settings.fill_leftover or jobs.target[job, kind] > 0]
+
+        def key(job: int, kind: int = kind) -> tuple[float, ...]:
+            return (-urgency(jobs, job, kind, settings), -jobs.deficit_s[job, kind], -jobs.target[job, kind], job)
+
+        chosen += greedy(jobs, [(job, kind) for job in sorted(here, key=key)], left)
+    return chosen
+
+
+def pairs_of(selection: Selection) -> list[tuple[int, int]]:
+    return list(zip(*(column.tolist() for column in selection), strict=True))
+
+
+@given(case=cases(), settings=SETTINGS)
+def test_global_queue_is_greedy_by_urgency(case: Case, settings: MechanismSettings) -> None:
+    chosen = select_global(*case, settings)
+
+    assert pairs_of(chosen) == dumb_global(case, settings)
+
+
+@given(case=cases(), settings=SETTINGS, order=st.permutations(range(T)))
+def test_queues_by_type_are_greedy_in_the_order_of_types(
+    case: Case, settings: MechanismSettings, order: list[int]
+) -> None:
+    chosen = select_by_type(*case, settings, np.array(order))
+
+    assert pairs_of(chosen) == dumb_by_type(case, settings, order)
+
+
+@given(case=cases(), settings=SETTINGS, by_type=st.booleans())
+def test_nobody_is_chosen_twice_and_no_gpu_is_given_twice(
+    case: Case, settings: MechanismSettings, by_type: bool
+) -> None:
+    before = case.free.tolist()
+
+    jobs, types = select_by_type(*case, settings, np.arange(T)) if by_type else select_global(*case, settings)
+
+    used = np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)
+    assert len(np.unique(jobs)) == len(jobs)
+    assert set(jobs.tolist()) <= set(case.rows.tolist())
+    assert (used <= case.free).all()
+    assert (case.jobs.rate[jobs, types] > 0).all()
+    assert case.free.tolist() == before
+
+
+@given(case=cases(), settings=SETTINGS)
+def test_with_leftovers_no_gpu_idles_that_a_waiting_job_could_use(case: Case, settings: MechanismSettings) -> None:
+    filled = MechanismSettings(priority=settings.priority, fill_leftover=True)
+
+    jobs, types = select_global(*case, filled)
+
+    left = case.free - np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)
+    waiting = np.setdiff1d(case.rows, jobs)
+    assert not ((case.jobs.rate[waiting] > 0) & (case.jobs.gpus[waiting, None] <= left[None, :])).any()
+
+
+@given(case=cases(), settings=SETTINGS)
+def test_without_leftovers_a_share_is_needed(case: Case, settings: MechanismSettings) -> None:
+    strict = MechanismSettings(priority=settings.priority, fill_leftover=False)
+
+    jobs, types = select_global(*case, strict)
+
+    assert (case.jobs.target[jobs, types] > 0).all()
+
+
+@given(case=cases())
+def test_leftover_lowers_what_is_free_by_what_it_gives(case: Case) -> None:
+    free = case.free.copy()
+
+    jobs, types = select_leftover(case.jobs, case.rows, free)
+
+    assert pairs_of((jobs, types)) == dumb_leftover(case, set(), case.free.tolist())
+    assert free.tolist() == (case.free - np.bincount(types, weights=case.jobs.gpus[jobs], minlength=T)).tolist()
+
+
+@pytest.mark.parametrize(("order", "expected"), [([0, 1, 2], [(0, 0)]), ([2, 1, 0], [(0, 2)])])
+def test_a_job_goes_to_the_first_type_in_the_order(order: list[int], expected: list[tuple[int, int]]) -> None:
+    jobs = make_jobs([[1.0, 1.0, 1.0]], target=[[0.3, 0.3, 0.3]])
+
+    chosen = select_by_type(jobs, np.array([0]), np.array([1, 1, 1]), MechanismSettings(), np.array(order))
+
+    assert pairs_of(chosen) == expected
+
+
+def test_a_gang_that_does_not_fit_is_skipped_and_a_smaller_one_behind_it_runs() -> None:
+    jobs = make_jobs([[1.0], [1.0]], gpus=[2, 1], target=[[0.9], [0.1]])
+
+    chosen = select_global(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
+
+    assert pairs_of(chosen) == [(1, 0)]
+
+
+def test_of_two_equal_jobs_the_earlier_one_runs() -> None:
+    jobs = make_jobs([[1.0], [1.0]], target=0.5)
+
+    chosen = select_global(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
+
+    assert pairs_of(chosen) == [(0, 0)]

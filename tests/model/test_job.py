@@ -1,0 +1,120 @@
+"""Jobs and traces: each bad value is refused by the name of its field and of its job."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.journal.codec import encode_state
+from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobKind, JobSpec, Trace
+from tests.mechanism.builders import make_core
+
+NAN, INF = float("nan"), float("inf")
+
+
+def make_job(**fields: Any) -> JobSpec:
+    return JobSpec(**({"id": JobId("a"), "steps_total": 100.0} | fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("id", "", "non-empty name without commas"),
+        ("id", "a,b", "non-empty name without commas"),
+        ("id", "a\tb", "tabs or line breaks"),
+        ("id", "a\nb", "tabs or line breaks"),
+        ("gpus", 0, "a whole number in [1, 1000000]"),
+        ("gpus", 1_000_001, "a whole number in [1, 1000000]"),
+        ("gpus", 1.0, "a whole number in [1, 1000000]"),
+        ("gpus", True, "a whole number in [1, 1000000]"),
+        ("steps_total", 0.0, "finite and > 0"),
+        ("steps_total", -5.0, "finite and > 0"),
+        ("steps_total", NAN, "finite and > 0"),
+        ("steps_total", INF, "finite and > 0"),
+        ("weight", 0.0, "finite and > 0"),
+        ("weight", NAN, "finite and > 0"),
+        ("deadline_s", 0.0, "> 0"),
+        ("deadline_s", -1.0, "> 0"),
+        ("deadline_s", NAN, "> 0"),
+        ("kind", JobKind.SERVICE, "'batch'"),
+        ("kind", JobKind.INTERACTIVE, "'batch'"),
+    ],
+)
+def test_bad_value_is_refused_by_name(field: str, value: Any, allowed: str) -> None:
+    with pytest.raises(
+        InvalidInput, match=rf"^{field} .*must be .*{re.escape(allowed)}.*, got {re.escape(repr(value))}$"
+    ):
+        make_job(**{field: value})
+
+
+@pytest.mark.parametrize("rate", [-1.0, NAN, INF])
+def test_bad_rate_is_refused_by_type_and_job(rate: float) -> None:
+    with pytest.raises(
+        InvalidInput, match=rf"rates_steps_per_s\['k80'\] of job 'a' must be finite and >= 0, got {rate!r}"
+    ):
+        make_job(rates_steps_per_s={"v100": 1.0, "k80": rate})
+
+
+def test_a_blank_within_an_id_is_fine() -> None:
+    assert make_job(id="ResNet 50").id == "ResNet 50"
+
+
+def test_a_job_keeps_its_rates_when_the_caller_changes_theirs() -> None:
+    rates = {"v100": 1.0}
+    job = make_job(rates_steps_per_s=rates)
+
+    rates["v100"] = -7.0
+
+    assert job.rates_steps_per_s == {"v100": 1.0}
+
+
+def test_a_job_with_read_only_rates_can_be_written_to_a_snapshot() -> None:
+    core = make_core(make_job(rates_steps_per_s=MappingProxyType({"v100": 1.0})))
+
+    assert encode_state(snapshot(restore(snapshot(core)))) == encode_state(snapshot(core))
+
+
+def test_with_rates_changes_nothing_else() -> None:
+    job = make_job(gpus=4, weight=2.0, deadline_s=60.0)
+
+    other = job.with_rates({"k80": 3.0})
+
+    assert other == make_job(gpus=4, weight=2.0, deadline_s=60.0, rates_steps_per_s={"k80": 3.0})
+    assert job.rates_steps_per_s == {}
+
+
+@pytest.mark.parametrize(
+    ("arrival_s", "complaint"),
+    [
+        ([0.0, NAN], "arrival_s[1] must be finite and >= 0, got nan"),
+        ([0.0, INF], "arrival_s[1] must be finite and >= 0, got inf"),
+        ([-1.0, 0.0], "arrival_s[0] must be finite and >= 0, got -1.0"),
+        ([5.0, 4.0], "arrival_s must not decrease, got 4.0 after 5.0 (row 1)"),
+        ([0.0], "arrival_s must have shape (2,), got (1,)"),
+        (["soon", "later"], "arrival_s must be numbers, got"),
+    ],
+)
+def test_bad_arrivals_are_refused(arrival_s: Any, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(complaint)):
+        Trace((make_job(id="a"), make_job(id="b")), arrival_s)
+
+
+def test_jobs_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"job ids must be unique, got 'a' twice \(rows 0 and 1\)"):
+        Trace((make_job(), make_job()), np.zeros(2))
+
+
+def test_arrivals_of_a_trace_cannot_be_changed() -> None:
+    trace = Trace((make_job(),), np.zeros(1))
+
+    with pytest.raises(ValueError, match="read-only"):
+        trace.arrival_s[0] = 5.0
+
+    assert len(trace) == 1
