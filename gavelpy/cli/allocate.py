@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, tell
+from gavelpy.cli.output import Output, console, echo_json, printable, tell
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def _show(answer: Allocation, stuck: dict[str, str]) -> None:
             continue
         speed = f"{rates[members[0]]:,.4g}" if alone else ""
         why = [stuck.get(ids[0], "")] if stuck and alone else []
-        table.add_row(" with ".join(ids), *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share), speed, *why)
+        table.add_row(
+            printable(" with ".join(ids)), *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share), speed, *why
+        )
     out = console()
     out.print(table)
     out.print(_prices(answer))

@@ -6,11 +6,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from gavelpy.cli import allocate, demo, policies, simulate, trace
+from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
 
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
@@ -58,6 +60,7 @@ def gavel(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or file that cannot hold a character gets its code
             stream.reconfigure(errors="backslashreplace")
@@ -71,6 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _leave_stdout()
     except BrokenPipeError:
         return _leave_stdout()
+    except OSError as error:  # what is read complains itself; left is what is written: a full disk
+        _leave_stdout()
+        name = error.filename or "output"
+        return _complain(f"error: {name} cannot be written ({error.strerror})", WORLD_FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", INTERRUPTED)
     except _USAGE_ERROR as error:
@@ -82,11 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _complain("interrupted", INTERRUPTED) if code == INTERRUPTED else OK
 
 
+def _open_closed_streams() -> None:
+    """What goes to a stdout or stderr that the caller has closed goes nowhere, and no other file takes its place."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 open to the end, as stdout is
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+
 def _complain(message: str, code: int) -> int:
     """One line on stderr, whatever the message holds; what cannot be printed is escaped."""
-    line = " ".join(message.split())
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
-    sys.stderr.write("".join(shown) + "\n")
+    sys.stderr.write(printable(" ".join(message.split())) + "\n")
     return code
 
 

@@ -80,7 +80,7 @@ ThroughputsOption = Annotated[
         "Default: the published figures that ship with gavel.",
     ),
 ]
-TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="Our CSV, or Gavel's 10 or old 7 columns.")]
+TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="Our CSV, or Gavel's 10, 7 or 12 columns.")]
 
 # Of the generator
 RateOption = Annotated[
@@ -135,7 +135,7 @@ ReferenceTypeOption = Annotated[
 
 # Of simulate
 OptionalTraceArgument = Annotated[
-    Path | None, typer.Argument(metavar="[TRACE]", help="Our CSV, or Gavel's 10 or old 7 columns.")
+    Path | None, typer.Argument(metavar="[TRACE]", help="Our CSV, or Gavel's 10, 7 or 12 columns.")
 ]
 GenerateOption = Annotated[
     int | None,
@@ -183,20 +183,38 @@ PresetOption = Annotated[
 RoundOption = Annotated[
     float | None,
     typer.Option(
-        metavar="S", parser=number(1, 86_400), rich_help_panel=_ROUNDS, help="Length of a round in seconds, 1 to 86400."
+        metavar="S",
+        parser=number(1, 86_400),
+        rich_help_panel=_ROUNDS,
+        help="Length of a round, 1 to 86400. Default: 360.",
     ),
 ]
 SolveIntervalOption = Annotated[
     float | None,
-    typer.Option(metavar="S", parser=number(), rich_help_panel=_ROUNDS, help="The policy is asked at most this often."),
+    typer.Option(
+        metavar="S",
+        parser=number(),
+        rich_help_panel=_ROUNDS,
+        help="The policy is asked at most this often. Default: the preset's, 0 or 1920.",
+    ),
 ]
 CheckpointOption = Annotated[
     float | None,
-    typer.Option(metavar="S", parser=number(), rich_help_panel=_ROUNDS, help="Seconds that stopping a job costs."),
+    typer.Option(
+        metavar="S",
+        parser=number(),
+        rich_help_panel=_ROUNDS,
+        help="Seconds that stopping a job costs. Default: the preset's, 5 or 0.",
+    ),
 ]
 RestartOption = Annotated[
     float | None,
-    typer.Option(metavar="S", parser=number(), rich_help_panel=_ROUNDS, help="Seconds that starting a job costs."),
+    typer.Option(
+        metavar="S",
+        parser=number(),
+        rich_help_panel=_ROUNDS,
+        help="Seconds that starting a job costs. Default: the preset's, 15 or 0.",
+    ),
 ]
 MigrationOption = Annotated[
     float | None,
@@ -204,7 +222,7 @@ MigrationOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_ROUNDS,
-        help="Seconds, besides, that starting on other GPUs costs.",
+        help="Seconds, besides, that starting on other GPUs costs. Default: the preset's, 5 or 0.",
     ),
 ]
 WindowOption = Annotated[
@@ -247,7 +265,7 @@ TargetOption = Annotated[
 FormatOption = Annotated[
     str | None, typer.Option(metavar="csv|gavel", help="The format to write. Default: by the ending of OUT.")
 ]
-SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help="Our CSV, or Gavel's 10 or old 7 columns.")]
+SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help="Our CSV, or Gavel's 10, 7 or 12 columns.")]
 TargetArgument = Annotated[Path, typer.Argument(metavar="OUT", help="A name in .csv (ours) or .trace (Gavel's).")]
 ConvertThroughputsOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write these rates into the CSV, for jobs that have none.")

@@ -34,6 +34,11 @@ def console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
+def printable(text: str) -> str:
+    """`text` with its control characters escaped: a name from a file must not command the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: whatever JSON can say
     """Strict JSON on stdout: no NaN, no Infinity, ASCII only."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
@@ -41,7 +46,7 @@ def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: whatever JSON 
 
 def tell(message: str) -> None:
     """A message for the person at the terminal."""
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
 
 
 @contextmanager

@@ -36,6 +36,11 @@ class GeneratorChoices:
         """The generator's options; what is not said here is Gavel's way."""
         from gavelpy.traces.generator import GAVEL_GPU_MIX, GeneratorOptions
 
+        if self.rate_per_h is not None and self.mean_interarrival_s is not None:
+            raise InvalidInput(
+                "--rate-per-h and --mean-interarrival-s say the same thing: give one, "
+                f"got {self.rate_per_h:g} and {self.mean_interarrival_s:g}"
+            )
         return GeneratorOptions(
             jobs=jobs,
             mean_interarrival_s=self.mean_interarrival_s,
@@ -77,6 +82,8 @@ def prices(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in text.split(","):
         gpu_type, _, price = part.strip().partition(":")
+        if gpu_type in found:
+            raise InvalidInput(f"--prices must name each GPU type once, got {gpu_type!r} twice in {text!r}")
         try:
             found[gpu_type] = float(price)
         except ValueError:

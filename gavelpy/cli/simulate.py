@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, progress_bar, tell
+from gavelpy.cli.output import Output, console, echo_json, printable, progress_bar, tell
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def show(results: Mapping[str, SimulationResult]) -> None:
     found = list(results.values())
     out.print(comparison(found, width=out.width))
     for sentence in sentences(found):
-        out.print(sentence)
+        out.print(printable(sentence))
 
 
 def write_report(path: Path, experiment: Experiment, results: Mapping[str, SimulationResult]) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, tell
+from gavelpy.cli.output import Output, console, echo_json, printable, tell
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has them all
@@ -120,7 +120,7 @@ def convert(
 def _plain(value: Any) -> str:  # Any: a figure of `describe`
     match value:
         case dict():
-            shown = [f"{key}: {_plain(inner)}" for key, inner in list(value.items())[:_SHOWN_MAX]]
+            shown = [f"{printable(str(key))}: {_plain(inner)}" for key, inner in list(value.items())[:_SHOWN_MAX]]
             rest = [f"and {len(value) - _SHOWN_MAX} more"] if len(value) > _SHOWN_MAX else []
             return ", ".join(shown + rest) or "–"
         case float():
@@ -128,4 +128,4 @@ def _plain(value: Any) -> str:  # Any: a figure of `describe`
         case None:
             return "–"
         case _:
-            return str(value)
+            return printable(str(value))

@@ -1,7 +1,9 @@
 """Figures of single runs: who ran where (a chart of job rows, a table of families), shares owed and received.
 
-Each figure holds the traces of every run, marked with the run's label (`meta`); the page shows one run at a time.
-Rows and segments are bounded: a big trace is thinned evenly and neighbouring stays are merged.
+Each figure holds the traces of every run, marked with the run's label (`meta`); the page shows one run at a time, on
+axes that end where that run does (`meta` of the layout: by label, the range of each axis).
+Rows and segments are bounded: a big trace is thinned evenly, neighbouring stays are merged, and stays too short to see
+go to the type that was held longest around them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
 
     figure = go.Figure()
     palette = _palette(results)
-    longest_s = max((float(r.leases["end_s"].max()) for r in results if len(r.leases)), default=0.0)
+    ends_s = {r.label: float(r.leases["end_s"].max()) if len(r.leases) else 0.0 for r in results}
+    longest_s = max(ends_s.values())
     unit, scale = time_unit(longest_s)
     rows_most = 1
     for result in results:
@@ -58,7 +61,8 @@ def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
     figure.update_yaxes(title_text="jobs, in order of arrival", range=[jobs_most - 0.3, -0.7])
     figure.update_yaxes(showgrid=False, zeroline=False, **({"dtick": 1} if jobs_most <= 12 else {}))
     height = int(np.clip(140 + 3.2 * rows_most, 320, 760))
-    figure.update_layout(height=height, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
+    ranges = {label: {"xaxis": [0, 1.005 * (end_s or longest_s) / scale]} for label, end_s in ends_s.items()}
+    figure.update_layout(meta=ranges, height=height, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
     return figure
 
 
@@ -100,9 +104,10 @@ def shares(results: Sequence[Result]) -> Any:  # plotly has no types
     figure = go.Figure()
     palette = _palette(results)
     frames = [_thinned(result.shares) for result in results]
-    most_s = max((float(f[["owed_s", "received_s"]].to_numpy().max()) for f in frames if len(f)), default=0.0)
-    unit, scale = time_unit(most_s)
-    edge = 1.03 * most_s / scale
+    most_s = [float(f[["owed_s", "received_s"]].to_numpy().max()) if len(f) else 0.0 for f in frames]
+    unit, scale = time_unit(max(most_s))
+    edge = 1.03 * max(most_s) / scale
+    ranges = {}
     figure.add_scatter(
         x=[0, edge],
         y=[0, edge],
@@ -111,7 +116,9 @@ def shares(results: Sequence[Result]) -> Any:  # plotly has no types
         name="as owed",
         hoverinfo="skip",
     )
-    for result, frame in zip(results, frames, strict=True):
+    for result, frame, longest_s in zip(results, frames, most_s, strict=True):
+        own = [-0.02 * edge, edge] if longest_s == 0 else [-0.02 * longest_s / scale, 1.03 * longest_s / scale]
+        ranges[result.label] = {"xaxis": own, "yaxis": own}
         for gpu_type, colour in palette.items():
             here = frame[frame["gpu_type"] == gpu_type]
             figure.add_scatter(
@@ -126,7 +133,7 @@ def shares(results: Sequence[Result]) -> Any:  # plotly has no types
             )
     figure.update_xaxes(title_text=f"owed by the policy [{unit}]", range=[-0.02 * edge, edge])
     figure.update_yaxes(title_text=f"received [{unit}]", range=[-0.02 * edge, edge])
-    figure.update_layout(height=480, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
+    figure.update_layout(meta=ranges, height=480, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
     return figure
 
 
@@ -138,7 +145,11 @@ def delivered(result: Result) -> float:
 
 
 def merged(leases: pd.DataFrame, segments_max: int = _SEGMENTS_MAX) -> pd.DataFrame:
-    """Stays of a job on one type that follow each other as one; while too many, the shortest gaps are bridged."""
+    """Stays of a job on one type that follow each other as one; while too many, the shortest gaps are bridged.
+
+    Where that is not enough (a job that changes types all the time has no gaps to bridge), stays that start within one
+    stretch of time become one, on the type that was held longest.
+    """
     ordered = leases.sort_values(["job", "start_s"], kind="stable").reset_index(drop=True)
     if ordered.empty:
         return ordered
@@ -149,7 +160,22 @@ def merged(leases: pd.DataFrame, segments_max: int = _SEGMENTS_MAX) -> pd.DataFr
     bridged = finite[min(surplus, len(finite)) - 1] if surplus > 0 and len(finite) else 0.0
     segment = np.cumsum(gap > max(float(bridged), 1e-6))
     groups = ordered.groupby(segment, sort=False)
-    return groups.agg({"job": "first", "gpu_type": "first", "start_s": "first", "end_s": "max"}).reset_index(drop=True)
+    joined = groups.agg({"job": "first", "gpu_type": "first", "start_s": "first", "end_s": "max"})
+    return (joined if len(joined) <= segments_max else _coarsened(joined, segments_max)).reset_index(drop=True)
+
+
+def _coarsened(stays: pd.DataFrame, segments_max: int) -> pd.DataFrame:
+    """At most `segments_max` stays, but for one or two a job: a job's stays that start in one stretch become one."""
+    by_job = stays.groupby("job", sort=False)
+    first_s = by_job["start_s"].transform("min")
+    span_s = float((by_job["end_s"].max() - by_job["start_s"].min()).sum())
+    stretch_s = span_s / max(segments_max - by_job.ngroups, segments_max // 2, 1)
+    stretch = ((stays["start_s"] - first_s) // stretch_s).to_numpy()
+    held = (stays["end_s"] - stays["start_s"]).groupby([stays["job"], stretch, stays["gpu_type"]], sort=False).sum()
+    longest = held.groupby(level=[0, 1], sort=False).idxmax().str[2].to_numpy()
+    ends = stays.groupby(["job", stretch], sort=False)[["start_s", "end_s"]].agg({"start_s": "min", "end_s": "max"})
+    coarse = ends.reset_index("job").assign(gpu_type=longest).reset_index(drop=True)
+    return coarse[["job", "gpu_type", "start_s", "end_s"]]
 
 
 _LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0}

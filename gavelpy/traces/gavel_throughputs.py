@@ -39,7 +39,7 @@ def parse_gavel_throughputs(text: str, file: str = "", *, keep_unconsolidated: b
     types = _mapping(document, (), document.value, "an object of GPU types")
     kept = tuple(t for t in types if keep_unconsolidated or not t.endswith(UNCONSOLIDATED))
     if not kept:
-        raise document.error((), "an object with a GPU type", list(types))
+        raise document.error((), "an object with a GPU type", types)
     found = _Rates()
     for gpu_type in kept:
         _read_type(document, gpu_type, types[gpu_type], found)

@@ -140,7 +140,7 @@ def _typed(document: JsonText) -> ProblemFile:
             known = ", ".join(ENTRIES[path[0] if path else ""].__struct_fields__)
             raise document.error(path, f"an object with no fields but {known}", unknown[1]) from error
         value = document.at(path)
-        found = list(value) if isinstance(value, dict) else value
+        found = list(value) if value and isinstance(value, dict) else value
         raise document.error(path, f"as in the problem format ({message})", found) from error
 
 

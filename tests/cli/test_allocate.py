@@ -100,6 +100,15 @@ def test_names_that_look_like_markup_are_shown_as_they_are(gavel: Gavel) -> None
     assert "[/bold]:smile:" in answer.out
 
 
+def test_control_characters_of_an_id_do_not_reach_the_terminal(gavel: Gavel) -> None:
+    jobs = [{"id": "\x1b[31mred", "rates_steps_per_s": {"v100": 1.0}}]
+
+    answer = gavel("allocate", gavel.problem(jobs=jobs), "--policy", "fifo")
+
+    assert "\x1b" not in answer.out
+    assert r"\x1b[31mred" in answer.out
+
+
 def test_two_policies_are_one_too_many(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(), "--policy", "fifo,las")
 

@@ -76,6 +76,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "price in words": ("--prices v100:cheap", ("--prices", "v100:cheap")),
     "negative price": ("--prices v100:-1", ("price", "v100", "-1")),
     "price of a type that is not there": ("--prices h100:1", ("--prices", "h100", "v100")),
+    "price twice": ("--prices v100:1,v100:2", ("--prices", "v100", "twice")),
     "unknown output": ("-o xml", ("-o", "xml", "json")),
     "unknown option": ("--polices fifo", ("--polices",)),
     "a second trace": ("other.csv", ("other.csv",)),
@@ -98,7 +99,10 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "negative jobs": ("simulate --generate -4", ("--generate", "'-4'")),
     "too many jobs": ("simulate --generate 1000000000000", ("--generate", "1000000000000")),
     "no rate": ("simulate --generate 3 --rate-per-h 0", ("--rate-per-h", "'0'")),
-    "two rates": ("simulate --generate 3 --rate-per-h 5 --mean-interarrival-s 9", ("rate", "interarrival")),
+    "two rates": (
+        "simulate --generate 3 --rate-per-h 5 --mean-interarrival-s 9",
+        ("--rate-per-h", "5", "--mean-interarrival-s", "9"),
+    ),
     "a mix that does not sum to one": ("simulate --generate 3 --gpu-mix 1:0.5", ("gpu_mix", "sum to 1")),
     "a mix in words": ("simulate --generate 3 --gpu-mix one", ("--gpu-mix", "one")),
     "gangs nobody knows": ("simulate --generate 3 --gpu-mix 3:1", ("gpu_mix", "3")),
@@ -125,6 +129,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
 # Changes to a good problem file, and what the one line must name.
 PROBLEMS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "no jobs key": ({"jobs": None}, ("problem.json", "jobs")),
+    "jobs as an empty object": ({"jobs": {}}, ("problem.json", "jobs", "array", "got {}")),
     "an unknown key": ({"colour": "red"}, ("problem.json", "colour")),
     "a billion GPUs": ({"cluster": {"v100": 10**9}}, ("problem.json", "cluster", "1,000,000,000")),
     "a cluster of zero": ({"cluster": {"v100": 0, "k80": 0}}, ("problem.json", "cluster")),

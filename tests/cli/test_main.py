@@ -1,4 +1,5 @@
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,7 +96,9 @@ def test_the_installed_command_runs() -> None:
 def test_interrupt_ends_with_130_and_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "trace.csv"
     os.mkfifo(pipe)
-    process = subprocess.Popen([*RUN, "trace", "describe", str(pipe)], stderr=subprocess.PIPE, text=True)
+    listening = RUN[2].replace("import sys;", "import signal, sys; signal.signal(2, signal.default_int_handler);")
+    command = [*RUN[:2], listening, "trace", "describe", str(pipe)]  # a shell's background jobs start deaf to SIGINT
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     with pipe.open("wb"):  # opens when the command has begun to read, and keeps it reading
         process.send_signal(signal.SIGINT)
@@ -115,6 +118,32 @@ def test_a_reader_that_leaves_early_is_no_disaster() -> None:
 
     assert process.returncode == 141
     assert message == ""
+
+
+@pytest.mark.parametrize("command", ["policies", "trace generate --jobs 3", "policies -o json", "--version"])
+def test_a_full_disk_is_told_in_one_line(command: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        finished = subprocess.run([*RUN, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert finished.returncode == 1
+    assert finished.stderr == "error: output cannot be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("command", ["policies", "policies -o json"])
+def test_a_closed_stdout_is_no_disaster(command: str) -> None:
+    call = shlex.join([*RUN, *command.split()])
+
+    finished = subprocess.run(f"{call} >&-", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_a_closed_stderr_keeps_the_exit_code() -> None:
+    call = shlex.join([*RUN, "simulate", "nowhere.csv"])
+
+    finished = subprocess.run(f"{call} 2>&-", shell=True, check=False)
+
+    assert finished.returncode == 2
 
 
 def test_characters_that_the_terminal_lacks_are_no_disaster() -> None:

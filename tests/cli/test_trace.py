@@ -8,6 +8,15 @@ from tests.cli.commands import TRACE, Gavel
 SEVEN = "A3C\tpython a.py\t--max-steps\t0\t1000\t{arrival}\t1\n"
 
 
+def test_control_characters_of_a_job_type_do_not_reach_the_terminal(gavel: Gavel) -> None:
+    trace = gavel.trace("id,arrival_s,steps_total,job_type\na,0,5,\x1b[31mred\n")
+
+    answer = gavel("trace", "describe", trace)
+
+    assert "\x1b" not in answer.out
+    assert r"\x1b[31mred" in answer.out
+
+
 def test_generated_trace_goes_to_stdout(gavel: Gavel) -> None:
     answer = gavel("trace", "generate", "--jobs", "4", "--seed", "3")
 

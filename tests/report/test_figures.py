@@ -109,6 +109,34 @@ def test_timeline_draws_a_bounded_number_of_jobs() -> None:
     assert len(waiting.x) == 3 * 220
 
 
+def test_axes_end_with_the_run_that_is_shown() -> None:
+    short, long = make_result("fifo"), make_result("fifo@blind", slowness=50.0)
+
+    timeline, shares = whereabouts.timeline([short, long]), whereabouts.shares([short, long])
+
+    assert timeline.layout.meta["fifo"]["xaxis"][1] < 0.2 * timeline.layout.meta["fifo@blind"]["xaxis"][1]
+    assert timeline.layout.meta["fifo"]["xaxis"][1] >= short.leases["end_s"].max() / 3600
+    assert shares.layout.meta["fifo"]["xaxis"] == shares.layout.meta["fifo"]["yaxis"]
+    assert shares.layout.meta["fifo"]["xaxis"][1] < 0.2 * shares.layout.meta["fifo@blind"]["xaxis"][1]
+
+
+def test_jobs_that_change_types_all_the_time_are_drawn_in_a_bounded_number_of_stays() -> None:
+    leases = _leases(*(("a", ("v100", "k80")[i % 2], 10 * i, 10 * i + 9) for i in range(1000)))
+
+    stays = whereabouts.merged(leases, segments_max=20)
+
+    assert len(stays) <= 20
+    assert stays["end_s"].max() == 9999
+
+
+def test_a_stay_too_short_to_draw_takes_the_type_that_was_held_longest_around_it() -> None:
+    leases = _leases(("a", "v100", 0, 60), ("a", "k80", 60, 100), ("a", "k80", 100, 110), ("a", "v100", 110, 200))
+
+    stays = whereabouts.merged(leases, segments_max=2)
+
+    assert set(stays["gpu_type"]) == {"v100"}
+
+
 def test_delivered_counts_time_where_it_was_owed() -> None:
     result = make_result("fifo", jobs=1)
     object.__setattr__(

@@ -99,7 +99,7 @@ TABLES = {
         "'A'",
     ),
     "JSON cut short": ('{"v100": {', 1, "text", "end of the file"),
-    "JSON: no type": ("{}", 1, "file", "[]"),
+    "JSON: no type": ("{}", 1, "file", "{}"),
     "JSON: list for a type": ('{\n"v100": []}', 2, "v100", "[]"),
     "JSON: key": ('{"v100": {"ResNet, 1": {"null": 1}}}', 1, "v100['ResNet, 1']", "'ResNet, 1'"),
     "JSON: code as a key": ('{"v100": {"__import__(\'os\')": {"null": 1}}}', 1, "v100", "__import__"),
