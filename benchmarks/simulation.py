@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.simulator.compare import simulate
@@ -32,7 +31,7 @@ def run() -> None:
     trace, is_reference = the_trace()
     print(f"{trace.name or 'generated trace'}: {CLUSTER}, window {WINDOW[0]}:{WINDOW[1]}, max_min_fairness aware")
     settings = {
-        "default, no costs": SimulationSettings(MechanismSettings(), FREE),
+        "default, no costs": SimulationSettings(costs=FREE),
         "default": SimulationSettings(),
         "gavel-osdi20": preset("gavel-osdi20"),
     }

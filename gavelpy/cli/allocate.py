@@ -29,7 +29,7 @@ def allocate(
       gavel allocate problem.json --policy max_min_fairness
       gavel allocate problem.json --policy min_makespan --blind -o json
     """
-    from gavelpy.policies.registry import policy_named
+    from gavelpy.policies.registry import policy_from
     from gavelpy.traces.problem_json import read_problem
 
     chosen = p.runs(policy, blind=blind)
@@ -39,7 +39,7 @@ def allocate(
     asked = read_problem(problem)
     deliverable = asked.with_whole_gangs() if whole_gangs else asked
     seen = deliverable.blind_to_type() if run.blind else deliverable
-    answer = policy_named(run.policy).allocate(seen).evaluated_on(asked)
+    answer = policy_from(run.policy).allocate(seen).evaluated_on(asked)
     stuck = reasons(asked)
     _warn(answer)
     if output is Output.JSON:

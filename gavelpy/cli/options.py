@@ -169,7 +169,8 @@ PoliciesOption = Annotated[
         metavar="NAME[,NAME...]",
         autocompletion=complete_policy,
         rich_help_panel=_POLICIES,
-        help="See `gavel policies`. A name may end in @blind, to run it both ways in one command.",
+        help="See `gavel policies`. A name may take parameters (shortest_job_first:by=total) and end in @blind, "
+        "to run it both ways in one command.",
     ),
 ]
 BlindOption = Annotated[

@@ -50,6 +50,7 @@ from gavelpy.mechanism.view import CoreView, read_only
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
+ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
 
 class SchedulerCore:
@@ -65,6 +66,7 @@ class SchedulerCore:
         self.settled_s = 0.0  # up to when owed and received time is booked
         self.incarnation = 0
         self.round = 0
+        self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
         self.awaiting = False  # a plan waits for the policy's answer
@@ -212,10 +214,31 @@ class SchedulerCore:
             self.round_end_s = NEVER_S  # nobody can run: rest until something happens
             return []
         self.round += 1
+        self.round_began_s = self.now_s
         self.round_end_s = self.now_s + self._round_length_s(chosen)
+        if self._is_settled(chosen):
+            self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
         fresh = ~jobs.marks(staying)[chosen[0]]
         grants = chosen[0][fresh], chosen[1][fresh]
         return [self._granted(grants, staying, leaving)]
+
+    def _is_settled(self, chosen: Selection) -> bool:
+        """Whether rounds would go on as this one until something happens.
+
+        Whoever runs is owed all of its time where it runs, and whoever waits is owed none.
+        """
+        settings, jobs = self.settings, self.jobs
+        if settings.settled_rounds_max == 1 or settings.whole_steps or self.question.stale:
+            return False
+        rows, gpu_type = chosen
+        active = jobs.active
+        waiting = active[~jobs.marks(rows)[active]]
+        return bool((jobs.target[rows, gpu_type] >= ALL_TIME).all() and not jobs.target[waiting].any())
+
+    def _unsettle(self) -> None:
+        """Something happened: a round that was let go on ends where rounds meet."""
+        rounds = max(1, math.ceil((self.now_s - self.round_began_s) / self.settings.round_s))
+        self.round_end_s = min(self.round_end_s, self.round_began_s + rounds * self.settings.round_s)
 
     def _round_length_s(self, chosen: Selection) -> float:
         """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete.
@@ -335,10 +358,12 @@ class SchedulerCore:
         """GPUs may be idle, or nobody may be running: look at once, unless the settings leave it to the next round."""
         if not self.is_in_round or self.settings.fill_within_round:
             self.attention_s = self.now_s
+        if self.is_in_round:
+            self._unsettle()
 
     def _end_idle_round(self) -> None:
         """A round in which nothing runs any more is over."""
-        if self.is_in_round and not len(self.jobs.leased):
+        if self.is_in_round and not self.leases.in_force:
             self.round_end_s = self.attention_s = self.now_s
 
     def _settle(self) -> None:

@@ -24,6 +24,7 @@ class GpuPool:
         self.node_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
         self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) may be leased: its node is up
         self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) whose lease is promised or running here
+        self._counts: Ints | None = None
 
     def join(self, node_id: NodeId, gpu_type: str, gpu_count: int) -> bool:
         """A server joins, or is up again; returns whether its GPU type is new."""
@@ -40,6 +41,7 @@ class GpuPool:
         self.node_state.append(NodeState.UP)
         first = len(self.job)
         self._resize(first + gpu_count)
+        self._counts = None
         self.type_of[first:] = self.gpu_types.index(gpu_type)
         self.node_of[first:] = row
         self.usable[first:] = True
@@ -60,6 +62,7 @@ class GpuPool:
         row = self.node_row[node_id]
         self.node_state[row] = state
         self.usable[self.node_of == row] = state is NodeState.UP
+        self._counts = None
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease promised or running on a server, ascending."""
@@ -69,7 +72,10 @@ class GpuPool:
     @property
     def counts(self) -> Ints:
         """Usable GPUs of each type, (T,)."""
-        return np.bincount(self.type_of[self.usable], minlength=len(self.gpu_types))
+        if self._counts is None:
+            self._counts = np.bincount(self.type_of[self.usable], minlength=len(self.gpu_types))
+            self._counts.setflags(write=False)
+        return self._counts
 
     @property
     def free_counts(self) -> Ints:

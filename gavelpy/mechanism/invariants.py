@@ -23,6 +23,7 @@ def _check_leases(core: SchedulerCore) -> None:
     is_leased = np.isin(state, LEASED)
     assert (is_leased == (lease >= 0)).all(), "a job holds a lease exactly when it is GRANTED or RUNNING"
     serials = lease[lease >= 0]
+    assert core.leases.in_force == len(serials), "the number of leases in force is out of step"
     assert len(np.unique(serials)) == len(serials), "two jobs hold one lease"
     assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never given out"
     stopping = jobs.stopping[:n]

@@ -26,6 +26,7 @@ class LeaseBook:
         self.jobs = jobs
         self.pool = pool
         self.next_lease = 0
+        self.in_force = 0  # leases promised or running
 
     def staying(self, chosen: Selection) -> Ints:
         """Of the chosen jobs, those whose lease goes on, (K,) ascending."""
@@ -46,6 +47,7 @@ class LeaseBook:
         offsets, gpus = place(pool, free, gpu_type, jobs.gpus[rows])
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease += len(rows)
+        self.in_force += len(rows)
         jobs.change(rows, JobFact.GRANTED)
         jobs.lease[rows] = granted
         jobs.lease_type[rows] = gpu_type
@@ -71,6 +73,7 @@ class LeaseBook:
     def vacate(self, rows: Ints) -> None:
         """These jobs hold no lease any more; their states are the caller's."""
         jobs = self.jobs
+        self.in_force -= len(rows)
         self.pool.job[jobs.gpu_first[rows]] = NOBODY
         for row in rows[jobs.gpus[rows] > 1].tolist():
             self.pool.job[jobs.gang_gpus.pop(row)] = NOBODY

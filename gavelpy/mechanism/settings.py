@@ -36,6 +36,7 @@ class MechanismSettings:
     whole_steps: bool = (
         False  # rounds end with the last whole step that fits; broken steps are lost, as in the original
     )
+    settled_rounds_max: int = 1  # a round in which nothing would change may last this many; any change ends it early
     solve_patience_s: float = 10.0  # how long a plan waits for an answer that is on its way
     priority: PriorityRule = PriorityRule.LAG
     queue: QueueRule = QueueRule.GLOBAL
@@ -47,6 +48,7 @@ class MechanismSettings:
         _in_range("solve_interval_s", self.solve_interval_s, 0.0, math.inf)
         _in_range("solve_patience_s", self.solve_patience_s, 0.0, 86_400.0)
         _in_range("lag_half_life_s", self.lag_half_life_s, 1.0, math.inf)
+        _in_range("settled_rounds_max", self.settled_rounds_max, 1, 1_000_000)
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)

@@ -21,7 +21,7 @@ from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
 VERSION = 1
-_CORE = ("now_s", "settled_s", "incarnation", "round", "round_end_s", "attention_s", "awaiting")
+_CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting")
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
 _GPU_COLUMNS = ("type_of", "node_of", "job")
 
@@ -64,6 +64,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core = SchedulerCore(_settings(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))
+    core.leases.in_force = len(core.jobs.leased)
     for name in _CORE:
         setattr(core, name, state["core"][name])
     core.type_order = np.array(state["type_order"], dtype=np.int64)

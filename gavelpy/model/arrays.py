@@ -15,6 +15,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+FIGURE_MAX = 1e18  # of rates, weights and steps: products of them stay far from overflow
+
 
 def floats(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
     """`values` as a read-only float64 array of exactly `shape`; raises InvalidInput naming the field otherwise."""

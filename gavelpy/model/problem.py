@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Bools, Floats, Ints, floats, index_of, ints, require, spread
+from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints, floats, index_of, ints, require, spread
 from gavelpy.model.ids import JobId
 
 THOUSANDTHS = 1000
@@ -109,9 +109,10 @@ class AllocationProblem:
             require(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
         for name in ("gpus_asked", "weight", "steps_remaining", "steps_total"):
             values = getattr(self, name)
-            require(name, values, np.isfinite(values) & (values > 0), "finite and > 0")
+            require(name, values, (values > 0) & (values <= FIGURE_MAX), f"> 0 and at most {FIGURE_MAX:g}")
+        rates = self.member_rate_steps_per_s
+        require("member_rate_steps_per_s", rates, (rates >= 0) & (rates <= FIGURE_MAX), f"in [0, {FIGURE_MAX:g}]")
         for name in (
-            "member_rate_steps_per_s",
             "price_usd_per_gpu_h",
             "age_s",
             "isolated_s",

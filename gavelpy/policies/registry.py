@@ -27,6 +27,25 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
         ) from error
 
 
+def policy_from(text: str) -> Policy:
+    """The policy that `name` or `name:parameter=value:...` says; a value is a number where it reads like one.
+
+    >>> policy_from("shortest_job_first:by=total")
+    ShortestJobFirst(by='total')
+    """
+    name, *settings = text.split(":")
+    parameters: dict[str, float | str] = {}
+    for setting in settings:
+        parameter, equals, value = setting.partition("=")
+        if not (parameter and equals and value) or parameter in parameters:
+            raise InvalidInput(f"policy must look like name:parameter=value, each parameter once, got {text!r}")
+        try:
+            parameters[parameter] = float(value)
+        except ValueError:
+            parameters[parameter] = value
+    return policy_named(name, **parameters)
+
+
 def registered() -> Mapping[str, type[Policy]]:
     """Class of every registered policy by its own name, in order of name; aliases are left out."""
     classes = [entry.load() for entry in _entry_points().values()]

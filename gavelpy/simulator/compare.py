@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from gavelpy.journal.file import JournalWriter
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.registry import policy_from
 from gavelpy.simulator.metrics import with_fairness
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
@@ -24,7 +25,7 @@ BLIND_SUFFIX = "@blind"
 
 @dataclass(frozen=True)
 class Run:
-    """A policy, and whether it is kept from telling GPU types apart."""
+    """A policy (a name, or name:parameter=value), and whether it is kept from telling GPU types apart."""
 
     policy: str
     blind: bool = False
@@ -33,7 +34,7 @@ class Run:
     def parse(cls, text: str) -> Run:
         """`name` or `name@blind`; raises InvalidInput when there is no such policy."""
         name = text.removesuffix(BLIND_SUFFIX)
-        policy_named(name)
+        policy_from(name)
         return cls(name, blind=name != text)
 
     @property
@@ -102,8 +103,8 @@ def simulate(
 
 def engine_for(run: Run, settings: SimulationSettings, throughputs: ThroughputTable | None = None) -> Engine:
     """The engine that plays this run's policy."""
-    view = settings.blind_view_of(run.policy) if run.blind else None
-    return Engine(policy_named(run.policy), view, throughputs)
+    view = settings.blind_view_of(run.policy.partition(":")[0]) if run.blind else None
+    return Engine(policy_from(run.policy), view, throughputs)
 
 
 def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> SimulationResult:
@@ -113,7 +114,8 @@ def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> Simu
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"journal directory cannot be made: {error.strerror}", file=str(directory)) from None
-    with JournalWriter(directory / f"{run.label}.journal") as journal:
+    name = re.sub(r"[^\w.@=-]", "-", run.label)  # parameters may hold what no file name should
+    with JournalWriter(directory / f"{name}.journal") as journal:
         simulation.observers.append(journal.append)
         return simulation.run()
 

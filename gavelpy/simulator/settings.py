@@ -11,6 +11,8 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.problem import BlindView
 
+SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without a change are not played one by one
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -31,7 +33,7 @@ class Costs:
 class SimulationSettings:
     """Everything a simulation may vary besides trace, cluster, policy and seed."""
 
-    mechanism: MechanismSettings = field(default_factory=MechanismSettings)
+    mechanism: MechanismSettings = field(default_factory=lambda: MechanismSettings(settled_rounds_max=SETTLED_ROUNDS))
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy, where not the mean rate
     shuffled: frozenset[str] = frozenset()  # labels of runs whose type order is drawn anew each round

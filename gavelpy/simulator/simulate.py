@@ -41,6 +41,7 @@ from gavelpy.mechanism.events import (
     PriceChanged,
     WakeupDue,
 )
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.model.arrays import Bools
 from gavelpy.model.cluster import Cluster
@@ -49,6 +50,9 @@ from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
+
+HORIZON_S = 100 * 365.25 * 86400.0
+ENDLESS = "still running after 100 years, where simulations end"
 
 Recorded = tuple[float, Event]
 Observer = Callable[[Event, float], None]
@@ -127,8 +131,8 @@ class Simulation:
         while left:
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
             now_s = max(min(arrival_s, agents.next_s, core.wakeup_s), core.now_s)
-            if now_s == np.inf:
-                break  # nobody who is left can run
+            if now_s > HORIZON_S:
+                break  # nobody who is left can run, or they run for ever
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:
                 self._tell(JobSubmitted(self.trace.jobs[next_job]), now_s)
                 next_job += 1
@@ -200,7 +204,10 @@ class Simulation:
 
     def _result(self, effort: metrics.Effort) -> SimulationResult:
         history = self.history
+        running = np.flatnonzero(self.core.view().job_state == JobState.RUNNING).tolist()
         why = {row: reason.text for row, reason in reasons(self.core).items()}
+        if self.core.wakeup_s > HORIZON_S:
+            why |= dict.fromkeys(running, ENDLESS)
         jobs = metrics.jobs_frame(history, self.measured, why)
         return SimulationResult(
             label=self.label,

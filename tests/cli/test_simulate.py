@@ -185,3 +185,10 @@ def test_journal_is_written_for_each_run(gavel: Gavel) -> None:
 
     assert answer.code == 0
     assert {path.name for path in Path("journals").iterdir()} == {"fifo.journal", "las@blind.journal"}
+
+
+def test_a_policy_may_take_parameters(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.file("t.csv", TRACE), "--cluster", "v100:1", "-o", "json",
+                   "--policy", "shortest_job_first:by=total,shortest_job_first")  # fmt: skip
+
+    assert set(answer.json["results"]) == {"shortest_job_first:by=total", "shortest_job_first"}

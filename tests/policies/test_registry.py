@@ -6,7 +6,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.policies.registry import aliases, policy_named, registered
+from gavelpy.policies.registry import aliases, policy_from, policy_named, registered
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 
@@ -49,3 +49,24 @@ def test_policy_says_in_a_sentence_what_it_does(policy_name: str) -> None:
     assert policy.summary[0].isupper()
     assert policy.summary.endswith(".")
     assert policy.fills_leftover == (policy_name != "fifo")
+
+
+def test_parameters_follow_the_name() -> None:
+    assert policy_from("shortest_job_first:by=total") == ShortestJobFirst(by="total")
+    assert policy_from("fifo") == policy_named("fifo")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("fifo:", "name:parameter=value"),
+        ("fifo:speed", "name:parameter=value"),
+        ("fifo:speed=9", "speed"),
+        ("shortest_job_first:by=luck", "luck"),
+        ("shortest_job_first:by=total:by=total", "each parameter once"),
+        ("lottery:by=total", "lottery"),
+    ],
+)
+def test_parameters_that_are_none_are_refused(text: str, named: str) -> None:
+    with pytest.raises(InvalidInput, match=named):
+        policy_from(text)

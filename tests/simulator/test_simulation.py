@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.invariants import check
 from gavelpy.model.job import Trace
-from gavelpy.simulator.settings import Costs, preset
+from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from tests.simulator.builders import (
+    NO_COSTS,
     GpuAudit,
     make_job,
     make_settings,
@@ -184,6 +185,38 @@ def test_every_promise_holds_after_every_event(policy: str, name: str, seed: int
 
     assert result.metrics.jobs_unfinished == 0, f"seed {seed}"
     assert result.metrics.utilization <= 1.0
+
+
+@pytest.mark.parametrize("policy", ["fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_that_change_nothing_may_be_passed_over(policy: str, seed: int) -> None:
+    """Oracle: the same run, every round planned."""
+    trace = random_trace(seed, jobs=12)
+    costs = Costs()
+
+    every, few = (
+        run(trace, "v100:4,p100:4,k80:8", policy, settings=make_settings(costs, settled_rounds_max=rounds))
+        for rounds in (1, 1_000_000)
+    )
+
+    assert few.jobs["finish_s"].to_numpy() == pytest.approx(every.jobs["finish_s"].to_numpy(), rel=1e-9), f"seed {seed}"
+    assert few.metrics.rounds <= every.metrics.rounds
+
+
+def test_job_of_thirty_years_takes_no_time_to_simulate() -> None:
+    found = run(make_trace(make_job("a", steps=1e9)), settings=SimulationSettings(costs=NO_COSTS))
+
+    assert found.jobs.loc["a", "finish_s"] == pytest.approx(1e9)
+    assert found.metrics.rounds < 100
+
+
+def test_job_that_never_ends_is_left_running_at_the_horizon() -> None:
+    trace = make_trace(make_job("a", steps=1e15, rates={"v100": 1e-6}), make_job("b", steps=100.0))
+
+    found = run(trace, "v100:2", settings=SimulationSettings(costs=NO_COSTS))
+
+    assert "100 years" in found.jobs.loc["a", "reason"]
+    assert found.jobs.loc["b", "finish_s"] == pytest.approx(100.0)
 
 
 @given(seed=st.integers(0, 10**6), servers=st.integers(1, 4))

@@ -126,7 +126,7 @@ def test_job_without_a_command_survives_writing_and_reading() -> None:
     [
         ({"entity": "vision"}, "entity"),
         ({"steps_total": 0.5}, "steps_total"),
-        ({"steps_total": 1e300}, "steps_total"),
+        ({"steps_total": 1e17}, "steps_total"),
         ({"job_type": "a\tb"}, "job_type"),
         ({"command": "a\nb"}, "command"),
         ({"working_directory": "a\rb"}, "working_directory"),
