@@ -6,7 +6,12 @@ import argparse
 
 from benchmarks import allocation, imports, simulation
 
-BENCHMARKS = {"imports": imports.run, "allocation": allocation.run, "simulation": simulation.run}
+BENCHMARKS = {
+    "imports": imports.run,
+    "allocation": allocation.run,
+    "simulation": simulation.run,
+    "scale": simulation.run_scale,
+}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ class JobTable:
     stopping: Ints  # (N,) serial of the lease that is being stopped
     gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
     solved: Ints  # (N,) epoch of the first allocation that counted the job
-    entity: Ints  # (N,) row in entities
+    entity: Ints  # (N,) row in entities, -1 = none
 
     weight: Floats  # (N,)
     steps_total: Floats
@@ -76,9 +76,9 @@ class JobTable:
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
         self.failures[row] = 0
-        if spec.entity not in self.entities:
+        if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
-        self.entity[row] = self.entities.index(spec.entity)
+        self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1
         self.weight[row] = spec.weight
         self.steps_total[row] = spec.steps_total
         self.submitted_s[row] = now_s

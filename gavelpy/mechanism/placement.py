@@ -7,6 +7,7 @@ whole servers are scarce; one-GPU jobs then fill the servers that are broken int
 from __future__ import annotations
 
 import heapq
+from functools import cached_property
 
 import numpy as np
 
@@ -49,9 +50,13 @@ class _Servers:
         self._starts = np.asarray(starts, dtype=np.int64)
         self._counts = np.diff(self._starts)
         self._free: list[int] = self._counts.tolist()
-        self._heaps: list[list[int]] = [[] for _ in range(max(self._free, default=0) + 1)]
+
+    @cached_property
+    def _heaps(self) -> list[list[int]]:
+        heaps: list[list[int]] = [[] for _ in range(max(self._free, default=0) + 1)]
         for server, count in enumerate(self._free):
-            self._heaps[count].append(server)
+            heaps[count].append(server)
+        return heaps
 
     def take(self, size: int) -> Ints:
         """Positions of `size` free GPUs on the fewest servers; the last of them is the tightest that suffices."""

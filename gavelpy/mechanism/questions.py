@@ -16,7 +16,7 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.problem import AllocationProblem, Entity
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
 FAILURES_MAX = 16  # in a row, and the question rests until the world changes; the last pause is 2 ** 15 rounds long
@@ -88,12 +88,16 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> Alloc
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, rows, counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
-    return AllocationProblem.of(
-        [jobs.specs[row].id for row in rows.tolist()],
-        pool.gpu_types,
-        counts,
-        rate,
-        gpus=gpus,
+    order = np.arange(len(rows))
+    return AllocationProblem(
+        job_ids=tuple(jobs.specs[row].id for row in rows.tolist()),
+        gpu_types=pool.gpu_types,
+        capacity=counts[:, None] * THOUSANDTHS,
+        demand=gpus[:, None] * THOUSANDTHS,
+        member_configuration=order,
+        member_job=order,
+        member_rate_steps_per_s=rate,
+        gpus_asked=gpus.astype(np.float64),
         weight=jobs.weight[rows],
         steps_remaining=np.maximum(steps_left, jobs.steps_total[rows] * 1e-12),
         steps_total=jobs.steps_total[rows],
@@ -103,8 +107,8 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> Alloc
         attained_gpu_s=jobs.attained_gpu_s[rows],
         price_usd_per_gpu_h=pool.prices,
         entity=jobs.entity[rows],
-        entities=[Entity(name) for name in jobs.entities],
         gpu_type_held=jobs.lease_type[rows],
+        entities=tuple(Entity(name) for name in jobs.entities),
     )
 
 

@@ -20,6 +20,7 @@ from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints, floats, index_
 from gavelpy.model.ids import JobId
 
 THOUSANDTHS = 1000
+SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
 
 
 class EntityPolicy(StrEnum):
@@ -103,42 +104,32 @@ class AllocationProblem:
         self._check_values()
 
     def _check_values(self) -> None:
-        index_of(self.job_ids, "job_ids")
-        index_of(self.gpu_types, "gpu_types")
-        for name in ("capacity", "demand"):
-            require(name, getattr(self, name), getattr(self, name) >= 0, ">= 0")
-        for name in ("gpus_asked", "weight", "steps_remaining", "steps_total"):
-            values = getattr(self, name)
-            require(name, values, (values > 0) & (values <= FIGURE_MAX), f"> 0 and at most {FIGURE_MAX:g}")
-        rates = self.member_rate_steps_per_s
-        require("member_rate_steps_per_s", rates, (rates >= 0) & (rates <= FIGURE_MAX), f"in [0, {FIGURE_MAX:g}]")
-        for name in (
-            "price_usd_per_gpu_h",
-            "age_s",
-            "isolated_s",
-            "attained_gpu_s",
-        ):
-            values = getattr(self, name)
-            require(name, values, np.isfinite(values) & (values >= 0), "finite and >= 0")
-        require("deadline_s", self.deadline_s, ~np.isnan(self.deadline_s), "a number, or infinite for none")
-        configurations, members = self.member_configuration, self.member_job
-        require(
-            "member_job",
-            members,
-            (members >= 0) & (members < len(self.job_ids)),
-            f"in [0, {len(self.job_ids)})",
-        )
-        require(
-            "entity",
-            self.entity,
-            (self.entity >= -1) & (self.entity < len(self.entities)),
-            f"in [-1, {len(self.entities)})",
-        )
-        held = self.gpu_type_held
-        require("gpu_type_held", held, (held >= -1) & (held < len(self.gpu_types)), f"in [-1, {len(self.gpu_types)})")
-        covered = np.array_equal(np.unique(configurations), np.arange(len(self.demand)))
-        if not covered or (np.diff(configurations) < 0).any():
+        for name in ("job_ids", "gpu_types"):
+            labels = getattr(self, name)
+            if len(set(labels)) < len(labels):
+                index_of(labels, name)  # says which stands twice
+        J, T = len(self.job_ids), len(self.gpu_types)
+        self._require_all(("capacity", "demand"), 0, np.inf, ">= 0")
+        figures = ("gpus_asked", "weight", "steps_remaining", "steps_total")
+        self._require_all(figures, SMALLEST, FIGURE_MAX, f"> 0 and at most {FIGURE_MAX:g}")
+        self._require_all(("member_rate_steps_per_s",), 0, FIGURE_MAX, f"in [0, {FIGURE_MAX:g}]")
+        times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s")
+        self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
+        self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")
+        self._require_all(("member_job",), 0, J - 1, f"in [0, {J})")
+        self._require_all(("entity",), -1, len(self.entities) - 1, f"in [-1, {len(self.entities)})")
+        self._require_all(("gpu_type_held",), -1, T - 1, f"in [-1, {T})")
+        rows = np.concatenate([[-1], self.member_configuration, [len(self.demand)]])
+        steps = np.diff(rows)  # 0 within a configuration, 1 to the next
+        if steps.min() < 0 or steps.max() > 1 or steps[-1] != 1:
             raise InvalidInput("member_configuration must be sorted and name each configuration, got gaps or disorder")
+
+    def _require_all(self, names: tuple[str, ...], low: float, high: float, allowed: str) -> None:
+        """Every value of these fields lies in [low, high]: NaN does not."""
+        for name in names:
+            values = getattr(self, name)
+            if values.size and not (values.min() >= low and values.max() <= high):  # a NaN makes both false
+                require(name, values, (values >= low) & (values <= high), allowed)
 
     @classmethod
     def of(
