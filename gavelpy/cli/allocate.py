@@ -9,6 +9,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, printable, tell
 from gavelpy.errors import InvalidInput
+from gavelpy.model.problem import BlindView
 
 if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
@@ -19,6 +20,7 @@ def allocate(
     problem: o.ProblemArgument,
     policy: o.PolicyOption,
     blind: o.BlindAllocateOption = False,
+    blind_view: o.BlindViewOption = BlindView.MEAN,
     whole_gangs: o.WholeGangsOption = False,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
@@ -38,7 +40,7 @@ def allocate(
     run = chosen[0]
     asked = read_problem(problem)
     deliverable = asked.with_whole_gangs() if whole_gangs else asked
-    seen = deliverable.blind_to_type() if run.blind else deliverable
+    seen = deliverable.blind_to_type(blind_view) if run.blind else deliverable
     answer = policy_from(run.policy).allocate(seen).evaluated_on(asked)
     stuck = reasons(asked)
     _warn(answer)

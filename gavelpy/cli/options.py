@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from gavelpy.cli.output import Output
+from gavelpy.model.problem import BlindView
 
 GPUS_MAX = 1_000_000
 JOBS_MAX = 1_000_000
@@ -245,6 +246,14 @@ ProblemArgument = Annotated[
 ]
 PolicyOption = Annotated[
     str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="See `gavel policies`.")
+]
+BlindViewOption = Annotated[
+    BlindView,
+    typer.Option(
+        "--blind-view",
+        help="What a blind policy believes: a job's mean rate on the types it can run on; ones (1 step/s everywhere), "
+        "or first (its rate on the first type everywhere), as the original Gavel's blind policies do.",
+    ),
 ]
 WholeGangsOption = Annotated[
     bool,

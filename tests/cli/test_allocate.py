@@ -114,3 +114,21 @@ def test_two_policies_are_one_too_many(gavel: Gavel) -> None:
 
     assert answer.code == 2
     assert answer.err == "error: --policy must name one policy, got 'fifo,las'\n"
+
+
+@pytest.mark.parametrize("view", ["mean", "ones", "first"])
+def test_a_blind_policy_splits_its_time_whatever_it_believes(gavel: Gavel, view: str) -> None:
+    """Two jobs on one GPU of each type: blind, each has half of both, whatever the rates are said to be."""
+    answer = gavel(
+        "allocate", gavel.problem(), "--policy", "max_min_fairness", "--blind", "--blind-view", view, "-o", "json"
+    )
+
+    assert answer.json["certificate"]["objective"] == pytest.approx(1.0)
+    assert answer.json["shares"]["a"] == pytest.approx({"v100": 0.5, "k80": 0.5})
+
+
+def test_an_unknown_blind_view_is_refused(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "las", "--blind", "--blind-view", "rosy")
+
+    assert answer.code == 2
+    assert "rosy" in answer.err
