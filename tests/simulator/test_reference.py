@@ -12,11 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gavelpy.engine import Engine
+from gavelpy.model.allocation import Allocation
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import equal_share_rate, ruled
 from gavelpy.simulator.compare import simulate
 from gavelpy.simulator.result import Metrics
 from gavelpy.simulator.settings import preset
+from gavelpy.simulator.simulate import Simulation
+from gavelpy.solve.solver import Solver
 from gavelpy.traces.reader import read_throughputs, read_trace
 
 pytestmark = pytest.mark.reference
@@ -123,3 +129,36 @@ def test_default_settings_beat_the_original_on_its_generated_trace(reference_dir
 
     assert found.avg_jct_s < 49_917.0
     assert found.jobs_measured == 300
+
+
+class InteriorPoint:
+    """Max-min fairness by cvxpy + ECOS, as the original solves it: slack is left where the interior point leaves it."""
+
+    name = "max_min_fairness"
+    summary = "the original's"
+    fills_leftover = True
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        import cvxpy
+
+        rates, gpus = problem.member_rate_steps_per_s, problem.gpus_asked
+        share = cvxpy.Variable(rates.shape, nonneg=True)
+        levels = cvxpy.multiply(
+            gpus / (problem.weight * equal_share_rate(problem)), cvxpy.sum(cvxpy.multiply(rates, share), axis=1)
+        )
+        limits = [cvxpy.sum(share, axis=1) <= 1, gpus @ share <= problem.gpu_counts]
+        cvxpy.Problem(cvxpy.Maximize(cvxpy.min(levels)), limits).solve(solver="ECOS")
+        return ruled(problem, np.clip(share.value, 0.0, 1.0), 0.0)
+
+
+def test_with_the_solver_of_the_original_its_makespan_comes_out_to_the_second(reference_directory: Path) -> None:
+    """What our own shares change is then only their slack: the mechanism is the original's, newcomers_wait included."""
+    trace = "max_min_fairness.trace"
+    theirs = reference(reference_directory, trace, "max_min_fairness_perf")
+    cluster = Cluster.parse(CLUSTERS[trace], gpus_per_server=1)
+
+    simulation = Simulation(read(reference_directory, trace), cluster, Engine(InteriorPoint()), preset("gavel-osdi20"))
+    found = simulation.run().metrics
+
+    assert found.makespan_s == pytest.approx(theirs["makespan_s"], abs=1.0)
+    assert found.avg_jct_s == pytest.approx(theirs["avg_jct_s"], rel=0.01)
