@@ -90,7 +90,7 @@ def time_of_jobs(problem: AllocationProblem, share: Floats) -> Floats:
 
 def floors_of(objective: Objective, job_count: int) -> Floats:
     """Least rate of each job, (J,); zero where none is asked for."""
-    floors = objective.rate_floor_steps_per_s
+    floors: Floats = getattr(objective, "rate_floor_steps_per_s", np.zeros(0))
     return floors if len(floors) else np.zeros(job_count)
 
 

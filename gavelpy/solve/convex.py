@@ -14,13 +14,13 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed, floors_of
-from gavelpy.solve.objective import MaxConcave, MaxSumLog
+from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSumLog
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 
 _PRECISION = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_threads": 1}
 
 
-def program_for(problem: AllocationProblem, objective: MaxSumLog | MaxConcave) -> Program:
+def program_for(problem: AllocationProblem, objective: ConcaveObjective) -> Program:
     """The program of the jobs that can run; equal jobs are one only where the objective is known to treat them so."""
     floors = floors_of(objective, problem.job_count)
     match objective:
@@ -39,7 +39,7 @@ class Tangent:
     intercept: float
 
 
-def optimum(program: Program, objective: MaxSumLog | MaxConcave) -> tuple[Floats, Floats]:
+def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floats]:
     """Shares (C, T) and the objective's slope (J,) there, right to the solver's tolerance.
 
     Raises SolverFailed when cvxpy finds none.
@@ -68,7 +68,7 @@ def optimum(program: Program, objective: MaxSumLog | MaxConcave) -> tuple[Floats
     return program.shares(np.asarray(shares.value, dtype=np.float64)), slope
 
 
-def value_at(program: Program, objective: MaxSumLog | MaxConcave, rates: Floats) -> float:
+def value_at(program: Program, objective: ConcaveObjective, rates: Floats) -> float:
     """The objective at `rates`, (J,) in steps/s."""
     match objective:
         case MaxSumLog(weight=weight):
@@ -77,7 +77,7 @@ def value_at(program: Program, objective: MaxSumLog | MaxConcave, rates: Floats)
             return float(of_rates(cvxpy.Constant(rates)).value)
 
 
-def tangent(program: Program, objective: MaxSumLog | MaxConcave, rates: Floats, slope: Floats) -> Tangent:
+def tangent(program: Program, objective: ConcaveObjective, rates: Floats, slope: Floats) -> Tangent:
     """A bound on the objective that nearly touches it at `rates`: by its conjugate at `slope`, or by its gradient.
 
     The conjugate's error is of second order in the slope's; the gradient is for objectives whose conjugate is unknown.

@@ -18,20 +18,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.errors import InvalidInput, SolverFailed
+from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import certified, failed, floors_of, rate_steps_per_s, violation_of
-from gavelpy.solve.objective import MaxConcave, MaxMin, MaxSum, MaxSumLog, Objective
-from gavelpy.solve.program import program_of
-from gavelpy.solve.repair import repaired
+from gavelpy.solve.answer import Answer
+from gavelpy.solve.certificate import failed, floors_of
+from gavelpy.solve.linear import best_linear
+from gavelpy.solve.objective import (
+    MaxConcave,
+    MaxMin,
+    MaxMinLexicographic,
+    MaxSum,
+    MaxSumLog,
+    MinMaxFinishTime,
+    Objective,
+    ProgressiveFilling,
+)
 from gavelpy.solve.solver import Solver
 from gavelpy.solve.types import divided, groups_of_types, merged
-
-GAP_MAX = 1e-8
-GAP_MAX_CONCAVE = 1e-6
-VIOLATION_MAX = 1e-9
 
 
 def solve(problem: AllocationProblem, objective: Objective, solver: Solver | None = None) -> Allocation:
@@ -46,76 +50,29 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
     group = groups_of_types(problem)
     if group.max(initial=0) + 1 < len(group):
         return divided(solve(merged(problem, group), objective, solver), problem, group)
-    if not problem.can_run.any():
-        share, prices, certificate = _nothing_runs(problem)
-    elif isinstance(objective, MaxMin | MaxSum):
-        share, prices, certificate = _linear(problem, objective, solver)
-    else:
-        share, prices, certificate = _concave(problem, objective, solver)
+    answer = _best(problem, objective, solver) if problem.can_run.any() else _nothing_runs(problem)
+    certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
-    certificate = replace(certificate, solve_s=time.perf_counter() - started_s)
-    return Allocation(problem, share, prices, certificate)
+    return Allocation(problem, answer.share, answer.prices, certificate)
 
 
-def _linear(
-    problem: AllocationProblem, objective: MaxMin | MaxSum, solver: Solver
-) -> tuple[Floats, Floats, Certificate]:
-    """Shares (C, T), prices (T,) and certificate for an objective that is an LP."""
-    from gavelpy.solve import highs, lp
+def _best(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer:
+    match objective:
+        case MaxMin() | MaxSum():
+            return best_linear(problem, objective, solver)
+        case MaxMinLexicographic() | ProgressiveFilling():
+            raise NotImplementedError  # filling.py
+        case MinMaxFinishTime():
+            raise NotImplementedError  # finish_time.py
+        case MaxSumLog() | MaxConcave():
+            from gavelpy.solve.concave import best_concave  # loads cvxpy
 
-    values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    floors = floors_of(objective, problem.job_count)
-    program = program_of(problem, values, floors)
-    prefix = "classes+" if len(program.value) < len(program.jobs) else ""
-    answer = lp.max_min if isinstance(objective, MaxMin) else lp.max_sum
-    reasons = []
-    for effort in (highs.QUICK, highs.CAREFUL):
-        try:
-            candidate = answer(program, solver, effort)
-        except SolverFailed as failure:
-            reasons.append(f"{effort.name}: {failure.status}")
-        else:
-            least = floors if isinstance(objective, MaxSum) else np.maximum(floors, candidate.level / values)
-            share = repaired(program, candidate.share, least)
-            certificate, prices = certified(program, objective, share, candidate.duals, prefix + effort.name)
-            if certificate.gap <= GAP_MAX and certificate.violation <= VIOLATION_MAX:
-                return share, prices, certificate
-            reasons.append(f"{effort.name}: gap {certificate.gap:.1e}, violation {certificate.violation:.1e}")
-        solver.falls[effort.name] += 1
-    status = "infeasible" if all("infeasible" in reason for reason in reasons) else "not certified"
-    raise failed(problem, status, "; ".join(reasons))
+            return best_concave(problem, objective, solver)
 
 
-def _concave(
-    problem: AllocationProblem, objective: MaxSumLog | MaxConcave, solver: Solver
-) -> tuple[Floats, Floats, Certificate]:
-    """Shares, prices and certificate for a concave objective.
-
-    The proof: f(y) <= intercept + slope·y for every y, and the most that slope·y can be is an LP.
-    """
-    from gavelpy.solve import convex  # loads cvxpy
-
-    program = convex.program_for(problem, objective)
-    raw, slope = convex.optimum(program, objective)
-    floors = floors_of(objective, problem.job_count)
-    share = repaired(program, raw, floors)
-    rates = rate_steps_per_s(problem, share)
-    value = convex.value_at(program, objective, rates)
-    above = convex.tangent(program, objective, rates, slope)
-    gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this bounds from above, too
-    _, prices, most = _linear(problem, MaxSum(gain, objective.rate_floor_steps_per_s), solver)
-    bound = above.intercept + most.bound
-    gap = abs(bound - value) / max(1.0, abs(value))
-    violation = violation_of(program, floors, share)
-    if not (gap <= GAP_MAX_CONCAVE and violation <= VIOLATION_MAX):
-        solver.falls["cvxpy"] += 1
-        raise failed(problem, "not certified", f"cvxpy: gap {gap:.1e}, violation {violation:.1e}")
-    return share, prices, Certificate(value, bound, gap, violation, "cvxpy", solve_s=0.0)
-
-
-def _nothing_runs(problem: AllocationProblem) -> tuple[Floats, Floats, Certificate]:
+def _nothing_runs(problem: AllocationProblem) -> Answer:
     zero = Certificate(objective=0.0, bound=0.0, gap=0.0, violation=0.0, path="nothing runs", solve_s=0.0)
-    return np.zeros(problem.fits.shape), np.zeros(len(problem.gpu_types)), zero
+    return Answer(np.zeros(problem.fits.shape), np.zeros(len(problem.gpu_types)), zero)
 
 
 def _check(problem: AllocationProblem, objective: Objective) -> None:

@@ -14,33 +14,43 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, floats, require
+from gavelpy.model.arrays import Bools, Floats, floats, require
 
 
-def _no_floors() -> Floats:
+def _none() -> Floats:
     return np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
 class MaxMin:
-    """Maximise  min_j scale_j r_j(x)  over the jobs that can run, and with what is left  Σ_j scale_j r_j(x)."""
+    """Maximise  min_j scale_j (r_j(x) - base_j)  over the jobs that can run, and with what is left  Σ_j scale_j r_j(x).
 
-    scale: Floats  # (J,) > 0
-    rate_floor_steps_per_s: Floats = field(default_factory=_no_floors)  # (J,) r_j at least this; empty = none
+    A job of scale 0 has no part in the minimum; its floor is kept all the same.
+    """
+
+    scale: Floats  # (J,) >= 0
+    rate_floor_steps_per_s: Floats = field(default_factory=_none)  # (J,) r_j at least this; empty = none
+    base_steps_per_s: Floats = field(default_factory=_none)  # (J,) >= 0; empty = zero
 
     def __post_init__(self) -> None:
-        _freeze(self, "scale", zero_allowed=False)
+        _freeze(self, "scale", zero_allowed=True)
+        _freeze_optional(self, "base_steps_per_s", len(self.scale))
 
 
 @dataclass(frozen=True, eq=False)
 class MaxSum:
-    """Maximise  Σ_j gain_j r_j(x)."""
+    """Maximise  Σ_j gain_j Σ_t worth_t r_jt(x),  r_jt being what job j runs at on GPU type t.
+
+    Floors are on the rates themselves, whatever a type's worth.
+    """
 
     gain: Floats  # (J,) >= 0
-    rate_floor_steps_per_s: Floats = field(default_factory=_no_floors)
+    rate_floor_steps_per_s: Floats = field(default_factory=_none)
+    gpu_type_worth: Floats = field(default_factory=_none)  # (T,) >= 0; empty = 1 for all
 
     def __post_init__(self) -> None:
         _freeze(self, "gain", zero_allowed=True)
+        _freeze_optional(self, "gpu_type_worth", None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +58,7 @@ class MaxSumLog:
     """Maximise  Σ_j weight_j log r_j(x)  over the jobs that can run (Nash welfare, proportional fairness)."""
 
     weight: Floats  # (J,) > 0
-    rate_floor_steps_per_s: Floats = field(default_factory=_no_floors)
+    rate_floor_steps_per_s: Floats = field(default_factory=_none)
 
     def __post_init__(self) -> None:
         _freeze(self, "weight", zero_allowed=False)
@@ -63,28 +73,76 @@ class MaxConcave:
     """
 
     value: Callable[[Any], Any]  # Any: cvxpy has no types, and must not be loaded to say this
-    rate_floor_steps_per_s: Floats = field(default_factory=_no_floors)
+    rate_floor_steps_per_s: Floats = field(default_factory=_none)
 
     def __post_init__(self) -> None:
         _freeze(self, "", zero_allowed=True)
 
 
-Objective = MaxMin | MaxSum | MaxSumLog | MaxConcave
+@dataclass(frozen=True, eq=False)
+class MaxMinLexicographic:
+    """Maximise the least scale_j r_j(x), then the second least, and so on: water filling.
+
+    Bertsekas and Gallager, Data Networks, section 6.5.2. The levels are unique; the shares need not be.
+    """
+
+    scale: Floats  # (J,) > 0
+
+    def __post_init__(self) -> None:
+        _freeze(self, "scale", zero_allowed=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ProgressiveFilling:
+    """Raise all rates together, r_j >= base_j + time x speed_j, until no job's rate can rise any more.
+
+    `speed` says how fast each job's rate rises once some are saturated (cannot rise without another falling): it takes
+    the saturated (J,) and returns speeds (J,) >= 0 in steps/s. A job of speed 0 keeps the rate it has reached. It is
+    asked again whenever a job saturates. Gavel (OSDI '20) section 4.3, with floors kept.
+    """
+
+    speed: Callable[[Bools], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class MinMaxFinishTime:
+    """Minimise  max_j (age_j + steps_j / r_j(x)) / isolated_j  over the jobs that can run; the objective is 1 over it.
+
+    With what is left, the same for the jobs that are not yet at their best rate: a job whose ratio no share can lower
+    runs at its best rate, and the rest are as even as can be.
+    """
+
+    steps: Floats  # (J,) > 0 remaining
+    age_s: Floats  # (J,) >= 0
+    isolated_s: Floats  # (J,) > 0 from submission to finish on an isolated share
+
+    def __post_init__(self) -> None:
+        _freeze(self, "steps", zero_allowed=False)
+        _freeze(self, "age_s", zero_allowed=True)
+        _freeze(self, "isolated_s", zero_allowed=False)
+
+
+LinearObjective = MaxMin | MaxSum
+LevelObjective = MaxMinLexicographic | ProgressiveFilling | MinMaxFinishTime  # a sequence or a root of linear ones
+ConcaveObjective = MaxSumLog | MaxConcave
+Objective = LinearObjective | LevelObjective | ConcaveObjective
 
 
 def _freeze(objective: Objective, name: str, *, zero_allowed: bool) -> None:
-    """Makes the arrays read-only float64 (J,) and raises InvalidInput where a value is out of range."""
+    """Makes the array and the floors read-only float64 (J,), and raises InvalidInput where a value is out of range."""
     if name:
         values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
         allowed = "finite and >= 0" if zero_allowed else "finite and > 0"
         require(name, values, np.isfinite(values) & ((values > 0) | (zero_allowed & (values == 0))), allowed)
         object.__setattr__(objective, name, values)
-    floor = objective.rate_floor_steps_per_s
-    floor = floats("rate_floor_steps_per_s", floor, np.shape(floor)[:1])
-    require("rate_floor_steps_per_s", floor, np.isfinite(floor) & (floor >= 0), "finite and >= 0")
-    object.__setattr__(objective, "rate_floor_steps_per_s", floor)
-    if name and len(floor) and len(floor) != len(getattr(objective, name)):
-        raise InvalidInput(
-            f"rate_floor_steps_per_s must be empty or have one entry for each of {len(getattr(objective, name))} jobs, "
-            f"got {len(floor)}"
-        )
+    if hasattr(objective, "rate_floor_steps_per_s"):
+        _freeze_optional(objective, "rate_floor_steps_per_s", len(getattr(objective, name)) if name else None)
+
+
+def _freeze_optional(objective: Objective, name: str, count: int | None) -> None:
+    """The same for an array that may be empty, and must else have `count` entries."""
+    values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
+    require(name, values, np.isfinite(values) & (values >= 0), "finite and >= 0")
+    if count is not None and len(values) not in (0, count):
+        raise InvalidInput(f"{name} must be empty or have one entry for each of {count} jobs, got {len(values)}")
+    object.__setattr__(objective, name, values)

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import highs, ladder
+from gavelpy.solve import answer, highs, ladder
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum, MaxSumLog, Objective
 from gavelpy.solve.solver import Solver
@@ -39,7 +39,7 @@ def test_a_job_that_can_run_nowhere_spoils_nothing(kind: type[Objective]) -> Non
     allocation = solve(problem, kind(np.ones(3)))
 
     assert allocation.share[:, 0] == pytest.approx([1, 0, 1])
-    assert allocation.certificate.gap <= ladder.GAP_MAX_CONCAVE
+    assert allocation.certificate.gap <= answer.GAP_MAX_CONCAVE
 
 
 def test_a_pair_with_a_job_that_cannot_run_alone_is_not_used() -> None:
