@@ -1,0 +1,1 @@
+"""The price engine: linear problems of many jobs, by the prices of a few GPU types."""

@@ -1,0 +1,138 @@
+"""Prices near the best ones: Newton's method on a dual function that so many jobs make almost smooth.
+
+The dual of a level problem is the level τ at which what all needs cost, at prices p, is what the GPUs are worth:
+Σ_i c_i(τ; p) = p·W. Every p gives a bound, and its least is the optimum. There the GPUs used are those there are:
+
+    used(p, τ) = W,   in which   d used/dτ = drift   and   d used/dp = -curvature   (smoothed over a width).
+
+Only ratios of prices matter there, and they are scaled to drift·p = 1. A sum has no level, and its prices have a unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats
+from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point
+from gavelpy.solve.prices.table import Sweep
+
+_EXCESS = 2e-4  # relative excess of demand that the exact step takes from here
+_JOBS = 2.0  # or so many jobs' GPUs, on the scarcest type
+_STEPS_MAX = 40
+_LEAP = 1.0  # most that a price may change in a step, in its logarithm
+_SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # parts of a step that went too far
+_LONGER = 4.0  # from one step to the next
+_WIDE = 0.3  # first width of smoothing, and the largest
+_SAMPLE = 8192  # jobs
+_SAMPLE_ERROR = 0.02  # relative, of a sample's prices
+_KINKS = 10.0  # jobs whose kinks a width should hold
+_NEGLIGIBLE = 1e-3  # of the highest price: below, a type that is not used up is free
+
+
+def near(dual: Dual, start: Point) -> Point:
+    """The best point of some steps from `start`: the GPUs used are nearly those there are.
+
+    Most steps are taken on a sample of the jobs, and of the GPUs as many as they would get.
+    """
+    K = len(dual.table.gpus)
+    if K < 2 * _SAMPLE:
+        return _descend(dual, start, _WIDE)
+    rows = np.arange(0, K, K // _SAMPLE)
+    few = dual.sampled(rows)
+    roughly = _descend(few, start, _WIDE)
+    return _descend(dual, Point(roughly.price, roughly.level), _SAMPLE_ERROR)
+
+
+def _descend(dual: Dual, start: Point, width: float) -> Point:
+    """Newton's steps. One that makes the dual function greater is taken back and shortened."""
+    table, W = dual.table, dual.table.gpu_counts
+    close = max(_EXCESS, _JOBS * float(table.load.mean() / W.min()))
+    narrowest = min(_KINKS / len(table.gpus), _WIDE)
+    price, level, leap = start.price, start.level, _LEAP
+    best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
+    for _ in range(_STEPS_MAX):
+        s = dual.swept(price, level, width)
+        price, bound = _bound(s, price, level, W, leveled=dual.leveled)
+        if not np.isfinite(bound):
+            break
+        over = s.used - W
+        floor = PRICE_FLOOR * price.max()
+        active = (price > floor) | (over > 0)
+        excess = float(np.abs(over[active] / W[active]).max(initial=0.0))
+        if excess < best.excess:
+            best = Point(price, level, excess)
+        if excess < close:
+            break
+        if bound <= base.bound:
+            step, rise = _step(s, price, over, active, leveled=dual.leveled)
+            base = _Base(price, level, bound, step, rise, float(over @ (price * step)))
+            leap = min(_LONGER * leap, _LEAP)
+        else:
+            leap = base.shorter(float(over @ (price * base.step))) * base.taken(leap)
+        part = base.taken(leap) / base.length if base.length > 0 else 0.0
+        price = np.maximum(base.price * np.exp(part * base.step), PRICE_FLOOR * base.price.max())
+        price[(price < _NEGLIGIBLE * price.max()) & (over < 0)] = floor
+        level = base.level + part * base.rise
+        width = min(max(min(width, 2.0 * base.taken(leap)), narrowest), _WIDE)
+    return replace(best, bound=min(base.bound, bound))
+
+
+@dataclass(frozen=True, eq=False)
+class _Base:
+    """The point with the least bound so far, and the way from there."""
+
+    price: Floats
+    level: float
+    bound: float
+    step: Floats  # (T,) of the logarithms of prices
+    rise: float  # of the level
+    slope: float  # how fast the bound falls along the step
+
+    def shorter(self, slope: float) -> float:
+        """Part of a step that went too far, to where the slope is there, at which it was nought by the secant."""
+        if not self.slope > slope:
+            return _SHORTER
+        return min(max(self.slope / (self.slope - slope), _SHORTEST), _SHORT)
+
+    @property
+    def length(self) -> float:
+        """Largest relative change in a whole step."""
+        return max(float(np.abs(self.step).max()), abs(self.rise) / self.level if self.level > 0 else 0.0)
+
+    def taken(self, leap: float) -> float:
+        """The same of the part that is taken."""
+        return min(self.length, leap)
+
+
+def _bound(s: Sweep, price: Floats, level: float, gpu_counts: Floats, *, leveled: bool) -> tuple[Floats, float]:
+    """The price (scaled, with a level), and what it proves: nothing is better than the bound. `s` is scaled with it.
+
+    With a level: the root of the tangent in τ to Σ c_i(τ; p) - p·W, which is convex, so that it is above the root.
+    """
+    if not leveled:
+        return price, s.reward - float(price @ (s.used - gpu_counts))
+    norm = float(s.drift @ price)
+    if not norm > 0:
+        return price, np.inf
+    price = price / norm
+    s.curvature[:] *= norm
+    return price, level - float(price @ (s.used - gpu_counts))
+
+
+def _step(s: Sweep, price: Floats, over: Floats, active: Bools, *, leveled: bool) -> tuple[Floats, float]:
+    """Newton's change of each price's logarithm, (T,), and of the level."""
+    a = np.flatnonzero(active)
+    N = len(a)
+    hessian = s.curvature[np.ix_(a, a)] * np.outer(price[a], price[a])
+    hessian[np.diag_indices(N)] += 1e-9 * np.trace(hessian) + 1e-12
+    system = np.zeros((N + leveled, N + leveled))
+    system[:N, :N] = -hessian
+    if leveled:
+        system[:N, N] = system[N, :N] = s.drift[a] * price[a]
+    right = np.append(-over[a] * price[a], np.zeros(int(leveled)))
+    answer = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+    step = np.zeros(len(price))
+    step[a] = answer[:N]
+    return step, float(answer[N]) if leveled else 0.0

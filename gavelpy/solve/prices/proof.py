@@ -1,0 +1,60 @@
+"""The certificate of an answer by prices, from the problem's own figures: nothing the engine says is believed.
+
+The arithmetic is that of certificate.py for jobs that run alone, in one pass over jobs and types.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gavelpy.model.allocation import Certificate
+from gavelpy.model.arrays import Floats
+from gavelpy.solve.answer import Answer
+from gavelpy.solve.certificate import floors_of
+from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
+from gavelpy.solve.prices.dual import kernels
+from gavelpy.solve.prices.jobs import Jobs
+
+_NOISE = 1e-13  # shares below are zero: a hundred thousandth of a second in a year
+
+
+def proved(jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats) -> Answer:
+    """Shares of the problem from times (K, T') of the table, with the proof that prices (T',) and duals (K,) give."""
+    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
+    time[time < _NOISE] = 0.0
+    share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
+    best = jobs.best_steps_per_s
+    weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
+    rate, gpus, W = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
+    if not (W > 0).all():
+        rate = np.where(W > 0, rate, 0.0)
+    floor, worth = floors_of(objective, len(best)), np.ones(len(W))
+    scale = gain = none
+    match objective:
+        case MaxMin(scale=scale):
+            pass
+        case MaxSum(gain=gain, gpu_type_worth=given):
+            worth = given if len(given) else worth
+    t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
+    over = float(((t.used - W) / np.where(W > 0, W, 1.0)).max(initial=0.0))
+    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
+    bound = t.budgets + float(prices @ W) - t.floors
+    value, unit = (t.least, t.weights) if isinstance(objective, MaxMin) else (t.total, 1.0)
+    bound = bound / unit if unit > 0 else math.inf
+    path = "prices" if jobs.classes is None else "classes+prices"
+    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
+    if not (W > 0).all():
+        prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
+    return Answer(share, prices / unit, Certificate(value, bound, gap, violation, path, solve_s=0.0))
+
+
+def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
+    """What a GPU of each type, (T,), would be worth to a job that needs but one, beyond its time elsewhere."""
+    problem = jobs.problem
+    gpus, counts = problem.gpus_occupied[:, None], problem.gpu_counts
+    dear = problem.member_rate_steps_per_s * (weight[:, None] + gain[:, None] * worth)
+    time = np.where(counts > 0, dear - gpus * prices, 0.0).max(axis=1, initial=0.0)
+    beyond = np.where((gpus <= 1) & (jobs.best_steps_per_s > 0)[:, None], (dear - time[:, None]) / gpus, 0.0)
+    return np.asarray(beyond.max(axis=0, initial=0.0))

@@ -1,0 +1,156 @@
+"""The optimum as a function of its structure alone: which modes every job uses, and which types have a price.
+
+Where the optimum is the only one, its structure says everything: shares, level and prices are the solutions of two
+small systems of equations, whatever point the search came from. So a warm start changes no byte of the answer. With
+the jobs at kinks b (three modes on one edge of their hull, or two as cheap) and the priced types t:
+
+    Σ_i load_i x_i(τ) + Σ_b load_b swap_b z_b = W_t         in τ and z,
+    gpus_b swap_b · p = swap_b · gain_b                     in p, scaled to drift·p = 1 where there is a level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.prices.crossover import Vertex
+from gavelpy.solve.prices.dual import PRICE_FLOOR, kernels
+from gavelpy.solve.prices.restricted import Restricted, restricted
+from gavelpy.solve.prices.table import IDLE, Modes, Table
+
+_KINK = 1e-9  # relative: modes whose cost is above the hull by less are on it
+_FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
+_CLOSE = 1e-6  # relative: what structure may differ by from what it was read off
+
+
+@dataclass(frozen=True, eq=False)
+class Mix:
+    """A table's answer with its duals."""
+
+    time: Floats  # (K, T)
+    steepness: Floats  # (K,) price of the last of a job's rate, per unit of its best rate
+    price: Floats  # (T,)
+    level: float
+    is_unique: bool  # then the bytes say nothing of the way here
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinks:
+    """The jobs with a choice: B of them."""
+
+    rows: Ints  # (B,) of the table
+    low: Modes  # (B,) lowest mode of the edge
+    high: Modes  # (B,) highest; the same as low where two modes are as cheap and the need is met anyway
+    swap: Floats  # (B, T) change of the times for a unit of z, time in a further mode
+    gain: Floats  # (B,) reward for a unit of z
+
+
+def read_off(table: Table, vertex: Vertex) -> Mix:
+    """The answer at a vertex: by its structure where it is the only optimum, else as the last program left it."""
+    price = np.where(vertex.price <= _FREE * vertex.price.max(), 0.0, vertex.price)
+    kernel = kernels(len(vertex.low))
+    some, need = table.some(vertex.rows), vertex.need
+    again = kernel.sweep(some, need[vertex.rows], np.zeros(len(vertex.rows)), vertex.price, 0.0, 0.0)
+    mix = _by_structure(table, vertex, price > 0, restricted(some, again, need[vertex.rows], vertex.price))
+    if mix is not None:
+        return mix
+    time, steepness = kernel.settle(table, vertex.low, vertex.high, need, price)
+    time[vertex.rows] = vertex.time
+    steepness[vertex.rows] = kernel.settle(some, again.low, again.high, need[vertex.rows], price)[1]
+    return Mix(time, steepness, price, vertex.level, is_unique=False)
+
+
+def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) -> Mix | None:
+    """The answer where the modes of every job leave no choice; None where they do, or where rounding hides them."""
+    kinks = _kinks(table, vertex, r)
+    if kinks is None or len(kinks.rows) + vertex.leveled != int(priced.sum()):
+        return None
+    kernel = kernels(len(vertex.low))
+    low, high = vertex.low.copy(), vertex.high.copy()
+    low[vertex.rows], high[vertex.rows] = _as_modes(r.low, table), _as_modes(r.high, table)
+    low[kinks.rows], high[kinks.rows] = kinks.low, kinks.high
+    used, drift = kernel.demand(table, low, high, vertex.base, vertex.slope)
+    change = kinks.swap * table.load[kinks.rows, None]
+    columns = np.column_stack([drift, change.T]) if vertex.leveled else change.T
+    edges = kinks.swap * table.gpus[kinks.rows, None]
+    rows = np.vstack([drift, edges]) if vertex.leveled else edges
+    worth = np.concatenate([np.ones(int(vertex.leveled)), kinks.gain])
+    try:
+        answer = np.linalg.solve(columns[priced], (table.gpu_counts - used)[priced])
+        price = np.zeros(len(priced))
+        price[priced] = np.linalg.solve(rows[:, priced], worth)
+    except np.linalg.LinAlgError:
+        return None
+    level = float(answer[0]) if vertex.leveled else 0.0
+    close = np.abs(price - vertex.price)[priced] <= _CLOSE * vertex.price[priced]
+    if not (close.all() and abs(level - vertex.level) <= _CLOSE * vertex.level):
+        return None
+    need = vertex.base + vertex.slope * level
+    time, steepness = kernel.settle(table, low, high, need, price)
+    time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
+    if not (_all_in_use(time, low, high, kinks) and _nobody_at_an_end(table, vertex, r, need)):
+        return None
+    used = table.load @ time
+    if (used > table.gpu_counts * (1 - _KINK))[~priced].any():
+        return None
+    return Mix(time, steepness, price, level, is_unique=True)
+
+
+def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks) -> bool:
+    """Whether every mode of the jobs with a choice has time: else another structure has the same shares."""
+    B, T = kinks.swap.shape
+    times = np.column_stack([time[kinks.rows], 1.0 - time[kinks.rows].sum(axis=1)])
+    used = np.column_stack([kinks.swap, -kinks.swap.sum(axis=1)]) != 0.0
+    at = np.arange(B)
+    used[at, low[kinks.rows] % (T + 1)] = used[at, high[kinks.rows] % (T + 1)] = True
+    return bool((times[used] > _KINK).all())
+
+
+def _nobody_at_an_end(table: Table, vertex: Vertex, r: Restricted, need: Floats) -> bool:
+    """Whether no need that moves with the level is exactly what a mode gives, among the jobs in doubt."""
+    rate = np.column_stack([table.rate[vertex.rows], np.zeros(len(vertex.rows))])
+    at = np.arange(len(vertex.rows))
+    wanted = need[vertex.rows]
+    off_low, off_high = np.abs(rate[at, r.low] - wanted), np.abs(rate[at, r.high] - wanted)
+    return bool((np.minimum(off_low, off_high)[vertex.slope[vertex.rows] > 0] > _KINK).all())
+
+
+def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
+    """The jobs with one mode more than their mix needs, or None where one has two."""
+    T = table.rate.shape[1]
+    i, t = r.column_row, r.column_mode
+    at_kink = r.excess[i, t] <= _KINK * table.gpus[vertex.rows[i]] * vertex.price.max()
+    i, t = i[at_kink], t[at_kink]
+    if len(np.unique(i)) < len(i):
+        return None
+    rows = vertex.rows[i]
+    rate = np.column_stack([table.rate[rows], np.zeros(len(i))])
+    gain = np.column_stack([table.gain[rows], np.zeros(len(i))]) if len(table.gain) else np.zeros((len(i), T + 1))
+    at = np.arange(len(i))
+    modes = np.column_stack([r.low[i], t, r.high[i]])
+    single = r.low[i] == r.high[i]
+    beyond = ~single & (t == r.high[i])  # more than the need is as cheap
+    had = (rate[:, :T] * vertex.time[i]).sum(axis=1)
+    if (beyond & (had <= vertex.need[rows] * (1 + _KINK))).any() or (single & (rate[at, t] < vertex.need[rows])).any():
+        return None
+    tied = single | beyond
+    order = np.argsort(np.take_along_axis(rate, modes, axis=1), axis=1, kind="stable")
+    ordered = np.take_along_axis(modes, order, axis=1)
+    first, second = np.minimum(r.low[i], t), np.maximum(r.low[i], t)
+    low = np.where(tied, first, ordered[:, 0])
+    high = np.where(tied, first, ordered[:, 2])
+    middle = np.where(tied, second, ordered[:, 1])
+    span = np.where(tied, 1.0, rate[at, high] - rate[at, low])
+    phi = np.where(tied, 0.0, (rate[at, middle] - rate[at, low]) / span)
+    swap = np.zeros((len(i), T + 1))
+    swap[at, middle] += 1.0
+    swap[at, low] -= 1.0 - phi
+    swap[at, high] -= phi
+    return _Kinks(rows, _as_modes(low, table), _as_modes(high, table), swap[:, :T], (swap * gain).sum(axis=1))
+
+
+def _as_modes(mode: Ints, table: Table) -> Modes:
+    """Modes as the table's kernels count them: idle is -1, not T."""
+    return np.where(mode == table.rate.shape[1], IDLE, mode).astype(np.int8)

@@ -1,0 +1,159 @@
+"""The rung for many distinct jobs: its kernels against their twins, its answers against a dumber computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxMin, MaxSum
+from gavelpy.solve.prices import compiled, interpreted
+from gavelpy.solve.prices.table import Table
+from gavelpy.solve.solver import Solver
+from tests.solve.oracle import best_level, best_sum
+from tests.solve.problems import random_problem
+
+SEEDS = range(8)
+
+
+def table(seed: int, *, jobs: int = 200, types: int = 4, gains: bool = False) -> tuple[Table, Floats, Floats]:
+    """A random table with some modes missing, and needs of rate with their slopes."""
+    rng = np.random.default_rng(seed)
+    rate = np.where(rng.random((jobs, types)) < 0.2, 0.0, rng.uniform(0.1, 1.0, (jobs, types)))
+    rate[:, 0] = np.maximum(rate[:, 0], 0.1)
+    rate /= rate.max(axis=1, keepdims=True)
+    gpus, count = rng.choice([1.0, 2.0, 4.0], jobs), rng.choice([1.0, 3.0], jobs)
+    gain = rate * rng.uniform(0.5, 2.0, (jobs, 1)) if gains else np.zeros((0, types))
+    slope = np.zeros(jobs) if gains else rng.uniform(0.5, 1.5, jobs)
+    return Table(rate, gpus, count, rng.uniform(10, 60, types), gain), rng.uniform(0.0, 1.0, jobs), slope
+
+
+@pytest.mark.parametrize("gains", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_machine_code_sweeps_as_numpy_does(seed: int, gains: bool) -> None:
+    jobs, need, slope = table(seed, gains=gains)
+    prices = np.random.default_rng(seed).uniform(0.0, 1.0, 4)
+
+    got = compiled.sweep(jobs, need, slope, prices, 0.1, 0.5)
+    expected = interpreted.sweep(jobs, need, slope, prices, 0.1, 0.5)
+
+    assert (got.low == expected.low).all()
+    assert (got.high == expected.high).all()
+    assert got.short == expected.short
+    for name in ("margin", "used", "drift", "curvature", "reward"):
+        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), rtol=1e-11, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.parametrize("gains", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_machine_code_settles_as_numpy_does(seed: int, gains: bool) -> None:
+    jobs, need, slope = table(seed, gains=gains)
+    prices = np.random.default_rng(seed).uniform(0.0, 1.0, 4)
+    mixes = interpreted.sweep(jobs, need, slope, prices, 0.0, 0.5)
+
+    time, steepness = compiled.settle(jobs, mixes.low, mixes.high, need, prices)
+    expected_time, expected_steepness = interpreted.settle(jobs, mixes.low, mixes.high, need, prices)
+
+    np.testing.assert_allclose(time, expected_time, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(steepness, expected_steepness, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_machine_code_tallies_as_numpy_does(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    J, T = 3000, 3
+    rate = np.where(rng.random((J, T)) < 0.3, 0.0, rng.uniform(1.0, 9.0, (J, T)))
+    per_job = [rng.uniform(0.0, 1.0, J) for _ in range(4)]
+    share = rng.uniform(-0.01, 0.5, (J, T))
+    prices, worth, best = rng.uniform(0.0, 1.0, T), rng.uniform(0.5, 1.0, T), rate.max(axis=1)
+    gpus = rng.choice([1.0, 2.0], J)
+    weight, gain, scale, floor = per_job
+    arguments = (rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
+
+    got, expected = compiled.tally(*arguments), interpreted.tally(*arguments)
+
+    for name, figure in vars(expected).items():
+        np.testing.assert_allclose(getattr(got, name), figure, rtol=1e-12, err_msg=name)
+
+
+def sparse(seed: int, jobs: int, types: int, gpus: tuple[int, int]) -> AllocationProblem:
+    """Distinct jobs of which some cannot run on some types, and two nowhere."""
+    rng = np.random.default_rng(seed)
+    rates = rng.uniform(0.5, 20.0, (jobs, 1)) * rng.uniform(0.05, 1.0, (jobs, types))
+    rates[rng.random(rates.shape) < 0.25] = 0.0
+    rates[[3, 17]] = 0.0
+    counts = rng.integers(*gpus, types)
+    counts[-1] = 0
+    names = [f"job-{i}" for i in range(jobs)]
+    weight = 10.0 ** rng.uniform(-3, 3, jobs)
+    return AllocationProblem.of(
+        names, [f"t{i}" for i in range(types)], counts, rates, gpus=rng.choice([1, 2, 4], jobs), weight=weight
+    )
+
+
+@pytest.mark.parametrize("gpus", [(4, 10), (20, 60), (100, 300)], ids=["scarce", "some", "plenty"])
+@pytest.mark.parametrize("types", [2, 4, 9])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_level_is_that_of_the_plain_program(seed: int, types: int, gpus: tuple[int, int]) -> None:
+    problem = sparse(seed, 120, types, gpus)
+    scale = 1.0 / problem.weight
+
+    allocation = solve(problem, MaxMin(scale))
+
+    assert allocation.certificate.path == "prices"
+    assert allocation.certificate.objective == pytest.approx(best_level(problem, scale), rel=2e-8)
+
+
+@pytest.mark.parametrize("gpus", [(4, 10), (20, 60), (100, 300)], ids=["scarce", "some", "plenty"])
+@pytest.mark.parametrize("types", [2, 4, 9])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sum_is_that_of_the_plain_program(seed: int, types: int, gpus: tuple[int, int]) -> None:
+    problem = sparse(seed, 120, types, gpus)
+
+    allocation = solve(problem, MaxSum(problem.weight))
+
+    assert allocation.certificate.path == "prices"
+    assert allocation.certificate.objective == pytest.approx(best_sum(problem, problem.weight), rel=2e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_floors_are_kept_by_prices(seed: int) -> None:
+    problem = random_problem(seed, jobs=150)
+    attainable = solve(problem, MaxMin(np.ones(150))).certificate.objective
+    floor = np.where(np.arange(150) % 2 == 0, 0.9 * attainable, 0.0)
+
+    allocation = solve(problem, MaxSum(np.ones(150), floor))
+
+    assert allocation.certificate.path == "prices"
+    assert (allocation.rate_steps_per_s >= floor * (1 - 1e-9)).all()
+    assert allocation.certificate.objective == pytest.approx(best_sum(problem, np.ones(150), floor), rel=2e-8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_worst_job_leaves_is_spent(seed: int) -> None:
+    problem = sparse(seed, 120, 4, (100, 300))
+    scale = 1.0 / problem.weight
+
+    allocation = solve(problem, MaxMin(scale))
+
+    level = allocation.certificate.objective
+    floor = np.where(problem.can_run, level * (1 - 1e-12) / scale, 0.0)
+    most = best_sum(problem, scale, floor)
+    assert float(scale @ allocation.rate_steps_per_s) == pytest.approx(most, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", [lambda n: MaxMin(np.ones(n)), lambda n: MaxSum(np.ones(n))], ids=["min", "sum"])
+def test_thousands_of_jobs_are_certified_to_rounding(objective: Callable[[int], MaxMin | MaxSum]) -> None:
+    problem = random_problem(1, jobs=5000, types=5)
+    solver = Solver()
+
+    certificate = solve(problem, objective(5000), solver).certificate
+
+    assert certificate.path == "prices"
+    assert certificate.gap <= 1e-12
+    assert certificate.violation <= 1e-12
+    assert not solver.falls
