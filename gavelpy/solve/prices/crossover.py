@@ -60,10 +60,13 @@ def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> 
         if s.short:
             return None
         if dual.leveled:
-            norm = float(s.drift @ price)
+            norm = float(dual.drift(s) @ price)
             if not norm > 0:
                 return None
             price = price / norm
+            level = -float(price @ s.used) if dual.is_size else level
+        if not price.max() > 0:
+            return None
         rows, half = _in_doubt(s, int(in_doubt))
         free = price <= 2 * PRICE_FLOOR * price.max()
         box = _box(dual, price, level, free, half)
@@ -71,7 +74,7 @@ def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> 
         mixes = replace(s, low=s.low[rows], high=s.high[rows])
         r = restricted(some, mixes, need[rows], price, slope[rows], level)
         units = Units(money=float(min(half, 1.0) * price.max()), gpus=float(some.load.mean()))
-        answer = solve_small(solver, model(some, r, s.used - W, s.drift * level, box, units))
+        answer = solve_small(solver, model(some, r, dual.over(s, level), dual.drift(s) * level, box, units))
         if answer is None:
             in_doubt *= _FAST_GROWTH
             continue
@@ -93,7 +96,7 @@ def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> 
 
 def _box(dual: Dual, price: Floats, level: float, free: Bools, half: float) -> Box:
     """Where the mixes of the jobs outside hold; without any such job, everywhere."""
-    limit = np.inf if dual.level_max is None else dual.level_max / level - 1.0
+    limit = np.inf if dual.level_max is None or dual.is_size else dual.level_max / level - 1.0
     if np.isinf(half):
         return Box(np.full(len(price), _DEAR * price.max()), price, (-1.0, min(_DEAR, limit)) if dual.leveled else None)
     sigma = (-half, min(half, limit)) if dual.leveled else None

@@ -21,11 +21,20 @@ class Dual:
     table: Table
     needs: Needs
     level_max: float | None = None  # no level above has a meaning; None = there is no level
+    is_size: bool = False  # the level is minus the number of times that the cluster must be there for fixed needs
 
     @property
     def leveled(self) -> bool:
         """Whether there is a level to raise."""
         return self.level_max is not None
+
+    def over(self, s: Sweep, level: float) -> Floats:
+        """GPUs used above those there are, (T,)."""
+        return s.used + self.table.gpu_counts * level if self.is_size else s.used - self.table.gpu_counts
+
+    def drift(self, s: Sweep) -> Floats:
+        """GPUs that a unit of level takes, (T,)."""
+        return self.table.gpu_counts if self.is_size else s.drift
 
     def sampled(self, rows: Ints) -> Dual:
         """The same for some of the jobs, and their part of the GPUs."""
@@ -45,7 +54,7 @@ class Point:
 
     price: Floats  # (T,)
     level: float
-    excess: float = math.inf  # largest relative difference of GPUs used to GPUs there, over the types with a price
+    excess: float = math.inf  # largest difference of GPUs used to GPUs there, in units of what is close
     bound: float = math.inf  # no level is above, or no sum; the least that was met on the way here
 
 

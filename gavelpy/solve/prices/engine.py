@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import Answer
 from gavelpy.solve.certificate import failed, floors_of
@@ -97,8 +97,7 @@ def max_min(table: Table, value: Floats, solver: Solver, kind: str = "level") ->
             return None
         if mix.level > limit * (1 - _AT_THE_LIMIT):
             return _at_the_limit(table, value, limit, solver)
-    free = (mix.price <= 0) & (table.load @ mix.time < W * (1 - _SPENT))
-    return _with_the_rest_spent(table, value, mix, free, solver) if free.any() else mix
+    return with_the_rest_spent(table, value, mix.level / value, mix, solver)
 
 
 def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum") -> Mix | None:
@@ -149,8 +148,12 @@ def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver) -> 
     return Mix(rest.time, slowest, np.zeros(len(table.gpu_counts)), limit, is_unique=False)
 
 
-def _with_the_rest_spent(table: Table, value: Floats, mix: Mix, free: Bools, solver: Solver) -> Mix | None:
-    """Jobs that pay for nothing share what free types have left, each at its level at least."""
+def with_the_rest_spent(table: Table, value: Floats, need: Floats, mix: Mix, solver: Solver) -> Mix | None:
+    """What free types have left goes to the jobs that pay for nothing, for the highest sum of values: no need is lost.
+
+    `value` (K,) is that of a job's best rate.
+    """
+    free = (mix.price <= 0) & (table.load @ mix.time < table.gpu_counts * (1 - _SPENT))
     rows = np.flatnonzero((mix.time[:, ~free] <= 0).all(axis=1) & (table.rate[:, free] > 0).any(axis=1))
     if not len(rows):
         return mix
@@ -159,8 +162,8 @@ def _with_the_rest_spent(table: Table, value: Floats, mix: Mix, free: Bools, sol
         table.gain,
     )  # fmt: skip
     taken = table.load @ mix.time - some.load @ mix.time[rows]
-    need = np.minimum(mix.level / value[rows], (some.rate * mix.time[rows][:, free]).sum(axis=1))
-    rest = _spent(some, value[rows], need, np.maximum(table.gpu_counts - taken, 0.0)[free], solver)
+    least = np.minimum(need[rows], (some.rate * mix.time[rows][:, free]).sum(axis=1))
+    rest = _spent(some, value[rows], least, np.maximum(table.gpu_counts - taken, 0.0)[free], solver)
     if rest is None:
         return None
     time = mix.time.copy()

@@ -18,13 +18,16 @@ from gavelpy.model.arrays import Bools, Floats
 from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point
 from gavelpy.solve.prices.table import Sweep
 
-_EXCESS = 2e-4  # relative excess of demand that the exact step takes from here
-_JOBS = 2.0  # or so many jobs' GPUs, on the scarcest type
+_EXCESS = 2e-4  # of a type's GPUs: excess of demand that the exact step takes from here
+_JOBS = 1.0  # or so many jobs' GPUs
 _STEPS_MAX = 40
 _LEAP = 1.0  # most that a price may change in a step, in its logarithm
 _SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # parts of a step that went too far
 _LONGER = 4.0  # from one step to the next
 _WIDE = 0.3  # first width of smoothing, and the largest
+_STIFFNESS = 1e-6  # of the GPUs used: demand falls by this, at least, as a price doubles
+_NEXT_TO_NOTHING = 1e-200
+_ROUNDING = 1e-13
 _SAMPLE = 8192  # jobs
 _SAMPLE_ERROR = 0.02  # relative, of a sample's prices
 _KINKS = 10.0  # jobs whose kinks a width should hold
@@ -48,25 +51,27 @@ def near(dual: Dual, start: Point) -> Point:
 def _descend(dual: Dual, start: Point, width: float) -> Point:
     """Newton's steps. One that makes the dual function greater is taken back and shortened."""
     table, W = dual.table, dual.table.gpu_counts
-    close = max(_EXCESS, _JOBS * float(table.load.mean() / W.min()))
+    close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
     price, level, leap = start.price, start.level, _LEAP
     best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
     for _ in range(_STEPS_MAX):
         s = dual.swept(price, level, width)
-        price, bound = _bound(s, price, level, W, leveled=dual.leveled)
+        price, bound = _bound(dual, s, price, level)
         if not np.isfinite(bound):
             break
-        over = s.used - W
+        if dual.is_size:
+            level = bound
+        over = dual.over(s, level)
         floor = PRICE_FLOOR * price.max()
         active = (price > floor) | (over > 0)
-        excess = float(np.abs(over[active] / W[active]).max(initial=0.0))
+        excess = float(np.abs(over[active] / close[active]).max(initial=0.0))
         if excess < best.excess:
             best = Point(price, level, excess)
-        if excess < close:
+        if excess < 1.0:
             break
-        if bound <= base.bound:
-            step, rise = _step(s, price, over, active, leveled=dual.leveled)
+        if bound <= base.bound + _ROUNDING * abs(bound):
+            step, rise = _step(s, dual.drift(s), price, over, active, leveled=dual.leveled)
             base = _Base(price, level, bound, step, rise, float(over @ (price * step)))
             leap = min(_LONGER * leap, _LEAP)
         else:
@@ -99,40 +104,42 @@ class _Base:
     @property
     def length(self) -> float:
         """Largest relative change in a whole step."""
-        return max(float(np.abs(self.step).max()), abs(self.rise) / self.level if self.level > 0 else 0.0)
+        return max(float(np.abs(self.step).max()), abs(self.rise / self.level) if self.level else 0.0)
 
     def taken(self, leap: float) -> float:
         """The same of the part that is taken."""
         return min(self.length, leap)
 
 
-def _bound(s: Sweep, price: Floats, level: float, gpu_counts: Floats, *, leveled: bool) -> tuple[Floats, float]:
+def _bound(dual: Dual, s: Sweep, price: Floats, level: float) -> tuple[Floats, float]:
     """The price (scaled, with a level), and what it proves: nothing is better than the bound. `s` is scaled with it.
 
     With a level: the root of the tangent in τ to Σ c_i(τ; p) - p·W, which is convex, so that it is above the root.
     """
-    if not leveled:
-        return price, s.reward - float(price @ (s.used - gpu_counts))
-    norm = float(s.drift @ price)
+    if not dual.leveled:
+        return price, s.reward - float(price @ dual.over(s, level))
+    norm = float(dual.drift(s) @ price)
     if not norm > 0:
         return price, np.inf
     price = price / norm
     s.curvature[:] *= norm
-    return price, level - float(price @ (s.used - gpu_counts))
+    return price, level - float(price @ dual.over(s, level))
 
 
-def _step(s: Sweep, price: Floats, over: Floats, active: Bools, *, leveled: bool) -> tuple[Floats, float]:
+def _step(
+    s: Sweep, drift: Floats, price: Floats, over: Floats, active: Bools, *, leveled: bool
+) -> tuple[Floats, float]:
     """Newton's change of each price's logarithm, (T,), and of the level."""
     a = np.flatnonzero(active)
     N = len(a)
-    hessian = s.curvature[np.ix_(a, a)] * np.outer(price[a], price[a])
-    hessian[np.diag_indices(N)] += 1e-9 * np.trace(hessian) + 1e-12
     system = np.zeros((N + leveled, N + leveled))
-    system[:N, :N] = -hessian
+    system[:N, :N] = -s.curvature[np.ix_(a, a)] * price[a]
+    system[np.diag_indices(N)] -= _STIFFNESS * s.used[a] + _NEXT_TO_NOTHING
     if leveled:
-        system[:N, N] = system[N, :N] = s.drift[a] * price[a]
-    right = np.append(-over[a] * price[a], np.zeros(int(leveled)))
-    answer = np.linalg.lstsq(system, right, rcond=1e-13)[0]
+        system[:N, N], system[N, :N] = drift[a], drift[a] * price[a]
+    scale = np.maximum(np.abs(system).max(axis=1), _NEXT_TO_NOTHING)  # each type's balance counts as much, however little it costs
+    right = np.append(-over[a], np.zeros(int(leveled)))
+    answer = np.linalg.lstsq(system / scale[:, None], right / scale, rcond=1e-13)[0]
     step = np.zeros(len(price))
     step[a] = answer[:N]
     return step, float(answer[N]) if leveled else 0.0

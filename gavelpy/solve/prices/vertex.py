@@ -18,7 +18,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.prices.crossover import Vertex
 from gavelpy.solve.prices.dual import PRICE_FLOOR, kernels
 from gavelpy.solve.prices.restricted import Restricted, restricted
-from gavelpy.solve.prices.table import IDLE, Modes, Table
+from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table
 
 _KINK = 1e-9  # relative: modes whose cost is above the hull by less are on it
 _FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
@@ -49,17 +49,26 @@ class _Kinks:
 
 def read_off(table: Table, vertex: Vertex) -> Mix:
     """The answer at a vertex: by its structure where it is the only optimum, else as the last program left it."""
-    price = np.where(vertex.price <= _FREE * vertex.price.max(), 0.0, vertex.price)
-    kernel = kernels(len(vertex.low))
-    some, need = table.some(vertex.rows), vertex.need
-    again = kernel.sweep(some, need[vertex.rows], np.zeros(len(vertex.rows)), vertex.price, 0.0, 0.0)
-    mix = _by_structure(table, vertex, price > 0, restricted(some, again, need[vertex.rows], vertex.price))
-    if mix is not None:
-        return mix
+    some, again, price = _again(table, vertex)
+    mix = _by_structure(table, vertex, price > 0, restricted(some, again, vertex.need[vertex.rows], vertex.price))
+    return as_left(table, vertex, vertex.level) if mix is None else mix
+
+
+def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
+    """The answer as the last program left it, at what is the level for others."""
+    some, again, price = _again(table, vertex)
+    kernel, need = kernels(len(vertex.low)), vertex.need
     time, steepness = kernel.settle(table, vertex.low, vertex.high, need, price)
     time[vertex.rows] = vertex.time
     steepness[vertex.rows] = kernel.settle(some, again.low, again.high, need[vertex.rows], price)[1]
-    return Mix(time, steepness, price, vertex.level, is_unique=False)
+    return Mix(time, steepness, price, level, is_unique=False)
+
+
+def _again(table: Table, vertex: Vertex) -> tuple[Table, Sweep, Floats]:
+    """The jobs of the last program, their mixes at the final prices, and these prices with zeros."""
+    some, need = table.some(vertex.rows), vertex.need[vertex.rows]
+    again = kernels(len(vertex.low)).sweep(some, need, np.zeros(len(need)), vertex.price, 0.0, 0.0)
+    return some, again, np.where(vertex.price <= _FREE * vertex.price.max(), 0.0, vertex.price)
 
 
 def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) -> Mix | None:

@@ -1,0 +1,74 @@
+"""Finish-time fairness: nobody finishes much later than it would have on a part of the cluster of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.worth import Quantity, Reading
+from gavelpy.policies.guarantees import Guarantee
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MinMaxFinishTime
+from gavelpy.solve.solver import Solver
+
+
+@dataclass(frozen=True)
+class FinishTimeFairness:
+    """Minimise  max_j  ρ_j = (a_j + n_j / r_j(x)) / (h_j + n_j / i_j).   Themis (NSDI '20) 3; Gavel (OSDI '20) 4.2.
+
+    r_j(x)     steps/s of job j under shares x
+    a_j, n_j   its age in s, its steps remaining
+    i_j        its rate alone on its part  w_j / Σ_k w_k  of the GPUs of every type, k over the jobs that can run
+    h_j        time that the steps done so far would have taken on its part (booked as they are done)
+
+    Weights: the papers have none here (Gavel's code ignores them), and cut the cluster into n equal parts. We cut it in
+    proportion to weight, so that ρ_j <= 1 still says what the policy is for: no worse than on the job's own part. So a
+    job of weight 2 is owed about twice the rate, as under max-min fairness, but never more than it can use, and only
+    ratios of weights count. Dividing ρ itself by weight would do neither: no share can lower the part of it that is
+    age. The history is booked in equal parts of the time, as if all weights were 1; the ratio of the rates on both
+    parts now converts it.
+
+    The certificate's objective is 1 / max ρ_j. A job that has waited for long may be the worst at whatever share: it
+    then runs at its best rate, and the others are as even as can be. Papers and original let it decide for all.
+
+    >>> p = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [3.0]], steps_remaining=[400.0, 90.0], age_s=[0.0, 25.0])
+    >>> allocation = FinishTimeFairness().allocate(p)
+    >>> allocation.share.round(6).tolist(), round(1 / allocation.certificate.objective, 6)
+    ([[0.4], [0.6]], 1.25)
+    """
+
+    name: ClassVar[str] = "finish_time_fairness"
+    summary: ClassVar[str] = "Minimise the worst ratio of finish time to that on a part of the cluster of one's own."
+    fills_leftover: ClassVar[bool] = True
+    relative_to_cluster: ClassVar[bool] = True  # twice the GPUs are twice the part to be measured against
+    optimises: ClassVar[Quantity] = Quantity("the worst job's finish-time ratio", Reading.RECIPROCAL, "lower")
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        """Shares whose certificate's objective is 1 / the worst finish-time ratio."""
+        return solve(problem, MinMaxFinishTime(problem.steps_remaining, problem.age_s, isolated_s(problem)), solver)
+
+
+def isolated_s(problem: AllocationProblem) -> Floats:
+    """Time from submission to finish of each job on its own part of the cluster, (J,): h_j + n_j / i_j above.
+
+    1 for jobs that can run nowhere: they have no part.
+    """
+    weight = np.where(problem.can_run, problem.weight, 0.0)
+    owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))
+    equal = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
+    steps = problem.isolated_s * equal + problem.steps_remaining
+    return np.divide(steps, owed, out=np.ones(problem.job_count), where=owed > 0)
+
+
+def _rate_on_part(problem: AllocationProblem, part: Floats) -> Floats:
+    """Rate of each job alone on a part (J,) of the GPUs of every type, at most all the time, (J,). As in `isolated`."""
+    share = part[:, None] * problem.gpu_counts / problem.gpus_asked[:, None]
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)
+    rates: Floats = (problem.rate_alone_steps_per_s * share).sum(axis=1)
+    return rates

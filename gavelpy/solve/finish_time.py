@@ -1,0 +1,294 @@
+"""The least finish-time ratio: a root in one number, each step of which is an LP with other row bounds.
+
+A ratio ρ can be had if every job gets its need_j(ρ) = steps_j / (ρ isolated_j - age_j). A job at its best rate cannot
+be helped, whatever the others do, so it asks for no more: its target is the lesser of need and best rate, and does not
+decide the rest. The LP asks how many times the cluster, s, the targets at ρ would take:
+
+    minimise s   with   r_j(x) >= target_j(ρ),   time budgets,   GPUs in use of each type <= s W_t.
+
+Its duals (λ on rates, μ on budgets, prices p with p·W = 1) hold at any ρ: Σ λ_j target_j(ρ) <= s + Σ μ_j. The left side
+falls in ρ, so the ρ at which it is 1 + Σ μ_j is a bound from below, and the next ρ to try. Every step gives another
+dual vertex, so the search climbs to the root and ends there: Newton's method, with each job's curve taken as it is
+instead of its tangent. From one step to the next only the targets change, and HiGHS goes on from its basis.
+
+The objective is 1 / the largest ratio: that of the root, or of a job whose own best rate leaves it worse off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput, SolverFailed
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
+from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s
+from gavelpy.solve.curves import Curves, Rising
+from gavelpy.solve.highs import CAREFUL, QUICK, Effort, Model, Optimum, Run
+from gavelpy.solve.lp import TRACE
+from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
+from gavelpy.solve.prices.programs import CLASSES_MIN, height
+from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
+from gavelpy.solve.repair import repaired
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+_STEPS_MAX = 100  # of the search, which takes some eight
+_FEW_TYPES = 4  # up to here devex pricing saves a third of the time; with 8 types it takes half as much again
+_BELOW = 1e-6  # of the first bound: so that the first LP is not at a kink
+_CLOSE = 1e-9  # bounds as close prove the same
+_SLACK = 5e-9
+_DECIDES = 1e-9  # jobs whose own bounds are as close are all the worst
+_OTHER_WAYS: tuple[Mapping[str, float], ...] = (  # HiGHS's own names
+    {"simplex_strategy": 4},  # primal
+    {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
+)
+
+
+def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, solver: Solver) -> Answer:
+    """Shares that minimise the largest finish-time ratio. Raises SolverFailed when they cannot be certified."""
+    _check(problem, objective)
+    best = best_rate_steps_per_s(problem)
+    unit_s = objective.steps / np.where(best > 0, best, 1.0)  # of each job: the time of its steps at its best rate
+    isolated, age = objective.isolated_s / unit_s, objective.age_s / unit_s
+    program = program_of(problem, isolated / np.where(best > 0, best, 1.0), age * best)
+    jobs, (cap, _) = program.jobs, best_alone(program)
+    curves = Curves(isolated[jobs], age[jobs], cap)
+    prefix = "classes+" if len(program.value) < len(jobs) else ""
+    reasons, uneven = [], []
+    for name, kept, rung in _rungs(program, curves):
+        try:
+            candidate = rung(solver)
+        except SolverFailed as failure:
+            reasons.append(f"{name}: {failure.status}")
+        else:
+            path = " after ".join([prefix + name, *(reason.split(":")[0] for reason in reversed(reasons))])
+            answer, evenness = _proved(program, curves, candidate, kept, path)
+            c = answer.certificate
+            if c.gap <= GAP_MAX and c.violation <= VIOLATION_MAX:
+                if evenness <= GAP_MAX:
+                    return answer
+                uneven.append(answer)
+            reasons.append(f"{name}: gap {c.gap:.1e}, of the rest {evenness:.1e}, violation {c.violation:.1e}")
+        solver.falls[name] += 1
+    if uneven:  # by a little, and the objective is proved
+        return uneven[0]
+    raise failed(problem, "not certified", "; ".join(reasons))
+
+
+def best_alone(program: Program) -> tuple[Floats, Floats]:
+    """The most each of the R jobs could have of the cluster, (R,), and what a GPU more of each type adds to it, (R, T).
+
+    In units of its best rate. A job takes its fastest types first, each as far as its GPUs allow, until its time is
+    full; a GPU more displaces the slowest it uses then. For a job that may run on several numbers of GPUs the figure is
+    a bound from above.
+    """
+    p = program.problem
+    rate, gpus = np.zeros(p.rate_alone_steps_per_s.shape), np.full(p.job_count, np.inf)
+    possible = program.admissible[p.member_configuration]
+    np.maximum.at(rate, p.member_job, np.where(possible, p.member_rate_steps_per_s, 0.0))
+    np.minimum.at(gpus, p.member_job, p.gpus_occupied[p.member_configuration])
+    rate = np.maximum(rate, np.where(p.gpu_counts > 0, 0.0, p.rate_alone_steps_per_s))  # what a first GPU would do
+    rate = rate[program.jobs] / program.best_rate_steps_per_s[program.jobs, None]
+    gpus = gpus[program.jobs, None]
+    order = np.argsort(-rate, axis=1, kind="stable")
+    fastest = np.take_along_axis(rate, order, axis=1)
+    possible_share = np.minimum(p.gpu_counts / gpus, 1.0)
+    until = np.cumsum(np.take_along_axis(possible_share, order, axis=1), axis=1)
+    share = np.diff(np.minimum(until, 1.0), axis=1, prepend=0.0)
+    full = until >= 1.0
+    slowest = np.where(full.any(axis=1), np.take_along_axis(fastest, full.argmax(axis=1)[:, None], axis=1)[:, 0], 0.0)
+    return (fastest * share).sum(axis=1), np.maximum(rate - slowest[:, None], 0.0) / gpus
+
+
+Rung = Callable[["Solver"], Candidate]
+
+
+def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]]:
+    """The ways to an answer, from quick to sure: name, the part of the targets that is kept, and the way."""
+    if program.problem.runs_alone and len(program.value) >= CLASSES_MIN:
+        yield "prices", 1.0, partial(_by_prices, program, curves)
+    for effort, slack in _efforts(len(program.problem.gpu_types)):
+        yield effort.name, 1.0 - slack, partial(_by_highs, program, curves, effort, 1.0 - slack)
+
+
+def _by_prices(program: Program, curves: Curves, solver: Solver) -> Candidate:
+    classes, count = curves.taken(program.classes.representative), program.classes.count
+    problem, best = program.problem, program.best_rate_steps_per_s
+    found = height(program, problem.gpu_counts, Rising(classes), solver, value=count.astype(np.float64))
+    if found is None:
+        raise failed(problem, "not found", "prices")
+    duals = Duals(
+        level=np.zeros(problem.job_count),
+        floor=program.per_job(found.worth / count) / np.where(best > 0, best, 1.0),
+        budget=np.zeros(problem.job_count),
+        price=found.price,
+    )
+    ratio = -found.level if found.level < np.inf else float(classes.own.min())
+    return Candidate(program.shares(found.share), duals, ratio)
+
+
+def _efforts(type_count: int) -> Iterator[tuple[Effort, float]]:
+    """How HiGHS is told to work, and the part of the targets that is given up.
+
+    By simplex alone: where a job must have all it can, there is no interior to walk in. Where it can have that on two
+    types alike to nine digits, pivots are too small for HiGHS: hence the last rung.
+    """
+    devex = {"simplex_dual_edge_weight_strategy": 1} if type_count <= _FEW_TYPES else {}
+    quick = replace(QUICK, options={**QUICK.options, **devex}, interior_columns=math.inf)
+    yield quick, 0.0
+    yield replace(CAREFUL, interior_columns=math.inf), 0.0
+    yield replace(quick, name="slackened"), _SLACK
+
+
+def _by_highs(program: Program, curves: Curves, effort: Effort, kept: float, solver: Solver) -> Candidate:
+    """Shares at the root of the search, and the duals that prove it. Its level is the ratio.
+
+    `kept` is the part of the targets that is asked for.
+    """
+    classes, T = curves.taken(program.classes.representative), len(program.problem.gpu_types)
+    K, E, count = len(program.value), len(program.entry_type), program.classes.count
+    proof = _even_prices(program)
+    bound = _root(classes, proof)[0]
+    ratio = max(bound * (1.0 - _BELOW), float(classes.own.min()))
+    run = _Search(program.problem, solver, effort, _model(program, kept * classes.targets(ratio)))
+    row_upper = run._model.row_upper.copy()
+    row_upper[-T:] += TRACE if effort.on_face else 0.0  # as in lp.py: prices of the next GPU
+    found = run.solve(np.append(np.zeros(E), float(K)), row_upper)  # so that duals of the rates are about 1
+    for _ in range(_STEPS_MAX):
+        low, high = _root(classes, found)
+        if low >= bound * (1.0 - _CLOSE):  # else at a kink, where these duals are some of many
+            bound, proof = low, found
+        if found.column[E] <= 1.0 or high <= ratio:
+            break
+        ratio = high
+        found = run.at(kept * classes.targets(ratio))
+    gain = np.bincount(program.member_entry, program.member_rate * count[program.member_class], minlength=E)
+    if effort.on_face:
+        with suppress(SolverFailed):  # where the optima are one point to HiGHS's tolerances, they are none to it
+            found = run.on_face(found, np.append(-gain / gain.max(), 0.0))
+    return Candidate(program.shares(found.column[:E]), _duals(program, proof), ratio)
+
+
+def _duals(program: Program, optimum: Optimum) -> Duals:
+    K, gpus, count = len(program.value), program.problem.gpu_counts, program.classes.count
+    best = program.best_rate_steps_per_s
+    return Duals(
+        level=np.zeros(program.problem.job_count),
+        floor=program.per_job(np.maximum(optimum.row_dual[:K], 0.0) / count) / np.where(best > 0, best, 1.0),
+        budget=program.per_job(np.maximum(-optimum.row_dual[K : 2 * K], 0.0) / count),
+        price=np.maximum(-optimum.row_dual[2 * K :], 0.0) / np.where(gpus > 0, gpus, 1.0),
+    )
+
+
+def _proved(program: Program, curves: Curves, candidate: Candidate, kept: float, path: str) -> tuple[Answer, float]:
+    """The answer with its proof, and the gap to which the jobs that are not at their best rate are as even as can be.
+
+    The bound is valid for any duals (certificate.py): Σ λ_j r_j <= Σ μ_j + p·W for every shares.
+    """
+    problem, jobs, best = program.problem, program.jobs, program.best_rate_steps_per_s
+    share = repaired(program, candidate.share, _per_job(program, kept * curves.targets(candidate.level)) * best)
+    zero = MaxSum(np.zeros(problem.job_count))  # the bound of λ's sum alone
+    proof, prices = certified(program, zero, share, candidate.duals, path)
+    weight = candidate.duals.floor[jobs] * best[jobs]
+    worth = float(candidate.duals.price @ problem.gpu_counts)
+    root, own = curves.root(weight, proof.bound - worth, worth)[0], float(curves.own.max())
+    rates = rate_steps_per_s(problem, share)[jobs] / best[jobs]
+    with np.errstate(divide="ignore"):  # no rate, no finish: infinitely bad
+        ratios = (curves.age + 1.0 / rates) / curves.isolated
+    others = ratios[rates < curves.cap * (1.0 - GAP_MAX)].max(initial=root)
+    worst, least = float(ratios.max()), max(root, own)
+    per_ratio = root**2 * float(weight @ curves.fall(root))  # d(1 / ratio) = d(GPUs) x price / this
+    prices = prices / per_ratio if root > own else _prices_of_own(program, curves)
+    certificate = replace(proof, objective=1.0 / worst, bound=1.0 / least, gap=abs(worst - least) / least)
+    return Answer(share, prices, certificate), float(others - root) / root
+
+
+def _prices_of_own(program: Program, curves: Curves) -> Floats:
+    """What a GPU more of each type adds to the objective where the best rates of the worst jobs decide it, (T,)."""
+    worst = np.flatnonzero(curves.own >= curves.own.max() * (1.0 - _DECIDES))
+    c, gain = curves.taken(worst), best_alone(program)[1][worst]
+    prices: Floats = (gain * (c.isolated / (c.age * c.cap + 1.0) ** 2)[:, None]).min(axis=0)  # d(1 / own) / d(cap)
+    return prices
+
+
+def _per_job(program: Program, figures: Floats) -> Floats:
+    """Figures of the R jobs that can run among zeros for the others, (J,)."""
+    all_jobs: Floats = np.zeros(program.problem.job_count)
+    all_jobs[program.jobs] = figures
+    return all_jobs
+
+
+def _root(curves: Curves, optimum: Optimum) -> tuple[float, float]:
+    K = len(curves.cap)
+    return curves.root(
+        optimum.row_dual[:K], -float(optimum.row_dual[K : 2 * K].sum()), -float(optimum.row_dual[2 * K :].sum())
+    )
+
+
+def _even_prices(program: Program) -> Optimum:
+    """Duals for a first bound: a GPU costs the same whatever its type, and jobs that run together share the cost."""
+    K, gpus = len(program.value), program.problem.gpu_counts
+    cost = K * program.entry_load * gpus[program.entry_type] / gpus.sum()
+    cost /= np.bincount(program.member_entry, minlength=len(cost))
+    runs = program.member_rate > 0
+    least = np.full(K, np.inf)
+    np.minimum.at(least, program.member_class[runs], cost[program.member_entry[runs]] / program.member_rate[runs])
+    none = np.zeros(len(cost) + 1)
+    return Optimum(none, none, np.concatenate([least, np.zeros(K), -K * gpus / gpus.sum()]))
+
+
+def _model(program: Program, targets: Floats) -> Model:
+    """Rows: rates of the K classes, their time budgets, capacities. Columns: E entries, the size of the cluster."""
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    runs = program.member_rate > 0
+    row = [program.member_class[runs], K + program.member_class, 2 * K + program.entry_type, 2 * K + np.arange(T)]
+    column = [program.member_entry[runs], program.member_entry, np.arange(E), np.full(T, E)]
+    value = [program.member_rate[runs], program.member_time, program.entry_load, np.full(T, -1.0)]
+    columns = np.concatenate(column)
+    order = np.argsort(columns, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E + 1))])
+    return Model(
+        start=start.astype(np.int32),
+        row=np.concatenate(row)[order].astype(np.int32),
+        value=np.concatenate(value)[order],
+        column_lower=np.zeros(E + 1),
+        row_lower=np.concatenate([targets, np.full(K + T, -np.inf)]),
+        row_upper=np.concatenate([np.full(K, np.inf), np.ones(K), np.zeros(T)]),
+    )
+
+
+class _Search(Run):
+    """The model at one ratio after another."""
+
+    def at(self, targets: Floats) -> Optimum:
+        """The optimum with other targets, from the last basis."""
+        rows = np.arange(len(targets), dtype=np.int32)
+        self._model = replace(self._model, row_lower=np.append(targets, self._model.row_lower[len(targets) :]))
+        self._highs.changeRowsBounds(len(rows), rows, targets, np.full(len(rows), np.inf))
+        return self._optimum()
+
+    def _optimum(self) -> Optimum:
+        """From the last basis; where HiGHS ends a hair above its tolerances, from nothing and by other ways."""
+        for options in _OTHER_WAYS:
+            with suppress(SolverFailed):
+                return super()._optimum()
+            self._highs.clearSolver()
+            for name, value in options.items():
+                self._highs.setOptionValue(name, value)
+        return super()._optimum()
+
+
+def _check(problem: AllocationProblem, objective: MinMaxFinishTime) -> None:
+    for name in ("steps", "age_s", "isolated_s"):
+        values = getattr(objective, name)
+        if len(values) != problem.job_count:
+            raise InvalidInput(f"{name} must have one entry for each of {problem.job_count} jobs, got {len(values)}")
