@@ -6,13 +6,15 @@ Objective and violation come from the shares. The bound comes from weak duality 
     Σ_{j in c} (λ_j + φ_j) rate_cjt  ≤  g_c p_t + Σ_{j in c} μ_j      for every configuration c and type t it fits on,
 
 no shares make Σ_j λ_j r_j more than  Σ μ_j + Σ p_t W_t - Σ φ_j f_j.  Where a solver's duals break an inequality, the
-budgets are raised until they do not.
+budgets are raised until they do not. A level above the bases b_j is at most that, less Σ λ_j b_j, over Σ λ_j / scale_j.
+Where types have worths, λ_j worth_t stands for λ_j.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -54,12 +56,15 @@ def certified(
     problem = program.problem
     rates = rate_steps_per_s(problem, share)
     weight, unit = _weights(objective, duals)
-    budget = _raised(program, weight + duals.floor, duals.price, duals.budget)
-    floors = duals.floor @ floors_of(objective, problem.job_count)
-    bound = float(budget.sum() + duals.price @ problem.gpu_counts - floors) / unit if unit > 0 else math.inf
-    value = _value(program, objective, rates)
+    worth = weight[:, None] * program.type_worth + duals.floor[:, None]
+    budget = _raised(program, worth, duals.price, duals.budget)
+    promised = duals.floor @ floors_of(objective, problem.job_count)
+    if isinstance(objective, MaxMin) and len(objective.base_steps_per_s):
+        promised += weight @ objective.base_steps_per_s
+    bound = float(budget.sum() + duals.price @ problem.gpu_counts - promised) / unit if unit > 0 else math.inf
+    value = _value(program, objective, share, rates)
     violation = violation_of(program, floors_of(objective, problem.job_count), share)
-    prices = _prices(program, weight + duals.floor, duals.price, budget) / (unit if unit > 0 else math.inf)
+    prices = prices_of(program, worth, duals.price, budget) / (unit if unit > 0 else math.inf)
     return Certificate(
         value, bound, _relative_gap(value, bound, least_unit=program.even_level), violation, path, solve_s=0.0
     ), prices
@@ -72,16 +77,18 @@ def failed(problem: AllocationProblem, status: str, detail: str) -> SolverFailed
 
 def rate_steps_per_s(problem: AllocationProblem, share: Floats) -> Floats:
     """Effective rate of each job under `share`, (J,)."""
-    per_member: Floats = (problem.member_rate_steps_per_s * share[problem.member_configuration]).sum(axis=1)
     if problem.runs_alone:
-        return per_member
-    total: Floats = np.bincount(problem.member_job, weights=per_member, minlength=problem.job_count).astype(np.float64)
-    return total
+        alone: Floats = np.einsum("mt,mt->m", problem.member_rate_steps_per_s, share[problem.member_configuration])
+        return alone
+    runs = np.flatnonzero(np.einsum("ct->c", np.abs(share))[problem.member_configuration])  # of many pairs, few do
+    per_member = np.einsum("mt,mt->m", problem.member_rate_steps_per_s[runs], share[problem.member_configuration[runs]])
+    total = np.bincount(problem.member_job[runs], weights=per_member, minlength=problem.job_count)
+    return total.astype(np.float64)
 
 
 def time_of_jobs(problem: AllocationProblem, share: Floats) -> Floats:
     """Share of its time that each job runs in any configuration on any type, (J,)."""
-    per_member: Floats = share.sum(axis=1)[problem.member_configuration]
+    per_member: Floats = np.einsum("ct->c", share)[problem.member_configuration]
     if problem.runs_alone:
         return per_member
     total: Floats = np.bincount(problem.member_job, weights=per_member, minlength=problem.job_count).astype(np.float64)
@@ -112,12 +119,13 @@ def violation_of(program: Program, floors: Floats, share: Floats) -> float:
     return max(0.0, *map(float, excess))
 
 
-def _value(program: Program, objective: MaxMin | MaxSum, rates: Floats) -> float:
+def _value(program: Program, objective: MaxMin | MaxSum, share: Floats, rates: Floats) -> float:
     match objective:
-        case MaxMin(scale=scale):
-            return float((scale * rates)[program.jobs].min())
-        case MaxSum(gain=gain):
-            return float(gain @ rates)
+        case MaxMin(scale=scale, base_steps_per_s=base):
+            above = rates - base if len(base) else rates
+            return float((scale * above)[program.jobs][scale[program.jobs] > 0].min())
+        case MaxSum(gain=gain, gpu_type_worth=worth):
+            return float(gain @ (rate_steps_per_s(program.problem, share * worth) if len(worth) else rates))
 
 
 def _relative_gap(value: float, bound: float, *, least_unit: float) -> float:
@@ -128,17 +136,19 @@ def _weights(objective: MaxMin | MaxSum, duals: Duals) -> tuple[Floats, float]:
     """λ (J,) per step/s, and the factor that makes a bound on Σ λ r one on the objective."""
     match objective:
         case MaxMin(scale=scale):
-            return duals.level, float((duals.level / scale).sum())
+            level = np.where(scale > 0, duals.level, 0.0)
+            return level, float((level / np.where(scale > 0, scale, 1.0)).sum())
         case MaxSum(gain=gain):
             return gain, 1.0
 
 
-def _raised(program: Program, weight: Floats, price: Floats, budget: Floats) -> Floats:
+def _raised(program: Program, worth: Floats, price: Floats, budget: Floats) -> Floats:
     """The least budgets that satisfy the inequality above: exact for jobs alone, raised from `budget` for others."""
     problem = program.problem
     start = np.zeros(problem.job_count) if problem.runs_alone else budget
-    excess = _worth(problem, weight, start) - problem.gpus_occupied[:, None] * price
-    missing: Floats = np.where(program.admissible, excess, 0.0).max(axis=1, initial=0.0) / problem.member_count
+    excess = _worth(problem, worth, start) - problem.gpus_occupied[:, None] * price
+    most = reduce(np.maximum, np.where(program.admissible, excess, 0.0).T, np.zeros(len(excess)))
+    missing: Floats = most / problem.member_count
     if problem.runs_alone:
         return missing
     extra: Floats = np.zeros(problem.job_count)
@@ -146,23 +156,23 @@ def _raised(program: Program, weight: Floats, price: Floats, budget: Floats) -> 
     return start + extra
 
 
-def _worth(problem: AllocationProblem, weight: Floats, budget: Floats) -> Floats:
-    """What a configuration is worth on a type beyond its members' time, (C, T)."""
-    per_member: Floats = weight[problem.member_job, None] * problem.member_rate_steps_per_s
+def _worth(problem: AllocationProblem, worth: Floats, budget: Floats) -> Floats:
+    """What a configuration is worth on a type beyond its members' time, (C, T); `worth` is (J, T) per step/s."""
+    per_member: Floats = worth[problem.member_job] * problem.member_rate_steps_per_s
     per_member -= budget[problem.member_job, None]
     if problem.runs_alone:
         return per_member
-    total: Floats = np.zeros(problem.fits.shape)
-    np.add.at(total, problem.member_configuration, per_member)
+    C, at = problem.configuration_count, problem.member_configuration
+    total: Floats = np.stack([np.bincount(at, weights=of_type, minlength=C) for of_type in per_member.T], axis=1)
     return total
 
 
-def _prices(program: Program, weight: Floats, price: Floats, budget: Floats) -> Floats:
+def prices_of(program: Program, worth: Floats, price: Floats, budget: Floats) -> Floats:
     """`price`, and for a type without GPUs what the first one would be worth to a job that needs but one."""
     problem = program.problem
     empty = problem.gpu_counts == 0
     if not empty.any():
         return price
     gpus = problem.gpus_occupied[:, None]
-    worth = np.where(gpus <= 1, _worth(problem, weight, budget) / np.where(gpus > 0, gpus, 1.0), 0.0)
-    return np.where(empty, worth.max(axis=0, initial=0.0), price)
+    first = np.where(gpus <= 1, _worth(problem, worth, budget) / np.where(gpus > 0, gpus, 1.0), 0.0)
+    return np.where(empty, first.max(axis=0, initial=0.0), price)

@@ -28,7 +28,27 @@ class Classes:
 
 def classes_of(features: Floats) -> Classes:
     """The classes of jobs with equal rows of `features`, (J, F)."""
-    rows = _rounded(features)
+    return _classes(_rounded(features))
+
+
+def classes_of_labels(labels: Ints) -> Classes:
+    """The classes of rows with equal `labels`, (J, F)."""
+    return _classes(labels)
+
+
+def singletons(job_count: int) -> Classes:
+    """Every job in a class of its own."""
+    rows = np.arange(job_count)
+    return Classes(rows, rows, np.ones(job_count, dtype=np.int64))
+
+
+def mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Words that differ in many bits where `words` differ in one: sums of them tell sets apart."""
+    spread = words * np.uint64(_MULTIPLIER)
+    return spread ^ (spread >> np.uint64(29))
+
+
+def _classes(rows: Floats | Ints) -> Classes:
     keys = _hashes(rows)
     _, first, inverse, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
@@ -40,23 +60,16 @@ def classes_of(features: Floats) -> Classes:
     return Classes(of_job, representative, count[order])
 
 
-def singletons(job_count: int) -> Classes:
-    """Every job in a class of its own."""
-    rows = np.arange(job_count)
-    return Classes(rows, rows, np.ones(job_count, dtype=np.int64))
-
-
 def _rounded(features: Floats) -> Floats:
     mantissa, exponent = np.frexp(features)
     rounded: Floats = np.ldexp(np.rint(np.ldexp(mantissa, MANTISSA_BITS)), exponent - MANTISSA_BITS)
     return rounded + 0.0  # -0.0 and 0.0 are one figure
 
 
-def _hashes(rows: Floats) -> npt.NDArray[np.uint64]:
+def _hashes(rows: Floats | Ints) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of each row."""
     bits = np.ascontiguousarray(rows).view(np.uint64)
     hashes = np.zeros(len(rows), dtype=np.uint64)
     for column in range(bits.shape[1]):
-        hashes = (hashes ^ bits[:, column]) * np.uint64(_MULTIPLIER)
-        hashes ^= hashes >> np.uint64(29)
+        hashes = mixed(hashes ^ bits[:, column])
     return hashes

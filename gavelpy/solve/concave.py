@@ -1,39 +1,144 @@
-"""Concave objectives: cvxpy, and a proof by an LP over the gradient."""
+"""Concave objectives: an interior point of our own for logarithms of jobs alone, else cvxpy, and a proof by a tangent.
+
+The proof: f(y) <= intercept + slope·y for all rates y, and the most that slope·y can be is a linear program. At the
+interior point's prices weak duality alone bounds it; after cvxpy it is solved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import numpy as np
 
+from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
+from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX_CONCAVE, VIOLATION_MAX, Answer
-from gavelpy.solve.certificate import failed, floors_of, rate_steps_per_s, violation_of
+from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer
+from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, violation_of
+from gavelpy.solve.interior import Form, SumLog
+from gavelpy.solve.interior import optimum as interior_optimum
 from gavelpy.solve.linear import best_linear
-from gavelpy.solve.objective import ConcaveObjective, MaxSum
+from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSum, MaxSumLog
+from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.repair import repaired
 from gavelpy.solve.solver import Solver
 
+_TOLERANCE = (
+    1e-12  # of the interior point's gap, relative to Σ weight; iterations near the optimum gain two digits each
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """An affine bound on the objective: f(y) <= intercept + slope·y for all rates y (J,) in steps/s."""
+
+    slope: Floats  # (J,) zero for jobs that can run nowhere
+    intercept: float
+
 
 def best_concave(problem: AllocationProblem, objective: ConcaveObjective, solver: Solver) -> Answer:
-    """The best shares for a concave objective. Raises SolverFailed when they cannot be certified.
+    """The best shares for a concave objective. Raises SolverFailed when no rung's answer can be certified."""
+    program = _program(problem, objective)
+    reasons = []
+    for rung in _rungs(program, objective):
+        try:
+            answer = rung.answer(solver)
+        except SolverFailed as failure:
+            reasons.append(f"{rung.name}: {failure.status}")
+        else:
+            certificate = answer.certificate
+            if certificate.gap <= rung.gap_max and certificate.violation <= VIOLATION_MAX:
+                return answer
+            reasons.append(f"{rung.name}: gap {certificate.gap:.1e}, violation {certificate.violation:.1e}")
+        solver.falls[rung.name] += 1
+    raise failed(problem, "not certified", "; ".join(reasons))
 
-    The proof: f(y) <= intercept + slope·y for every y, and the most that slope·y can be is an LP.
-    """
+
+@dataclass(frozen=True)
+class _Rung:
+    name: str
+    gap_max: float
+    answer: Callable[[Solver], Answer]
+
+
+def _rungs(program: Program, objective: ConcaveObjective) -> list[_Rung]:
+    cvxpy = _Rung("cvxpy", GAP_MAX_CONCAVE, partial(_by_cvxpy, program, objective))
+    if isinstance(objective, MaxSumLog) and program.problem.runs_alone and not program.floor.any():
+        return [_Rung("interior", GAP_MAX, partial(_by_interior_point, program, objective)), cvxpy]
+    return [cvxpy]
+
+
+def _program(problem: AllocationProblem, objective: ConcaveObjective) -> Program:
+    """The program of the jobs that can run; equal jobs are one only where the objective is known to treat them so."""
+    floors = floors_of(objective, problem.job_count)
+    match objective:
+        case MaxSumLog(weight=weight):
+            best = best_rate_steps_per_s(problem)
+            return program_of(problem, weight / np.where(best > 0, best, 1.0), floors)  # so that value = weight
+        case MaxConcave():
+            return program_of(problem, np.ones(problem.job_count), floors, aggregate=False)
+
+
+def _by_interior_point(program: Program, objective: MaxSumLog, solver: Solver) -> Answer:  # noqa: ARG001 as _by_cvxpy
+    problem, best = program.problem, program.best_rate_steps_per_s
+    rows = program.jobs[program.classes.representative]
+    form = Form(
+        rate=np.where(problem.fits[rows], problem.member_rate_steps_per_s[rows], 0.0) / best[rows, None],
+        gpus=problem.gpus_occupied[rows],
+        count=program.classes.count.astype(np.float64),
+        capacity=problem.gpu_counts,
+        goal=SumLog(program.value),
+    )
+    point = interior_optimum(form, _TOLERANCE)
+    raw = np.zeros(problem.fits.shape)
+    raw[program.jobs] = point.share[program.classes.of_job]
+    share = repaired(program, raw, np.zeros(problem.job_count))
+    slope = program.per_job(point.rate_duals)
+    slope[program.jobs] /= best[program.jobs]
+    zero = np.zeros(problem.job_count)
+    duals = Duals(level=zero, floor=zero, budget=program.per_job(point.budget_duals), price=point.prices)
+    prefix = "classes+" if len(program.value) < len(program.jobs) else ""
+    most, prices = certified(program, MaxSum(slope), share, duals, prefix + "interior")
+    value = _sum_log(program, objective, rate_steps_per_s(problem, share))
+    bound = _tangent_of_logarithms(program, objective, slope).intercept + most.bound
+    return Answer(share, prices, Certificate(value, bound, _gap(value, bound), most.violation, most.path, solve_s=0.0))
+
+
+def _by_cvxpy(program: Program, objective: ConcaveObjective, solver: Solver) -> Answer:
     from gavelpy.solve import convex  # loads cvxpy
 
-    program = convex.program_for(problem, objective)
+    problem = program.problem
     raw, slope = convex.optimum(program, objective)
     floors = floors_of(objective, problem.job_count)
     share = repaired(program, raw, floors)
     rates = rate_steps_per_s(problem, share)
-    value = convex.value_at(program, objective, rates)
-    above = convex.tangent(program, objective, rates, slope)
+    match objective:
+        case MaxSumLog():
+            value, above = _sum_log(program, objective, rates), _tangent_of_logarithms(program, objective, slope)
+        case MaxConcave():
+            value, gradient = convex.value_and_gradient(program, objective, rates)
+            above = Tangent(gradient, value - float(gradient @ rates))
     gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this bounds from above, too
     most = best_linear(problem, MaxSum(gain, objective.rate_floor_steps_per_s), solver)
-    bound = above.intercept + most.certificate.bound
-    gap = abs(bound - value) / max(1.0, abs(value))
-    violation = violation_of(program, floors, share)
-    if not (gap <= GAP_MAX_CONCAVE and violation <= VIOLATION_MAX):
-        solver.falls["cvxpy"] += 1
-        raise failed(problem, "not certified", f"cvxpy: gap {gap:.1e}, violation {violation:.1e}")
-    return Answer(share, most.prices, Certificate(value, bound, gap, violation, "cvxpy", solve_s=0.0))
+    bound, violation = above.intercept + most.certificate.bound, violation_of(program, floors, share)
+    return Answer(share, most.prices, Certificate(value, bound, _gap(value, bound), violation, "cvxpy", solve_s=0.0))
+
+
+def _sum_log(program: Program, objective: MaxSumLog, rates: Floats) -> float:
+    runs = program.jobs
+    if not (rates[runs] > 0).all():
+        return -np.inf
+    return float((objective.weight[runs] * np.log(rates[runs])).sum())
+
+
+def _tangent_of_logarithms(program: Program, objective: MaxSumLog, slope: Floats) -> Tangent:
+    """The conjugate's bound at `slope`: its error is of second order in the slope's."""
+    w, η = objective.weight[program.jobs], slope[program.jobs]
+    return Tangent(slope, float((w * (np.log(w / η) - 1.0)).sum()))
+
+
+def _gap(value: float, bound: float) -> float:
+    return abs(bound - value) / max(1.0, abs(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import cvxpy
@@ -12,31 +11,11 @@ from scipy.sparse import csr_array
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
-from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.certificate import failed, floors_of
+from gavelpy.solve.certificate import failed
 from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSumLog
-from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
+from gavelpy.solve.program import Program
 
 _PRECISION = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "max_threads": 1}
-
-
-def program_for(problem: AllocationProblem, objective: ConcaveObjective) -> Program:
-    """The program of the jobs that can run; equal jobs are one only where the objective is known to treat them so."""
-    floors = floors_of(objective, problem.job_count)
-    match objective:
-        case MaxSumLog(weight=weight):
-            best = best_rate_steps_per_s(problem)
-            return program_of(problem, weight / np.where(best > 0, best, 1.0), floors)  # so that value = weight
-        case MaxConcave():
-            return program_of(problem, np.ones(problem.job_count), floors, aggregate=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Tangent:
-    """An affine bound on the objective: f(y) <= intercept + slope·y for all rates y (J,) in steps/s."""
-
-    slope: Floats  # (J,) zero for jobs that can run nowhere
-    intercept: float
 
 
 def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floats]:
@@ -47,7 +26,7 @@ def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floa
     K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
     at = (program.member_class, program.member_entry)
     shares, rate = cvxpy.Variable(E, nonneg=True), cvxpy.Variable(K)
-    budget = csr_array((np.ones(len(program.member_class)), at), shape=(K, E)) @ shares
+    budget = csr_array((program.member_time, at), shape=(K, E)) @ shares
     load = csr_array((program.entry_load, (program.entry_type, np.arange(E))), shape=(T, E)) @ shares
     had = csr_array((program.member_rate, at), shape=(K, E)) @ shares
     earned = rate == had  # its dual is the slope
@@ -68,33 +47,17 @@ def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floa
     return program.shares(np.asarray(shares.value, dtype=np.float64)), slope
 
 
-def value_at(program: Program, objective: ConcaveObjective, rates: Floats) -> float:
-    """The objective at `rates`, (J,) in steps/s."""
-    match objective:
-        case MaxSumLog(weight=weight):
-            return float(weight[program.jobs] @ np.log(rates[program.jobs]))
-        case MaxConcave(value=of_rates):
-            return float(of_rates(cvxpy.Constant(rates)).value)
-
-
-def tangent(program: Program, objective: ConcaveObjective, rates: Floats, slope: Floats) -> Tangent:
-    """A bound on the objective that nearly touches it at `rates`: by its conjugate at `slope`, or by its gradient.
-
-    The conjugate's error is of second order in the slope's; the gradient is for objectives whose conjugate is unknown.
-    """
-    match objective:
-        case MaxSumLog(weight=weight):
-            w, η = weight[program.jobs], slope[program.jobs]
-            return Tangent(slope, float(w @ (np.log(w / η) - 1.0)))
-        case MaxConcave(value=of_rates):
-            variable = cvxpy.Variable(len(rates))
-            variable.value = rates
-            gradient = of_rates(variable).grad[variable]
-            if gradient is None:
-                raise InvalidInput(f"value must have a gradient at its optimum, got none at rates {rates!r}")
-            upward = np.zeros(len(rates))
-            upward[program.jobs] = _row(gradient)[program.jobs]
-            return Tangent(upward, value_at(program, objective, rates) - float(upward @ rates))
+def value_and_gradient(program: Program, objective: MaxConcave, rates: Floats) -> tuple[float, Floats]:
+    """The objective at `rates` (J,) in steps/s, and its gradient there, (J,); zero for jobs that can run nowhere."""
+    variable = cvxpy.Variable(len(rates))
+    variable.value = rates
+    expression = objective.value(variable)
+    gradient = expression.grad[variable]
+    if gradient is None:
+        raise InvalidInput(f"value must have a gradient at its optimum, got none at rates {rates!r}")
+    upward = np.zeros(len(rates))
+    upward[program.jobs] = _row(gradient)[program.jobs]
+    return float(objective.value(cvxpy.Constant(rates)).value), upward
 
 
 def _row(gradient: Any) -> Floats:  # Any: cvxpy gives a sparse column, or a number for one job

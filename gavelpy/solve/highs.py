@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,10 +36,22 @@ class Effort:
     name: str
     options: Mapping[str, Any]  # HiGHS's own names
     on_face: bool  # whether ties are resolved on the face of optima, from the last basis; else afresh, above a level
+    interior_columns: float = _INTERIOR_COLUMNS  # above, the interior point
 
 
 QUICK = Effort(
     "highs", {"presolve": "off", "simplex_scale_strategy": 0, "simplex_dual_edge_weight_strategy": 0}, on_face=True
+)
+GROWING = Effort(
+    "columns",
+    {
+        "presolve": "off",
+        "simplex_scale_strategy": 0,
+        "simplex_dual_edge_weight_strategy": 1,
+        "no_unnecessary_rebuild_refactor": False,  # else an answer may be off by 1e-8 and be said to be exact
+    },
+    on_face=True,
+    interior_columns=np.inf,  # every run goes on from a basis
 )
 CAREFUL = Effort(
     "careful", {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1}, False
@@ -48,11 +60,12 @@ CAREFUL = Effort(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Columns >= 0 by column, rows between bounds."""
+    """Columns by column from a lower bound up, rows between bounds."""
 
     start: Ints  # (columns + 1,) int32
     row: Ints  # (nonzeros,) int32
     value: Floats
+    column_lower: Floats
     row_lower: Floats
     row_upper: Floats
 
@@ -77,6 +90,7 @@ class Run:
     def __init__(self, problem: AllocationProblem, solver: Solver, effort: Effort, model: Model) -> None:
         self._problem = problem
         self._model = model
+        self._interior_columns = effort.interior_columns
         self._highs = solver.highs()
         self._highs.resetOptions()
         for name, value in {**_ALWAYS, **effort.options}.items():
@@ -88,24 +102,48 @@ class Run:
 
         m, lp = self._model, highspy.HighsLp()
         lp.num_col_, lp.num_row_ = m.column_count, len(m.row_lower)
-        lp.col_cost_, lp.col_lower_ = cost, np.zeros(m.column_count)
+        lp.col_cost_, lp.col_lower_ = cost, m.column_lower
         lp.col_upper_ = np.full(m.column_count, highspy.kHighsInf)
         lp.row_lower_, lp.row_upper_ = m.row_lower, row_upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
         self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
-        self._highs.setOptionValue("solver", "ipm" if m.column_count > _INTERIOR_COLUMNS else "simplex")
+        self._highs.setOptionValue("solver", "ipm" if m.column_count > self._interior_columns else "simplex")
         self._highs.clearSolver()
         self._highs.passModel(lp)
         first = self._optimum()
         self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
         return first
 
+    def again(self, row_upper: Floats) -> Optimum:
+        """The optimum of the same model with other upper bounds of its rows, from the last basis."""
+        m = self._model
+        self._highs.changeRowsBounds(len(row_upper), np.arange(len(row_upper), dtype=np.int32), m.row_lower, row_upper)
+        return self._optimum()
+
+    def grow(self, columns: Model, cost: Floats) -> Optimum:
+        """The optimum of the model with more columns, which come after those there are, from the last basis."""
+        m, more = self._model, columns.column_count
+        self._model = replace(
+            m,
+            start=np.concatenate([m.start, m.start[-1] + columns.start[1:]]),
+            row=np.concatenate([m.row, columns.row]),
+            value=np.concatenate([m.value, columns.value]),
+            column_lower=np.concatenate([m.column_lower, columns.column_lower]),
+        )
+        free = np.full(more, np.inf)
+        self._highs.addCols(
+            more, cost, columns.column_lower, free, len(columns.row), columns.start[:-1], columns.row, columns.value
+        )
+        self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
+        return self._optimum()
+
     def on_face(self, first: Optimum, cost: Floats) -> Optimum:
         """The columns of least `cost` among the optima of the model that has `first`'s duals.
 
-        By complementary slackness those are the points that are zero where a column has a reduced cost and tight where
-        a row has a dual. Nothing of the first objective is given up, so no share is there that only spends a slack.
+        By complementary slackness those are the points that are at their bound where a column has a reduced cost and
+        tight where a row has a dual. Nothing of the first objective is given up, so no share is there that only spends
+        a slack.
         """
         m, columns = self._model, np.arange(self._model.column_count, dtype=np.int32)
         rows = np.arange(len(m.row_lower), dtype=np.int32)
@@ -113,9 +151,15 @@ class Run:
         upper = np.where(first.row_dual > _PRICED, m.row_lower, m.row_upper)
         self._highs.setOptionValue("simplex_strategy", _PRIMAL_SIMPLEX)
         self._highs.changeColsCost(len(columns), columns, cost)
-        free = np.where(first.column_dual > _PRICED, 0.0, np.inf)
-        self._highs.changeColsBounds(len(columns), columns, np.zeros(len(columns)), free)
+        free = np.where(first.column_dual > _PRICED, m.column_lower, np.inf)
+        self._highs.changeColsBounds(len(columns), columns, m.column_lower, free)
         self._highs.changeRowsBounds(len(rows), rows, lower, upper)
+        return self._optimum()
+
+    def rebounded(self, row_lower: Floats, row_upper: Floats) -> Optimum:
+        """The optimum of the same model with other bounds of its rows, from the last basis."""
+        rows = np.arange(len(row_lower), dtype=np.int32)
+        self._highs.changeRowsBounds(len(rows), rows, row_lower, row_upper)
         return self._optimum()
 
     def above(self, cost: Floats, column: int, least: float) -> Optimum:
@@ -138,3 +182,45 @@ class Run:
             raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
         s = self._highs.getSolution()
         return Optimum(np.array(s.col_value), np.array(s.col_dual), np.array(s.row_dual))
+
+
+@dataclass(frozen=True, eq=False)
+class BoxedModel:
+    """A small program: columns by column, each with a cost and bounds; rows between bounds."""
+
+    start: Ints  # (columns + 1,) int32
+    row: Ints  # (nonzeros,) int32
+    value: Floats
+    row_lower: Floats
+    row_upper: Floats
+    cost: Floats
+    lower: Floats
+    upper: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The optimum of a small program."""
+
+    column: Floats
+    row_dual: Floats
+
+
+def solve_small(solver: Solver, m: BoxedModel) -> Solved | None:
+    """The columns of least cost, or None when HiGHS finds none: then there is another way to the same answer."""
+    import highspy
+
+    highs = solver.small_highs()
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(m.cost), len(m.row_lower)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = m.cost, m.lower, m.upper
+    lp.row_lower_, lp.row_upper_ = m.row_lower, m.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
+    highs.clearSolver()
+    highs.passModel(lp)
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    solution = highs.getSolution()
+    return Solved(np.array(solution.col_value), np.array(solution.row_dual))

@@ -35,7 +35,7 @@ from gavelpy.solve.objective import (
     ProgressiveFilling,
 )
 from gavelpy.solve.solver import Solver
-from gavelpy.solve.types import divided, groups_of_types, merged
+from gavelpy.solve.types import divided, groups_of_types, merged, objective_of_merged
 
 
 def solve(problem: AllocationProblem, objective: Objective, solver: Solver | None = None) -> Allocation:
@@ -47,13 +47,14 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
     started_s = time.perf_counter()
     solver = Solver() if solver is None else solver
     _check(problem, objective)
-    group = groups_of_types(problem)
+    group = groups_of_types(problem, getattr(objective, "gpu_type_worth", np.zeros(0)))
     if group.max(initial=0) + 1 < len(group):
-        return divided(solve(merged(problem, group), objective, solver), problem, group)
+        return divided(solve(merged(problem, group), objective_of_merged(objective, group), solver), problem, group)
     answer = _best(problem, objective, solver) if problem.can_run.any() else _nothing_runs(problem)
     certificate = replace(answer.certificate, solve_s=time.perf_counter() - started_s)
     solver.answers[certificate.path] += 1
-    return Allocation(problem, answer.share, answer.prices, certificate)
+    floors = getattr(objective, "rate_floor_steps_per_s", np.zeros(0))
+    return Allocation(problem, answer.share, answer.prices, certificate, floors)
 
 
 def _best(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer:
@@ -61,9 +62,13 @@ def _best(problem: AllocationProblem, objective: Objective, solver: Solver) -> A
         case MaxMin() | MaxSum():
             return best_linear(problem, objective, solver)
         case MaxMinLexicographic() | ProgressiveFilling():
-            raise NotImplementedError  # filling.py
+            from gavelpy.solve.filling import best_filling
+
+            return best_filling(problem, objective, solver)
         case MinMaxFinishTime():
-            raise NotImplementedError  # finish_time.py
+            from gavelpy.solve.finish_time import best_finish_time
+
+            return best_finish_time(problem, objective, solver)
         case MaxSumLog() | MaxConcave():
             from gavelpy.solve.concave import best_concave  # loads cvxpy
 
@@ -78,10 +83,15 @@ def _nothing_runs(problem: AllocationProblem) -> Answer:
 def _check(problem: AllocationProblem, objective: Objective) -> None:
     """Raises for an objective of other jobs, and where a job that can run nowhere is promised a rate."""
     J = problem.job_count
-    for name in ("scale", "gain", "weight", "rate_floor_steps_per_s"):
+    for name in ("scale", "gain", "weight", "rate_floor_steps_per_s", "alike"):
         values = getattr(objective, name, None)
-        if values is not None and len(values) != J and not (name == "rate_floor_steps_per_s" and not len(values)):
+        optional = name in ("rate_floor_steps_per_s", "alike")
+        if values is not None and len(values) != J and not (optional and not len(values)):
             raise InvalidInput(f"{name} must have one entry for each of {J} jobs, got {len(values)}")
+    worth = getattr(objective, "gpu_type_worth", np.zeros(0))
+    if len(worth) not in (0, len(problem.gpu_types)):
+        T = len(problem.gpu_types)
+        raise InvalidInput(f"gpu_type_worth must be empty or have one entry for each of {T} types, got {len(worth)}")
     promised = (floors_of(objective, J) > 0) & ~problem.can_run
     if promised.any():
         job = problem.job_ids[int(np.argmax(promised))]

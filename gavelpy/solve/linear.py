@@ -2,40 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gavelpy.errors import SolverFailed
+from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
 from gavelpy.solve.certificate import certified, failed, floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
-from gavelpy.solve.program import program_of
+from gavelpy.solve.program import Program, program_of
 from gavelpy.solve.repair import repaired
 from gavelpy.solve.solver import Solver
+
+if TYPE_CHECKING:
+    from gavelpy.solve.highs import Effort
 
 
 def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: Solver) -> Answer:
     """The best shares for an objective that is an LP. Raises SolverFailed when no rung's answer can be certified."""
-    from gavelpy.solve import highs, lp
-
-    values = objective.scale if isinstance(objective, MaxMin) else objective.gain
-    floors = floors_of(objective, problem.job_count)
-    program = program_of(problem, values, floors)
-    prefix = "classes+" if len(program.value) < len(program.jobs) else ""
-    answer = lp.max_min if isinstance(objective, MaxMin) else lp.max_sum
-    reasons = []
-    for effort in (highs.QUICK, highs.CAREFUL):
+    if isinstance(objective, MaxMin) and not objective.scale[problem.can_run].any():  # nobody has a part in it
+        objective = MaxSum(objective.scale, objective.rate_floor_steps_per_s)
+    fallen: dict[str, str] = {}  # rung -> why it did not answer
+    for name, rung in _rungs(problem, objective):
         try:
-            candidate = answer(program, solver, effort)
+            answer = rung(solver)
         except SolverFailed as failure:
-            reasons.append(f"{effort.name}: {failure.status}")
+            fallen[name] = failure.status
         else:
-            least = floors if isinstance(objective, MaxSum) else np.maximum(floors, candidate.level / values)
-            share = repaired(program, candidate.share, least)
-            certificate, prices = certified(program, objective, share, candidate.duals, prefix + effort.name)
+            if answer is None:
+                continue
+            certificate = answer.certificate
             if certificate.gap <= GAP_MAX and certificate.violation <= VIOLATION_MAX:
-                return Answer(share, prices, certificate)
-            reasons.append(f"{effort.name}: gap {certificate.gap:.1e}, violation {certificate.violation:.1e}")
-        solver.falls[effort.name] += 1
-    status = "infeasible" if all("infeasible" in reason for reason in reasons) else "not certified"
-    raise failed(problem, status, "; ".join(reasons))
+                path = " after ".join([certificate.path, *reversed(fallen)])
+                return replace(answer, certificate=replace(certificate, path=path))
+            fallen[name] = f"gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
+        solver.falls[name] += 1
+    status = "infeasible" if fallen.get("careful") == "infeasible" else "not certified"
+    raise failed(problem, status, "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items()))
+
+
+Rung = Callable[[Solver], Answer | None]  # None: it is not for this problem
+
+
+def _rungs(problem: AllocationProblem, objective: LinearObjective) -> Iterator[tuple[str, Rung]]:
+    """The ways to an answer, from quick to sure."""
+    from gavelpy.solve import highs
+    from gavelpy.solve.packing.master import has_many
+    from gavelpy.solve.prices import engine
+
+    if engine.answers(problem, objective):
+        yield "prices", lambda solver: engine.best_by_prices(problem, objective, solver)
+    floors = floors_of(objective, problem.job_count)
+    program = _program(problem, objective, floors)
+    if has_many(program):
+        yield highs.GROWING.name, partial(_by_highs, program, objective, floors, highs.GROWING)
+    whole = program.whole()
+    for effort in (highs.QUICK, highs.CAREFUL):
+        yield effort.name, partial(_by_highs, whole, objective, floors, effort)
+
+
+def _by_highs(program: Program, objective: LinearObjective, floors: Floats, effort: Effort, solver: Solver) -> Answer:
+    from gavelpy.solve import highs, lp
+    from gavelpy.solve.packing import master
+
+    method = master if effort is highs.GROWING else lp
+    answer = method.max_min if isinstance(objective, MaxMin) else method.max_sum
+    candidate = answer(program, solver, effort)
+    share = repaired(program, candidate.share, np.maximum(floors, _held(objective, candidate.level)))
+    prefix = "classes+" if len(program.value) < len(program.jobs) else ""
+    certificate, prices = certified(program, objective, share, candidate.duals, prefix + effort.name)
+    return Answer(share, prices, certificate)
+
+
+def _program(problem: AllocationProblem, objective: LinearObjective, floors: Floats) -> Program:
+    match objective:
+        case MaxMin(scale=scale, base_steps_per_s=base):
+            return program_of(problem, scale, floors, base_steps_per_s=base if len(base) else None, together=False)
+        case MaxSum(gain=gain, gpu_type_worth=worth):
+            return program_of(problem, gain, floors, type_worth=worth if len(worth) else None, together=False)
+
+
+def _held(objective: LinearObjective, level: float) -> Floats:
+    """The rate that each job's level stands for, (J,); 0 for a job that has none."""
+    if isinstance(objective, MaxSum):
+        return np.zeros(len(objective.gain))
+    scale, base = objective.scale, objective.base_steps_per_s
+    held: Floats = np.where(scale > 0, level / np.where(scale > 0, scale, 1.0) + (base if len(base) else 0.0), 0.0)
+    return held

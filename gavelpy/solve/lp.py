@@ -6,7 +6,8 @@ its optima, spends what is left on the sum of scaled rates (the rule for ties).
 
 Where the optimum has a kink in the number of GPUs (one GPU a job, say), prices are many: what the last GPU earned to
 what the next one would. The first run has a trace more GPUs than there are, so that only the latter are left; the
-second run has those there are.
+second run has those there are. Floors may need the very last GPU: there the first run has no more than there are, and
+a run between the two has the trace.
 """
 
 from __future__ import annotations
@@ -40,92 +41,102 @@ def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
 def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
     """Maximise the sum of values. Raises SolverFailed when HiGHS does."""
     floored = program.floor > 0
-    model = _model(program, np.flatnonzero(floored), program.floor[floored], np.zeros(0))
-    gains = _entry_values(program)
+    model = model_of(program, np.flatnonzero(floored), program.floor[floored], np.zeros(0))
+    gains = entry_values(program) * program.type_worth[program.entry_type]
     unit = gains.max(initial=0.0) or 1.0
     run = Run(program.problem, solver, effort, model)
-    first = _first(program, run, effort, model, -gains / unit)
+    first, row_dual = _first(program, run, effort, model, -gains / unit)
     final = run.on_face(first, -gains / unit) if effort.on_face else first
-    duals = _duals(program, first.row_dual, floored, leveled=False, unit=unit)
+    duals = duals_of(program, row_dual, np.zeros(0, dtype=np.int64), floored, unit=unit)
     return Candidate(program.shares(final.column), duals, level=0.0)
 
 
 def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float) -> Candidate:
-    K, E = len(program.value), len(program.entry_type)
-    floored = program.floor > 0
-    rated = np.concatenate([np.arange(K), np.flatnonzero(floored)])
-    lower = np.concatenate([np.zeros(K), program.floor[floored]])
-    model = _model(program, rated, lower, level / program.value)
+    E, leveled, floored = len(program.entry_type), np.flatnonzero(program.value > 0), program.floor > 0
+    rated = np.concatenate([leveled, np.flatnonzero(floored)])
+    lower = np.concatenate([program.base[leveled], program.floor[floored]])
+    model = model_of(program, rated, lower, level / program.value[leveled])
+    model.column_lower[E] = -(program.value * program.base).max() / level  # where nobody runs
     run = Run(program.problem, solver, effort, model)
     cost = np.zeros(E + 1)
-    cost[E] = -float(K)  # so that the duals of the K levels are about 1
-    first = _first(program, run, effort, model, cost)
-    gains = _entry_values(program)
+    cost[E] = -float(len(leveled))  # so that their duals are about 1
+    first, row_dual = _first(program, run, effort, model, cost)
+    gains = entry_values(program)
     ties = np.append(-gains / gains.max(), 0.0)
-    final = run.on_face(first, ties) if effort.on_face else run.above(ties, E, first.column[E] * (1 - LEVEL_SLACK))
-    duals = _duals(program, first.row_dual, floored, leveled=True, unit=1.0)
+    reached = first.column[E] - LEVEL_SLACK * abs(first.column[E])
+    final = run.on_face(first, ties) if effort.on_face else run.above(ties, E, reached)
+    duals = duals_of(program, row_dual, leveled, floored, unit=1.0)
     return Candidate(program.shares(final.column[:E]), duals, float(final.column[E]) * level)
 
 
-def _first(program: Program, run: Run, effort: Effort, model: Model, cost: Floats) -> Optimum:
-    row_upper = model.row_upper.copy()
-    if effort.on_face and not program.floor.any():  # floors may need the very last GPU
-        row_upper[-len(program.problem.gpu_types) :] += TRACE
-    return run.solve(cost, row_upper)
+def _first(program: Program, run: Run, effort: Effort, model: Model, cost: Floats) -> tuple[Optimum, Floats]:
+    """An optimum, and the rows' duals with a trace more GPUs."""
+    more = model.row_upper.copy()
+    more[-len(program.problem.gpu_types) :] += TRACE if effort.on_face else 0.0
+    first = run.solve(cost, model.row_upper if program.floor.any() else more)
+    priced = run.again(more) if effort.on_face and program.floor.any() else first
+    return first, priced.row_dual
 
 
-def _model(program: Program, rated: Ints, rated_lower: Floats, level_weight: Floats) -> Model:
+def model_of(program: Program, rated: Ints, rated_lower: Floats, level_weight: Floats) -> Model:
     """Rows: the rates of the classes `rated` (R,), the first of which hold the level; time budgets; capacities.
 
     Columns: entries, and the level if there is one.
     """
-    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
-    R = len(rated)
-    row, column, value = [program.member_class + R], [program.member_entry], [np.ones(len(program.member_class))]
-    for first, last in ((0, len(level_weight)), (len(level_weight), R)):
-        row_of_class = np.full(K, -1)
-        row_of_class[rated[first:last]] = np.arange(first, last)
-        rows = row_of_class[program.member_class]
-        here = (rows >= 0) & (program.member_rate > 0)
-        row.append(rows[here])
-        column.append(program.member_entry[here])
-        value.append(program.member_rate[here])
-    row += [R + K + program.entry_type]
-    column += [np.arange(E)]
-    value += [program.entry_load]
-    if len(level_weight):
-        row.append(np.arange(len(level_weight)))
-        column.append(np.full(len(level_weight), E))
-        value.append(-level_weight)
-    columns = np.concatenate(column)
-    order = np.argsort(columns, kind="stable")
-    column_count = E + bool(len(level_weight))
-    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=column_count))])
+    K, T = len(program.value), len(program.problem.gpu_types)
+    L, R = len(level_weight), len(rated)
+    start, row, value = matrix_of(program, rated[:L], rated[L:])
+    if L:
+        start, row = np.append(start, start[-1] + L), np.concatenate([row, np.arange(L)])
+        value = np.concatenate([value, -level_weight])
     return Model(
         start=start.astype(np.int32),
-        row=np.concatenate(row)[order].astype(np.int32),
-        value=np.concatenate(value)[order],
+        row=row.astype(np.int32),
+        value=value,
+        column_lower=np.zeros(len(start) - 1),
         row_lower=np.concatenate([rated_lower, np.full(K + T, -np.inf)]),
         row_upper=np.concatenate([np.full(R, np.inf), np.ones(K + T)]),
     )
 
 
-def _entry_values(program: Program) -> Floats:
+def matrix_of(program: Program, leveled: Ints, floored: Ints) -> tuple[Ints, Ints, Floats]:
+    """Entries by column (starts, rows, values); rows: rates of `leveled`, of `floored`, time budgets, capacities."""
+    K, E = len(program.value), len(program.entry_type)
+    R = len(leveled) + len(floored)
+    row, column, value = [program.member_class + R], [program.member_entry], [program.member_time]
+    for first, classes in ((0, leveled), (len(leveled), floored)):
+        row_of_class = np.full(K, -1)
+        row_of_class[classes] = first + np.arange(len(classes))
+        rows = row_of_class[program.member_class]
+        here = (rows >= 0) & (program.member_rate > 0)
+        row.append(rows[here])
+        column.append(program.member_entry[here])
+        value.append(program.member_rate[here])
+    row.append(R + K + program.entry_type)
+    column.append(np.arange(E))
+    value.append(program.entry_load)
+    columns = np.concatenate(column)
+    order = np.argsort(columns, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E))])
+    return start, np.concatenate(row)[order], np.concatenate(value)[order]
+
+
+def entry_values(program: Program) -> Floats:
     """Objective units of each entry at share 1, over all members of its class, (E,)."""
     per_member = program.member_rate * (program.value * program.classes.count)[program.member_class]
     return np.bincount(program.member_entry, weights=per_member, minlength=len(program.entry_type)).astype(np.float64)
 
 
-def _duals(program: Program, row_dual: Floats, floored: Bools, *, leveled: bool, unit: float) -> Duals:
+def duals_of(program: Program, row_dual: Floats, leveled: Ints, floored: Bools, *, unit: float) -> Duals:
     """Duals by job and type in objective units (up to one common factor where the objective is a level)."""
-    K, T = len(program.value), len(program.problem.gpu_types)
-    levels = K if leveled else 0
+    K, T, levels = len(program.value), len(program.problem.gpu_types), len(leveled)
     rated = np.maximum(row_dual, 0.0) * unit
     count, best = program.classes.count, program.best_rate_steps_per_s
     per_step_per_s = 1.0 / np.where(best > 0, best, 1.0)
     floor = np.zeros(K)
     floor[floored] = rated[levels : levels + int(floored.sum())]
-    level = rated[:K] if leveled else np.zeros(K)
+    level = np.zeros(K)
+    level[leveled] = rated[:levels]
     budget, capacity = -row_dual[-K - T : -T] * unit, -row_dual[-T:] * unit
     gpus = program.problem.gpu_counts
     return Duals(

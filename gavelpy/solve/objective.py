@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Bools, Floats, floats, require
+from gavelpy.model.arrays import Bools, Floats, Ints, floats, ints, require
 
 
 def _none() -> Floats:
     return np.zeros(0)
+
+
+def _nobody() -> Ints:
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,8 @@ class MaxMin:
 
     def __post_init__(self) -> None:
         _freeze(self, "scale", zero_allowed=True)
+        if len(self.scale) and not self.scale.any():
+            raise InvalidInput(f"scale must be > 0 for some job, got 0 for all {len(self.scale)}")
         _freeze_optional(self, "base_steps_per_s", len(self.scale))
 
 
@@ -102,6 +108,10 @@ class ProgressiveFilling:
     """
 
     speed: Callable[[Bools], Floats]
+    alike: Ints = field(default_factory=_nobody)  # (J,) `speed` treats jobs of equal figures alike; empty = nobody
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alike", ints("alike", self.alike, np.shape(self.alike)[:1]))
 
 
 @dataclass(frozen=True, eq=False)

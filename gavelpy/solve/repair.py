@@ -29,11 +29,14 @@ def _matters(program: Program, share: Floats) -> Bools:
     """Whether a share adds to the rate of some member of its configuration, (C, T)."""
     p = program.problem
     rates = rate_steps_per_s(p, share)
-    adds: Bools = p.member_rate_steps_per_s * share[p.member_configuration] > DUST * rates[p.member_job, None]
     if p.runs_alone:
-        return adds
+        alone: Bools = p.member_rate_steps_per_s * share > DUST * rates[:, None]
+        return alone
     matters: Bools = np.zeros(share.shape, dtype=np.bool_)
-    np.logical_or.at(matters, p.member_configuration, adds)
+    runs = np.flatnonzero(np.einsum("ct->c", share)[p.member_configuration])  # of many pairs, few do
+    at = p.member_configuration[runs]
+    adds = p.member_rate_steps_per_s[runs] * share[at] > DUST * rates[p.member_job[runs], None]
+    np.logical_or.at(matters, at, adds)
     return matters
 
 

@@ -12,13 +12,19 @@ from dataclasses import replace
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.arrays import Ints
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.objective import MaxSum, Objective
 
 
-def groups_of_types(problem: AllocationProblem) -> Ints:
-    """Group of each GPU type, (T,), numbered by first appearance; a type without GPUs stands alone."""
+def groups_of_types(problem: AllocationProblem, worth: Floats) -> Ints:
+    """Group of each GPU type, (T,), numbered by first appearance; a type without GPUs stands alone.
+
+    `worth` is a figure of each type, (T,), that must be equal, too; empty = 1 for all.
+    """
     rates, gpus = problem.member_rate_steps_per_s, problem.gpu_counts
+    if len(worth):
+        rates = np.vstack((rates, worth))
     group: list[int] = []
     leaders: list[int] = []
     for column in range(len(gpus)):
@@ -47,9 +53,17 @@ def merged(problem: AllocationProblem, group: Ints) -> AllocationProblem:
     )
 
 
+def objective_of_merged(objective: Objective, group: Ints) -> Objective:
+    """The objective of the merged problem: figures of types are those of each group's first type."""
+    if isinstance(objective, MaxSum) and len(objective.gpu_type_worth):
+        return replace(objective, gpu_type_worth=objective.gpu_type_worth[np.unique(group, return_index=True)[1]])
+    return objective
+
+
 def divided(allocation: Allocation, problem: AllocationProblem, group: Ints) -> Allocation:
     """The answer of the merged problem for the whole one: a group's time goes to its types as their GPUs do."""
     gpus = problem.gpu_counts
     total = np.bincount(group, weights=gpus)[group]
     part = np.divide(gpus, total, out=np.ones_like(gpus), where=total > 0)
-    return Allocation(problem, allocation.share[:, group] * part, allocation.prices[group], allocation.certificate)
+    share = allocation.share[:, group] * part
+    return replace(allocation, problem=problem, share=share, prices=allocation.prices[group])

@@ -39,6 +39,7 @@ class Vertex:
     slope: Floats  # (K,)
     rows: Ints  # (S,)
     time: Floats  # (S, T)
+    attempts: int
 
     @property
     def need(self) -> Floats:
@@ -46,8 +47,10 @@ class Vertex:
         return self.base + self.slope * self.level
 
 
-def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> Vertex | None:
-    """The optimum near `near`, or None when it is not found in a few attempts."""
+def exact(
+    dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS, known: Sweep | None = None
+) -> Vertex | None:
+    """The optimum near `near`, or None when it is not found in a few attempts. `known` is the sweep there."""
     table, price, level = dual.table, near.price, near.level
     K, T = table.rate.shape
     in_doubt = (_JOBS_IN_DOUBT + _JOBS_IN_DOUBT_PER_TYPE * T) * max(1.0, (K / _FEW_JOBS) ** 0.5)
@@ -56,7 +59,7 @@ def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> 
         if dual.level_max is not None:
             level = min(level, dual.level_max)
         need, slope = dual.needs.at(level)
-        s = kernels(K).sweep(table, need, slope, price, 0.0, level)
+        s = known if known and attempt == 1 else kernels(K).sweep(table, need, slope, price, 0.0, level)
         if s.short:
             return None
         if dual.leveled:
@@ -88,7 +91,7 @@ def exact(dual: Dual, near: Point, solver: Solver, attempts: int = ATTEMPTS) -> 
         if inside and max(more.max(), np.where(slack, 0.0, less).max()) <= _AT_REST:
             base = need - slope * (level / (1.0 + step))
             time = times(r, answer, step, T)
-            return Vertex(price, level, dual.leveled, s.low, s.high, base, slope, rows, time)
+            return Vertex(price, level, dual.leveled, s.low, s.high, base, slope, rows, time, attempt)
         price = np.where(free & (more > _AT_REST), 1e3 * price, price)
         in_doubt *= _GROWTH if attempt < _PATIENCE or K > _WHOLE else _FAST_GROWTH
     return None

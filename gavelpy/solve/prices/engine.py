@@ -28,7 +28,7 @@ from gavelpy.solve.solver import Solver
 
 CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick
 TRACE = 2e-9  # of the GPUs: so many more tell what the next one is worth where the last one is worth more
-_AT_THE_LIMIT = 1e-12
+AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is nothing
 _FIRST_LEVEL = 0.7  # of what an even split would give a job of median value at its best rate
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
@@ -88,14 +88,14 @@ def max_min(table: Table, value: Floats, solver: Solver, kind: str = "level") ->
         median = float(np.median(value))
         start = Point(np.ones(len(W)), min(limit, _FIRST_LEVEL * median * W.sum() / table.load.sum()))
         found = near(dual, start)
-        if found.bound >= limit * (1 - _AT_THE_LIMIT):
+        if found.bound >= limit * (1 - AT_THE_LIMIT):
             mix = _at_the_limit(table, value, limit, solver)
             if mix is not None:
                 return mix
         mix = _found(dual, found, kind, solver)
         if mix is None:
             return None
-        if mix.level > limit * (1 - _AT_THE_LIMIT):
+        if mix.level > limit * (1 - AT_THE_LIMIT):
             return _at_the_limit(table, value, limit, solver)
     return with_the_rest_spent(table, value, mix.level / value, mix, solver)
 
@@ -121,7 +121,7 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
     if point is None:
         return None
     vertex = exact(dual, point, solver, attempts=_RECALLED_ATTEMPTS)
-    if vertex is None or (dual.level_max is not None and vertex.level > dual.level_max * (1 - _AT_THE_LIMIT)):
+    if vertex is None or (dual.level_max is not None and vertex.level > dual.level_max * (1 - AT_THE_LIMIT)):
         return None
     mix = read_off(dual.table, vertex)
     if not mix.is_unique:

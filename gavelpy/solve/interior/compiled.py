@@ -1,0 +1,255 @@
+"""The interior point's kernels in numba: one pass over the classes each, in order, so that sums never change.
+
+The equations are those of interpreted.py, which is the oracle. Loading this module loads numba; the machine code is
+kept beside it for the next process.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gavelpy.model.arrays import Floats
+from gavelpy.solve.interior.form import FALL_MAX, RISE_MAX, Iterate, Reach, Rows
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+_inlined = njit(inline="always", error_model="numpy")
+
+
+class _Class(NamedTuple):
+    """One class's scratch, (T,) each."""
+
+    spread: Floats
+    step: Floats  # of its shares
+    dual_excess: Floats
+    tilt: Floats
+    pull: Floats
+
+
+class _Solved(NamedTuple):
+    """One class's 2 x 2 system and what it gives."""
+
+    idle_spread: float
+    surplus_spread: float
+    m11: float
+    inverse: float  # of the determinant
+    idle: float
+    budget_dual: float
+    surplus: float
+    rate_dual: float
+
+
+@_compiled  # type: ignore[untyped-decorator]  # numba has no types
+def condense(
+    rows: Rows,
+    at: Iterate,
+    step: Iterate,
+    prices: Floats,
+    level: float,
+    target: float,
+    second: float,
+    matrix: Floats,
+    rhs: Floats,
+) -> None:
+    """As interpreted.condense."""
+    K, T = rows.rate.shape
+    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T))
+    unmoved, others, apart = np.zeros(T), np.empty(T), np.empty(T)
+    for i in range(K):
+        solved = _solved(rows, at, step, prices, unmoved, level, 0.0, target, second, i, q)
+        gpus, slope = rows.jobs[i] * rows.gpus[i], rows.jobs[i] * rows.slope[i]
+        for j in range(T):
+            rhs[j] += gpus * q.step[j]
+        rhs[T] -= slope * solved.rate_dual
+        if second > 0:
+            continue
+        _couple(rows.rate, i, q.spread, solved, gpus * rows.gpus[i] * solved.inverse, others, apart, matrix)
+        if slope > 0:
+            for j in range(T):
+                with_level = slope * rows.gpus[i] * solved.inverse * q.spread[j] * q.pull[j]
+                matrix[j, T] += with_level
+                matrix[T, j] += with_level
+            matrix[T, T] += slope * rows.slope[i] * solved.inverse * solved.m11
+
+
+@_compiled  # type: ignore[untyped-decorator]
+def direct(
+    rows: Rows,
+    at: Iterate,
+    step: Iterate,
+    prices: Floats,
+    price_step: Floats,
+    level: float,
+    level_step: float,
+    target: float,
+    second: float,
+    steepest: Floats,
+) -> Reach:
+    """As interpreted.direct."""
+    K, T = rows.rate.shape
+    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T))
+    product = from_primal = from_dual = from_both = 0.0
+    for i in range(K):
+        solved = _solved(rows, at, step, prices, price_step, level, level_step, target, second, i, q)
+        s, σ, v, λ = at.idle[i], at.budget_dual[i], at.surplus[i], at.rate_dual[i]
+        ds, dσ, dv, dλ = solved.idle, solved.budget_dual, solved.surplus, solved.rate_dual
+        step.idle[i], step.budget_dual[i], step.surplus[i], step.rate_dual[i] = ds, dσ, dv, dλ
+        primal, dual = max(0.0, -ds / s, -dv / v), max(0.0, -dσ / σ, -dλ / λ)
+        if rows.weight[i] > 0:
+            primal, dual = max(primal, dv / v / RISE_MAX), max(dual, -dλ / λ / FALL_MAX)
+        linear = 0.0 if rows.weight[i] > 0 else 1.0  # v λ goes to the weight, not to zero, under logarithms
+        products, by_primal = s * σ + linear * v * λ, ds * σ + linear * dv * λ
+        by_dual, by_both = s * dσ + linear * v * dλ, ds * dσ + linear * dv * dλ
+        for j in range(T):
+            if rows.rate[i, j] > 0:
+                x, z, dx = at.share[i, j], at.reduced_cost[i, j], q.step[j]
+                dz = dσ - rows.rate[i, j] * dλ + rows.gpus[i] * price_step[j] + q.dual_excess[j]
+                step.share[i, j], step.reduced_cost[i, j] = dx, dz
+                primal, dual = max(primal, -dx / x), max(dual, -dz / z)
+                products += x * z
+                by_primal += dx * z
+                by_dual += x * dz
+                by_both += dx * dz
+        steepest[0, i], steepest[1, i] = primal, dual
+        product += rows.jobs[i] * products
+        from_primal += rows.jobs[i] * by_primal
+        from_dual += rows.jobs[i] * by_dual
+        from_both += rows.jobs[i] * by_both
+    return Reach(product, from_primal, from_dual, from_both)
+
+
+@_compiled  # type: ignore[untyped-decorator]
+def advance(rows: Rows, at: Iterate, step: Iterate, lengths: Floats, level: float, used: Floats) -> tuple[float, float]:
+    """As interpreted.advance."""
+    K, T = rows.rate.shape
+    residual = product = 0.0
+    used[:] = 0.0
+    for i in range(K):
+        primal, dual = lengths[0, i], lengths[1, i]
+        at.idle[i] += primal * step.idle[i]
+        at.budget_dual[i] += dual * step.budget_dual[i]
+        at.surplus[i] += primal * step.surplus[i]
+        at.rate_dual[i] += dual * step.rate_dual[i]
+        time, rate = 1.0 - at.idle[i], rows.base[i] + rows.slope[i] * level + at.surplus[i]
+        products = at.idle[i] * at.budget_dual[i]
+        if not rows.weight[i] > 0:
+            products += at.surplus[i] * at.rate_dual[i]
+        for j in range(T):
+            at.share[i, j] += primal * step.share[i, j]
+            at.reduced_cost[i, j] += dual * step.reduced_cost[i, j]
+            time -= at.share[i, j]
+            rate -= rows.rate[i, j] * at.share[i, j]
+            used[j] += rows.jobs[i] * rows.gpus[i] * at.share[i, j]
+            products += at.share[i, j] * at.reduced_cost[i, j]
+        product += rows.jobs[i] * products
+        residual = max(residual, abs(time), abs(rate))
+    return residual, product
+
+
+@_inlined  # type: ignore[untyped-decorator]
+def _solved(
+    rows: Rows,
+    at: Iterate,
+    step: Iterate,
+    prices: Floats,
+    price_step: Floats,
+    level: float,
+    level_step: float,
+    target: float,
+    second: float,
+    i: int,
+    q: _Class,
+) -> _Solved:
+    """Condenses class i, fills `q`, and gives its part of the direction: interpreted._condensed and ._solved in one."""
+    T = len(prices)
+    s, σ, v, λ = at.idle[i], at.budget_dual[i], at.surplus[i], at.rate_dual[i]
+    D, dx = q.spread, q.step
+    has_gain = len(rows.gain) > 0
+    Ds, Dv = s / σ, v / λ
+    idle_aim = (target - second * step.idle[i] * step.budget_dual[i]) / σ - s
+    product = -second * step.surplus[i] * step.rate_dual[i]
+    if rows.weight[i] > 0:
+        product = min(max(rows.weight[i] + product, 0.0), 2.0 * rows.weight[i])
+    else:
+        product += target
+    surplus_aim = product / λ - v
+    f1, f2 = idle_aim - 1.0 + s, surplus_aim + rows.base[i] + rows.slope[i] * level + v
+    sum_d = sum_da = sum_daa = pairs = 0.0
+    for j in range(T):
+        D[j] = dx[j] = q.dual_excess[j] = 0.0
+        if rows.rate[i, j] > 0:
+            inverse = 1.0 / at.reduced_cost[i, j]
+            D[j] = at.share[i, j] * inverse
+            gain = rows.gain[i, j] if has_gain else 0.0
+            q.dual_excess[j] = σ + rows.gpus[i] * prices[j] - rows.rate[i, j] * λ - gain - at.reduced_cost[i, j]
+            product = target - second * step.share[i, j] * step.reduced_cost[i, j]
+            dx[j] = product * inverse - at.share[i, j] - D[j] * (q.dual_excess[j] + rows.gpus[i] * price_step[j])
+            f1 += at.share[i, j]
+            f2 -= rows.rate[i, j] * at.share[i, j]
+            sum_d += D[j]
+            sum_da += D[j] * rows.rate[i, j]
+            sum_daa += D[j] * rows.rate[i, j] * rows.rate[i, j]
+    f2 += rows.slope[i] * level_step
+    m11, m12, m22 = sum_d + Ds, sum_da, sum_daa + Dv
+    dσ, dλ = m22 * f1 + m12 * f2, m12 * f1 + m11 * f2
+    for j in range(T):
+        q.tilt[j], q.pull[j] = Dv, Ds * rows.rate[i, j]
+        for m in range(T):
+            difference = rows.rate[i, j] - rows.rate[i, m]
+            q.tilt[j] -= D[m] * rows.rate[i, m] * difference
+            q.pull[j] += D[m] * difference
+            if m < j:
+                pairs += D[j] * D[m] * difference * difference
+        dσ += dx[j] * q.tilt[j]
+        dλ -= dx[j] * q.pull[j]
+    inverse = 1.0 / (Ds * sum_daa + Dv * sum_d + Ds * Dv + pairs)
+    dσ *= inverse
+    dλ *= inverse
+    ds, dv = idle_aim - Ds * dσ, surplus_aim - Dv * dλ
+    freest, free, left = -1, Ds, idle_aim - f1 - ds
+    for j in range(T):
+        dx[j] -= D[j] * (dσ - rows.rate[i, j] * dλ)
+        left -= dx[j]
+        if D[j] > free:
+            freest, free = j, D[j]
+    if freest < 0:
+        ds += left
+    else:
+        dx[freest] += left
+    left = f2 - surplus_aim + dv
+    for j in range(T):
+        left -= rows.rate[i, j] * dx[j]
+    left *= inverse
+    for j in range(T):
+        dx[j] += D[j] * q.pull[j] * left
+    return _Solved(Ds, Dv, m11, inverse, ds - Ds * m12 * left, dσ, dv - Dv * m11 * left, dλ)
+
+
+@_inlined  # type: ignore[untyped-decorator]
+def _couple(
+    rate: Floats, i: int, D: Floats, solved: _Solved, factor: float, others: Floats, apart: Floats, matrix: Floats
+) -> None:
+    """Adds what one class couples between the prices of types; `others` and `apart` (T,) are scratch."""
+    T = len(D)
+    Ds, Dv = solved.idle_spread, solved.surplus_spread
+    others[:] = Ds * Dv
+    apart[:] = 0.0
+    for j in range(T):
+        for m in range(j):
+            difference = rate[i, j] - rate[i, m]
+            pair = D[j] * D[m] * difference * difference
+            cross = Ds * rate[i, j] * rate[i, m] + Dv
+            for k in range(T):
+                cross += D[k] * (rate[i, k] - rate[i, j]) * (rate[i, k] - rate[i, m])
+                if k not in (j, m):
+                    apart[k] += pair
+            coupling = factor * D[j] * D[m] * cross
+            matrix[j, m] -= coupling
+            matrix[m, j] -= coupling
+        for k in range(T):
+            if k != j:
+                others[k] += D[j] * (Ds * rate[i, j] * rate[i, j] + Dv)
+    for j in range(T):
+        matrix[j, j] += factor * D[j] * (others[j] + apart[j])

@@ -1,0 +1,184 @@
+"""Which of many rate floors can be kept together: as many as possible.
+
+Floor f_j of a wanted job is kept in part z_j in 0..1:  maximise Σ z_j  subject to  r_j(x) >= f_j z_j  and the
+constraints that all objectives share, z whole. Besides rows of single jobs there is but one row a GPU type, so at a
+vertex of the LP without wholeness no more z are split than there are types (of jobs that run alone): branch and bound
+has little to do, and rounding down loses little.
+
+    all at once        first: one LP, which is the answer when all can be kept
+    up to MILP_JOBS    branch and bound by HiGHS; a second run chooses, among the sets of that size, one whose members'
+                       places in the queue sum to the least
+    more               the LP without wholeness, rounded down; `most` says what that may have lost
+
+HiGHS calls a floor kept that is missed by a millionth. So a set counts only when the LP with its floors is certified by
+our own arithmetic; one that fails is cut off and the search repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import SolverFailed
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.certificate import failed
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxSum
+from gavelpy.solve.program import Program, program_of
+from gavelpy.solve.solver import Solver
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+KEPT = 1 - 1e-9  # a floor is kept by this part of it: what certificates allow
+MILP_JOBS = 1000  # wanted floors; above, branch and bound may take minutes
+NODES_MAX = 10_000  # a count and not a time, so that the same problem has the same answer
+CUTS_MAX = 20  # sets cut off because they fail by a hair; then the last one is thinned out
+_LEAST_FLOOR = 1e-6  # of the best rate; smaller floors are scaled no further
+_WHOLE = 1e-6  # what HiGHS calls a whole number
+
+
+@dataclass(frozen=True, eq=False)
+class Keepable:
+    """A largest set of floors that can be kept, and the best shares that keep it."""
+
+    allocation: Allocation
+    kept: Bools  # (J,)
+    most: int  # no shares keep more; the number kept, when that is proved
+
+
+def keeping_most(
+    problem: AllocationProblem, objective: MaxSum, floor_steps_per_s: Floats, solver: Solver | None = None
+) -> Keepable:
+    """The best shares for `objective` that keep as many floors (J,) as can be kept; 0 = none is wanted.
+
+    Among sets of equal size: the least sum of places in the queue (row order), up to MILP_JOBS wanted floors.
+    """
+
+    def attempt(kept: Bools) -> Allocation | None:
+        floors = np.where(kept, floor_steps_per_s * KEPT, 0.0)
+        try:
+            return solve(problem, replace(objective, rate_floor_steps_per_s=floors), solver)
+        except SolverFailed:
+            if not kept.any():
+                raise
+            return None
+
+    wanted = (floor_steps_per_s > 0) & problem.can_run
+    allocation = attempt(wanted)
+    if allocation is not None:
+        return Keepable(allocation, wanted, int(wanted.sum()))
+    search = _Search(problem, floor_steps_per_s, wanted)
+    kept, most = search.largest()
+    for _ in range(CUTS_MAX):
+        allocation = attempt(kept)
+        if allocation is not None:
+            return Keepable(allocation, kept, most)
+        search.cut_off(kept)
+        kept, most = search.largest()
+    return _thinned_out(kept, most, attempt)
+
+
+def _thinned_out(kept: Bools, most: int, attempt: Callable[[Bools], Allocation | None]) -> Keepable:
+    """The set without as many of its last jobs as it takes; without any there are always shares."""
+    kept = kept.copy()
+    while (allocation := attempt(kept)) is None:
+        kept[np.flatnonzero(kept)[-1]] = False
+    return Keepable(allocation, kept, most)
+
+
+class _Search:
+    """The MILP: columns are the entries of the program, then z of each wanted job."""
+
+    def __init__(self, problem: AllocationProblem, floor_steps_per_s: Floats, wanted: Bools) -> None:
+        self._problem = problem
+        self._wanted = np.flatnonzero(wanted)
+        program = program_of(problem, np.ones(problem.job_count), floor_steps_per_s, aggregate=False)
+        self._entries = len(program.entry_type)
+        self._rows, self._limits = _rows(program, self._wanted)
+        self._cuts: list[Ints] = []  # columns of z of sets that cannot be kept after all
+
+    def cut_off(self, kept: Bools) -> None:
+        """From now on at least one of these floors is given up."""
+        self._cuts.append(self._entries + np.flatnonzero(kept[self._wanted]))
+
+    def largest(self) -> tuple[Bools, int]:
+        """A set of floors, (J,), and a size that none exceeds."""
+        none, count = np.zeros(self._entries), len(self._wanted)
+        if count > MILP_JOBS:
+            parts, best = self._least(np.append(none, np.full(count, -1.0)), whole=False)
+            return self._set_of(parts), int(np.floor(-best + _WHOLE))
+        parts, best = self._least(np.append(none, np.full(count, -1.0)), whole=True)
+        most = int(np.floor(-best + _WHOLE))
+        size = int(self._set_of(parts).sum())
+        earliest, _ = self._least(np.append(none, np.arange(1.0, count + 1.0)), whole=True, size=size)
+        return self._set_of(earliest if len(earliest) else parts), most
+
+    def _set_of(self, parts: Floats) -> Bools:
+        kept = np.zeros(self._problem.job_count, dtype=np.bool_)
+        kept[self._wanted[parts >= 1 - _WHOLE]] = True
+        return kept
+
+    def _least(self, cost: Floats, *, whole: bool, size: int = 0) -> tuple[Floats, float]:
+        """z of the least cost with at least `size` kept (empty: none found in time), and a bound on that cost."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        is_kept = np.arange(len(cost)) >= self._entries
+        constraints = [LinearConstraint(self._rows, -np.inf, self._limits)]
+        if size:
+            constraints.append(LinearConstraint(csr_array(is_kept[None, :].astype(np.float64)), size, np.inf))
+        for columns in self._cuts:
+            row = np.zeros((1, len(cost)))
+            row[0, columns] = 1.0
+            constraints.append(LinearConstraint(csr_array(row), -np.inf, len(columns) - 1))
+        found = milp(
+            cost,
+            integrality=(is_kept & whole).astype(np.int64),
+            bounds=Bounds(np.zeros(len(cost)), np.ones(len(cost))),
+            constraints=constraints,
+            options={"node_limit": NODES_MAX, "mip_rel_gap": 0.0},
+        )
+        if found.x is None and not size:
+            raise failed(self._problem, "no set of floors", found.message)
+        if found.x is None:
+            if not size:  # nothing kept is a solution, so HiGHS has one at the start
+                raise failed(self._problem, "no set of floors", str(found.message))
+            return np.zeros(0), 0.0
+        bound = found.mip_dual_bound if whole else found.fun
+        assert bound is not None, "HiGHS found columns, so it has a bound"
+        return found.x[self._entries :], float(bound)
+
+
+def _rows(program: Program, wanted: Ints) -> tuple[csr_array, Floats]:
+    """Rows (time of jobs, GPUs of types, floors) over entries and z, and what each is at most."""
+    from scipy.sparse import csr_array
+
+    R, T, E = len(program.jobs), len(program.problem.gpu_types), len(program.entry_type)
+    wanted_class = np.searchsorted(program.jobs, wanted)
+    place = np.full(R, -1)
+    place[wanted_class] = np.arange(len(wanted))
+    unit = np.maximum(program.floor, _LEAST_FLOOR)
+    floored = (place[program.member_class] >= 0) & (program.member_rate > 0)
+    member = program.member_class[floored]
+    row = np.concatenate(
+        [program.member_class, R + program.entry_type, R + T + place[member], R + T + np.arange(len(wanted))]
+    )
+    column = np.concatenate(
+        [program.member_entry, np.arange(E), program.member_entry[floored], E + np.arange(len(wanted))]
+    )
+    value = np.concatenate(
+        [
+            np.ones(len(program.member_class)),
+            program.entry_load,
+            -program.member_rate[floored] / unit[member],
+            program.floor[wanted_class] / unit[wanted_class],
+        ]
+    )
+    matrix = csr_array((value, (row, column)), shape=(R + T + len(wanted), E + len(wanted)))
+    return matrix, np.concatenate([np.ones(R + T), np.zeros(len(wanted))])

@@ -1,0 +1,120 @@
+"""Rough duals of a level among very many entries, so that the model begins with the right ones: a few per cent off.
+
+Entropy smooths the dual: the GPUs that an entry takes are exp(κ x what it gains per GPU), and each dual has an equation
+that it can solve if the others stay: a type's GPUs are all taken; a job's time is no more than there is; the rates of
+all jobs are equal. A step solves the equation of each type and then, with caution, for each class of jobs the two of
+its rate and its time. A larger κ is a sharper picture. Nothing but time depends on how right it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.packing.pool import Duals, Pool
+from gavelpy.solve.program import Program
+
+CANDIDATES = 8  # most valuable entries of each class of jobs and GPU type: the picture is drawn from these
+STEPS = 10
+SHARPNESS = (8.0, 30.0)  # first and last κ, where a gain is about 1
+CAUTION = 0.6  # of a step, because both members of a pair make one
+SPREAD = 10.0  # of values; where they are further apart, few jobs make the level, and no picture is needed
+_LEAST = 0.02  # of the mean dual of a rate
+_LOG_MOST = 20.0  # of the GPUs that an entry takes
+_SINGULAR = 1e-6  # of a determinant
+
+
+def guessed(program: Program, pool: Pool) -> Duals | None:
+    """Duals near those of the highest level, up to one common factor; None where a guess would not help."""
+    low, high = np.quantile(program.value, (0.1, 0.9))
+    if not high < SPREAD * low:
+        return None
+    picture = _picture(program, pool)
+    K, count, kinds = len(program.value), program.classes.count, picture.gpu_type
+    rate, time, price = np.ones(K), np.zeros(K), picture.first_price()
+    for sharpness in np.geomspace(*SHARPNESS, STEPS):
+        gain = picture.worth(rate, time) - price[kinds]
+        taken = np.exp(np.minimum(sharpness * gain, _LOG_MOST))
+        total = np.maximum(np.bincount(kinds, taken, len(price)), np.finfo(np.float64).tiny)
+        dearer = np.maximum(np.log(total / picture.gpus) / sharpness, -price)
+        taken = np.exp(np.minimum(sharpness * (gain - dearer[kinds]), _LOG_MOST))
+        rate, time = _balanced(picture, taken, rate, time, sharpness)
+        factor = count.sum() / (count @ rate)
+        rate, time, price = rate * factor, time * factor, (price + dearer) * factor
+    capacity: Floats = np.zeros(len(program.problem.gpu_types))
+    capacity[picture.types] = price * picture.gpus
+    return Duals(rate * count * program.value / picture.unit, time * count, capacity, per_gain=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Picture:
+    """E' entries for each GPU that they take, with members in D places; class K stands for no member."""
+
+    types: Ints  # (T',) GPU types that there are
+    gpus: Floats  # (T',)
+    gpu_type: Ints  # (E',) among those
+    member_class: Ints  # (D, E')
+    rate: Floats  # (D, E') of all jobs of the class, in units of value
+    time: Floats  # (D, E') of all jobs of the class
+    count: Floats  # (K,) jobs in each class
+    unit: float
+
+    def worth(self, rate_dual: Floats, time_dual: Floats) -> Floats:
+        """What members gain, (E',)."""
+        per_member = np.append(rate_dual, 0.0)[self.member_class] * self.rate
+        per_member -= np.append(time_dual, 0.0)[self.member_class] * self.time
+        worth: Floats = np.einsum("de->e", per_member)
+        return worth
+
+    def per_job(self, per_member: Floats) -> Floats:
+        """Σ by class of what its jobs get together, (D, E'), for each of them, (K,)."""
+        K = len(self.count)
+        total: Floats = np.bincount(self.member_class.ravel(), per_member.ravel(), K + 1)[:K] / self.count
+        return np.maximum(total, np.finfo(np.float64).tiny)
+
+    def first_price(self) -> Floats:
+        """What a tenth of the entries of each type gain more than, (T',)."""
+        gain = np.einsum("de->e", self.rate)
+        return np.array([np.quantile(gain[self.gpu_type == t], 0.9) for t in range(len(self.types))])
+
+
+def _picture(program: Program, pool: Pool) -> _Picture:
+    c = program.columns
+    group, gpu_type = pool.candidates(CANDIDATES)
+    types, kind = np.unique(gpu_type, return_inverse=True)
+    count = program.classes.count.astype(np.float64)
+    member_class = c.member_class[:, group]
+    unit = float(np.median(program.value))
+    many = np.append(count, 0.0)[member_class] / c.gpus[group]
+    rate = c.member_rate[:, group, gpu_type] * many * np.append(program.value / unit, 0.0)[member_class]
+    none: Bools = member_class < 0
+    return _Picture(
+        types=types,
+        gpus=program.problem.gpu_counts[types],
+        gpu_type=kind,
+        member_class=np.where(none, len(count), member_class),
+        rate=rate,
+        time=c.member_time[:, group] * many,
+        count=count,
+        unit=unit,
+    )
+
+
+def _balanced(picture: _Picture, taken: Floats, rate: Floats, time: Floats, sharpness: float) -> tuple[Floats, Floats]:
+    """Duals of rates and time after a step towards equal rates and no more time than there is."""
+    p = picture
+    had, used = taken * p.rate, taken * p.time
+    level, spent = p.per_job(had), p.per_job(used)
+    rr, rt, tt = p.per_job(had * p.rate), p.per_job(had * p.time), p.per_job(used * p.time)
+    wanted = (p.count @ (level / rr)) / (p.count @ (1.0 / rr))  # so that the duals' mean stays
+    missing, over = wanted - level, spent - 1.0
+    scarce = (time > 0) | (over > 0)
+    determinant = np.maximum(rr * tt - rt * rt, _SINGULAR * rr * tt) * sharpness
+    up = np.where(scarce, (missing * tt + over * rt) / determinant, missing / (rr * sharpness))
+    dearer = np.where(scarce, (over * rr + missing * rt) / determinant, 0.0)
+    most_up, most_dearer = level / rr / sharpness, spent / tt / sharpness  # for those steps the picture is right
+    rate = rate + CAUTION * np.clip(up, -most_up, most_up)
+    time = time + CAUTION * np.clip(dearer, -most_dearer, most_dearer)
+    return np.maximum(rate, _LEAST), np.maximum(time, 0.0)

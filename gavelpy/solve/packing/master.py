@@ -1,0 +1,191 @@
+"""Linear objectives over very many entries: a model of few of them that grows until no other entry would gain.
+
+Of the n²/2 pairs of n jobs an optimum uses about n. So HiGHS gets the jobs by themselves and a few pairs each; the
+duals of its optimum price all other entries in one go, the best few of each job come in, and the last basis goes on.
+What gains nothing at the end gains nothing at all: the optimum is that of all entries, and the certificate, which looks
+at every one of them, says so. Nothing is lost, then, by pairs that never come in. Among them, as soon as its members
+alone are priced, is every pair whose rates add up to no more than 1 in parts of its members' rates alone: its time on
+the GPUs, divided between its members in those parts, gives them the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import SolverFailed
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.solve import lp
+from gavelpy.solve.certificate import Candidate
+from gavelpy.solve.highs import Effort, Model, Optimum, Run
+from gavelpy.solve.packing.guess import guessed
+from gavelpy.solve.packing.pool import Duals, Pool
+from gavelpy.solve.program import Program
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+GAINS = 1e-9  # what an entry must gain to come in, the duals being about 1; those of HiGHS are right to 1e-10
+MANY = 1000  # entries, and
+MANY_FOR_EACH = 8  # for each class of jobs: fewer are solved as they stand
+
+
+def has_many(program: Program) -> bool:
+    """Whether the program has so many entries that a growing model is quicker."""
+    E = int(np.count_nonzero(program.columns.fits))
+    return not program.problem.runs_alone and max(MANY, MANY_FOR_EACH * len(program.value)) < E
+
+
+def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
+    """As lp.max_min. Raises SolverFailed when HiGHS does."""
+    level = program.even_level
+    answer = _max_min_near(program, solver, effort, level)
+    if answer.level > lp.RESCALE_ABOVE * level:
+        answer = _max_min_near(program, solver, effort, answer.level)
+    return answer
+
+
+def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
+    """As lp.max_sum. Raises SolverFailed when HiGHS does."""
+    nobody = np.zeros(0, dtype=np.int64)
+    levels = _Levels(nobody, weight=np.zeros(0), base=np.zeros(0), least=0.0)
+    growing, first, row_dual = _optimum(program, levels, solver, effort)
+    final = growing.on_face(first)
+    duals = lp.duals_of(program, row_dual, nobody, program.floor > 0, unit=growing.unit)
+    return Candidate(growing.shares(final), duals, level=0.0)
+
+
+def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float) -> Candidate:
+    leveled = np.flatnonzero(program.value > 0)
+    least = -float((program.value * program.base).max()) / level  # where nobody runs
+    levels = _Levels(leveled, level / program.value[leveled], program.base[leveled], least)
+    growing, first, row_dual = _optimum(program, levels, solver, effort)
+    final = growing.on_face(first)
+    duals = lp.duals_of(program, row_dual, leveled, program.floor > 0, unit=1.0)
+    return Candidate(growing.shares(final), duals, float(final.column[growing.level_column]) * level)
+
+
+def _optimum(program: Program, levels: _Levels, solver: Solver, effort: Effort) -> tuple[_Growing, Optimum, Floats]:
+    """An optimum, and the rows' duals with a trace more GPUs.
+
+    The floors may need entries that are not there at first: then the least part of a floor that is kept is the level.
+    """
+    pool = Pool(program)
+    start = program.only(*pool.first(guessed(program, pool) if len(levels.classes) else None))
+    growing = _Growing(program, pool, start, levels, solver, effort)
+    try:
+        return growing, *growing.optimum()
+    except SolverFailed as failure:
+        if failure.status != "infeasible":
+            raise
+    floored = np.flatnonzero(program.floor > 0)
+    promised = _Levels(floored, program.floor[floored], np.zeros(len(floored)), least=0.0)
+    kept = _Growing(replace(program, floor=np.zeros_like(program.floor)), pool, start, promised, solver, effort)
+    kept.optimum()
+    growing = _Growing(program, pool, kept.entries, levels, solver, effort)
+    return growing, *growing.optimum()
+
+
+@dataclass(frozen=True, eq=False)
+class _Levels:
+    """Classes whose rates are `base` + `weight` x level, or more."""
+
+    classes: Ints  # (L,)
+    weight: Floats  # (L,)
+    base: Floats  # (L,)
+    least: float  # the level is no less
+
+
+class _Growing:
+    """A model of some entries, and after the first of them the level if there is one; all others are in a pool."""
+
+    def __init__(
+        self, program: Program, pool: Pool, start: Program, levels: _Levels, solver: Solver, effort: Effort
+    ) -> None:
+        self._program, self._pool, self._levels = program, pool, levels
+        self._floored = np.flatnonzero(program.floor > 0)
+        self._pieces = [start]
+        self.level_column = len(start.entry_type)
+        self.unit = pool.gain_max or 1.0
+        self._summed = not self._leveled  # whether the sum of values is the goal; else it is for ties
+        self._model = self._first_model()
+        self._run = Run(program.problem, solver, effort, self._model)
+
+    @property
+    def entries(self) -> Program:
+        """The program of the entries in use, in order of their columns."""
+        names = ("entry_group", "entry_type")
+        return self._program.only(*(np.concatenate([getattr(p, name) for p in self._pieces]) for name in names))
+
+    def optimum(self) -> tuple[Optimum, Floats]:
+        """An optimum among all entries, and the rows' duals with a trace more GPUs (see lp.py)."""
+        more = self._model.row_upper.copy()
+        more[-len(self._program.problem.gpu_types) :] += lp.TRACE
+        cost = self._cost(self._pieces[0])
+        if self._leveled:
+            cost = np.append(cost, -float(self._leveled))  # so that the duals of the levels are about 1
+        first = self._grown(self._run.solve(cost, more))
+        row_dual = first.row_dual
+        if len(self._floored):  # they may need the very last GPU
+            first = self._grown(self._run.again(self._model.row_upper))
+        return first, row_dual
+
+    def on_face(self, first: Optimum) -> Optimum:
+        """The optimum with the greatest sum of values; entries come in that no optimum needs, but some may use."""
+        self._pool.keep(self._duals(first), -GAINS)
+        cost = np.concatenate([-self._values(piece) for piece in self._pieces])
+        final = self._run.on_face(first, np.insert(cost, self.level_column, 0.0) if self._leveled else cost)
+        self._summed = True
+        return self._grown(final)
+
+    def shares(self, optimum: Optimum) -> Floats:
+        """Shares (C, T) of the problem."""
+        column = np.delete(optimum.column, self.level_column) if self._leveled else optimum.column
+        return self.entries.shares(column)
+
+    @property
+    def _leveled(self) -> int:
+        """How many classes hold the level; 0 = the goal is the sum of values."""
+        return len(self._levels.classes)
+
+    def _first_model(self) -> Model:
+        rated = np.concatenate([self._levels.classes, self._floored])
+        lower = np.concatenate([self._levels.base, self._program.floor[self._floored]])
+        model = lp.model_of(self._pieces[0], rated, lower, self._levels.weight)
+        if self._leveled:
+            model.column_lower[self.level_column] = self._levels.least
+        return model
+
+    def _grown(self, optimum: Optimum) -> Optimum:
+        """The optimum when no unused entry would gain any more."""
+        while True:
+            group, gpu_type = self._pool.wanted(self._duals(optimum), GAINS)
+            if not len(group):
+                return optimum
+            optimum = self._with(group, gpu_type)
+
+    def _with(self, group: Ints, gpu_type: Ints) -> Optimum:
+        piece = self._program.only(group, gpu_type)
+        self._pieces.append(piece)
+        start, row, value = lp.matrix_of(piece, self._levels.classes, self._floored)
+        none: Floats = np.zeros(0)
+        columns = Model(
+            start.astype(np.int32), row.astype(np.int32), value, np.zeros(len(group)), row_lower=none, row_upper=none
+        )
+        return self._run.grow(columns, self._cost(piece))
+
+    def _cost(self, piece: Program) -> Floats:
+        return -self._values(piece) if self._summed else np.zeros(len(piece.entry_type))
+
+    def _values(self, piece: Program) -> Floats:
+        return lp.entry_values(piece) * self._program.type_worth[piece.entry_type] / self.unit
+
+    def _duals(self, optimum: Optimum) -> Duals:
+        K, T, L = len(self._program.value), len(self._program.problem.gpu_types), self._leveled
+        rate = np.zeros(K)
+        rate[self._levels.classes] = optimum.row_dual[:L]
+        rate[self._floored] += optimum.row_dual[L : L + len(self._floored)]
+        time, capacity = -optimum.row_dual[-K - T : -T], -optimum.row_dual[-T:]
+        return Duals(rate, time, capacity, per_gain=1.0 / self.unit if self._summed else 0.0)

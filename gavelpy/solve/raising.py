@@ -1,0 +1,177 @@
+"""One round of a filling: the highest level whose targets can be had, and prices that prove it, by HiGHS.
+
+Targets stop at limits, so the level is no variable of an LP. At a given level they are fixed, and an LP finds by how
+much they must be given up, at the least:
+
+    minimise s   subject to   r_k(x) >= target_k(level) - s w_k,   and time budgets and capacities.
+
+Where that is above zero the LP's duals y, μ, π prove for every level that shares exist only if
+Σ y_k target_k(level) <= Σ μ_k + Σ π_t left_t, so the root of that is the next level to try: from above, each step
+starts from the last basis, and the last duals prove the level that is reached (Newton's method; it is finite).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats
+from gavelpy.solve import lp
+from gavelpy.solve.certificate import failed
+from gavelpy.solve.highs import Effort, Run
+from gavelpy.solve.program import Program
+from gavelpy.solve.rise import Rise
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+_ROUNDING = 1e-14  # of w, and of a level: less is no difference
+_STEPS_MAX = 200
+_FINE = 1e3  # shares and duals are counted in ten-thousandths, since tolerances are absolute
+_RELAXED = 1e-10  # part of a kept rate that a careful answer may lack: after the first round there is no room at all
+_LEAST_GIVE = 1e-9  # of the largest: least w, so that no coefficient is lost
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """What is still to be divided, and among whom."""
+
+    program: Program
+    open: Bools  # (E,) entries that may have a share
+    live: Bools  # (K,) classes with a target to be kept here
+    left: Floats  # (T,) parts of each type's GPUs
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Duals in the program's units: Σ worth_k target_k <= Σ budget_k + Σ price_t left_t wherever shares exist."""
+
+    worth: Floats  # (K,) of a class's rate
+    budget: Floats  # (K,) of its time
+    price: Floats  # (T,) of all GPUs of a type
+
+    def level(self, rise: Rise, left: Floats) -> float:
+        """No level above can be had."""
+        return rise.root(self.worth, float(self.budget.sum() + self.price @ left))
+
+
+@dataclass(frozen=True, eq=False)
+class Raised:
+    """The highest level; infinite when every target reaches its limit."""
+
+    level: float
+    share: Floats  # (E,) of each entry
+    proof: Proof
+
+
+def raised(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
+    """The highest level of `rise` in the market. Raises SolverFailed when HiGHS finds none.
+
+    With `next_gpu`, where the level has a kink in the GPUs there are, prices are what the next one earns, not the last.
+    """
+    proof = _at_one_price(market)
+    elastic = _Elastic(market, rise, solver, effort, proof.level(rise, market.left))
+    if next_gpu:
+        more = market.left + lp.TRACE
+        _, proof, _ = elastic.lowered(proof.level(rise, more), proof, more)
+    level, proof, share = elastic.lowered(proof.level(rise, market.left), proof, market.left)
+    return Raised(level, share, proof)
+
+
+class _Elastic:
+    """The LP of a market, at one level after another."""
+
+    def __init__(self, market: Market, rise: Rise, solver: Solver, effort: Effort, end: float) -> None:
+        self._market, self._rise = market, rise
+        self._live = np.flatnonzero(market.live)
+        self._entries = np.flatnonzero(market.open)
+        self._some = _narrowed(market)
+        risen = (rise.at(end) - rise.at(rise.start))[self._live]
+        self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
+        self._solver, self._effort = solver, effort
+        self._least = np.where((risen > 0) | effort.on_face, 1.0, 1.0 - _RELAXED)
+        self._run: Run | None = None
+
+    def lowered(self, level: float, proof: Proof, left: Floats) -> tuple[float, Proof, Floats]:
+        """The highest level at or below `level`, which `proof` proves, with its own proof, and shares (E,)."""
+        for _ in range(_STEPS_MAX):
+            column, found = self._solve(self._rise.at(level), left)
+            lower = min(found.level(self._rise, left), level)
+            done = lower >= level * (1 - _ROUNDING) and level < np.inf
+            if column[-1] > _ROUNDING:  # the level cannot be had, by however little: these duals know why
+                level, proof = lower, found
+            if done or column[-1] <= _ROUNDING:
+                share = np.zeros(len(self._market.open))
+                share[self._entries] = column[:-1]
+                return level, proof, share
+        raise failed(self._market.program.problem, "no end", f"HiGHS: {_STEPS_MAX} steps of a level")
+
+    def _solve(self, target: Floats, left: Floats) -> tuple[Floats, Proof]:
+        K, T, E = len(self._live), len(left), len(self._entries)
+        needed = _FINE * target[self._live] * self._least
+        if self._run is None:
+            model = lp.model_of(self._some, np.arange(K), needed, -self._give)
+            model.row_upper[K:] *= _FINE
+            model.row_upper[-T:] = _FINE * left
+            self._lower, self._upper = model.row_lower, model.row_upper
+            self._run = Run(self._market.program.problem, self._solver, self._effort, model)
+            cost = np.zeros(E + 1)
+            cost[E] = _FINE * self._give.sum() or 1.0  # so that duals are about _FINE
+            optimum = self._run.solve(cost, model.row_upper)
+        else:
+            self._lower[:K], self._upper[-T:] = needed, _FINE * left
+            optimum = self._run.rebounded(self._lower, self._upper)
+        dual = optimum.row_dual / _FINE
+        return optimum.column / _FINE, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
+
+    def _proof(self, worth: Floats, budget: Floats, price: Floats) -> Proof:
+        """What a solver's duals prove, whatever they are: budgets are raised until they do."""
+        some, worths, budgets = self._some, np.maximum(worth, 0.0), np.maximum(budget, 0.0)
+        prices = np.maximum(price, 0.0)
+        if some.problem.runs_alone:
+            budgets = np.zeros(len(budgets))
+        at, entry, E = some.member_class, some.member_entry, len(some.entry_type)
+        earned = worths[at] * some.member_rate - budgets[at] * some.member_time
+        excess = np.bincount(entry, weights=earned, minlength=E) - some.entry_load * prices[some.entry_type]
+        missing = np.maximum(excess, 0.0) / np.bincount(entry, weights=some.member_time, minlength=E)
+        np.maximum.at(extra := np.zeros(len(budgets)), at, missing[entry])
+        whole = np.zeros((2, len(self._market.live)))
+        whole[:, self._live] = worths, budgets + extra
+        return Proof(whole[0], whole[1], prices)
+
+
+def _narrowed(market: Market) -> Program:
+    """The program of what is open and live, in which nothing else is."""
+    p = market.program
+    row, entry = np.cumsum(market.live) - 1, np.cumsum(market.open) - 1
+    kept = market.open[p.member_entry]
+    live = market.live
+    return replace(
+        p,
+        value=p.value[live],
+        floor=p.floor[live],
+        base=p.base[live],
+        entry_group=p.entry_group[market.open],
+        entry_type=p.entry_type[market.open],
+        entry_load=p.entry_load[market.open],
+        member_entry=entry[p.member_entry[kept]],
+        member_class=row[p.member_class[kept]],
+        member_rate=p.member_rate[kept],
+        member_time=p.member_time[kept],
+        member_alone=p.member_alone[kept],
+    )
+
+
+def _at_one_price(market: Market) -> Proof:
+    """What it proves that every GPU costs the same and every job pays for its rate at least what it costs there."""
+    p = market.program
+    gpus = p.problem.gpu_counts
+    price = gpus / gpus.sum()
+    members = np.bincount(p.member_entry, minlength=len(p.entry_type))
+    cost = (p.entry_load * price[p.entry_type] / members)[p.member_entry]
+    here = market.open[p.member_entry] & (p.member_rate > 0)
+    worth = np.full(len(p.value), np.inf)
+    np.minimum.at(worth, p.member_class[here], cost[here] / p.member_rate[here])
+    return Proof(np.where(market.live & np.isfinite(worth), worth, 0.0), np.zeros(len(worth)), price)

@@ -1,0 +1,143 @@
+"""Rounds of a filling: levels, one after another, until nobody can rise.
+
+A round finds the highest level that the targets of all can reach (raising.py), and prices that prove it. A class is
+saturated when prices show that it could rise only if another fell; it keeps its rate, and the rest rise on.
+
+By complementary slackness whatever keeps the rates of a round keeps its prices true. So where jobs run alone
+
+    a class that is not saturated uses free types only: the best of them limits it, and it will saturate there unasked;
+    a saturated one uses only types whose price its worth pays: mostly one, which fixes its share, and it is gone.
+
+Every round then saturates some type, so there are no more rounds than types. Where jobs share GPUs the whole program
+is solved in every round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.solve.costs import worths_of
+from gavelpy.solve.highs import Effort
+from gavelpy.solve.program import Program
+from gavelpy.solve.raising import Market, Proof, raised
+from gavelpy.solve.rise import AT_LIMIT, Rise
+from gavelpy.solve.solver import Solver
+
+_PRICED = 1e-11  # of the highest price: below, a price is a zero with rounding
+_TIED = 1e-9  # of the cost: an entry that costs so little more than its worth may still be used
+_WORTH = 1e-11  # of the whole: the same of worths
+ITS_OWN_BEST = -1  # the round of a class that is at its own best rate
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A level and what proves it."""
+
+    level: float
+    target: Floats  # (K,) in units of the best rate
+    proof: Proof
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """Every class at a rate where it cannot rise, or at which it was told to stay."""
+
+    share: Floats  # (E,)
+    rate: Floats  # (K,) in units of the best rate
+    rounds: tuple[Round, ...]
+    round_of: Ints  # (K,) whose prices hold the class, or ITS_OWN_BEST
+
+    def after(self, done: Round, share: Floats, held: Bools) -> Filled:
+        """This after one more round, whose prices hold the classes `held`, (K,)."""
+        round_of = np.where(held, len(self.rounds), self.round_of)
+        return Filled(share, done.target, (*self.rounds, done), round_of)
+
+
+def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -> Filled:
+    """Rounds on the whole program, for configurations of any kind."""
+    market = _everything(program)
+    filled = _nothing(program)
+    while _rises(rise):
+        found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+        target = rise.at(found.level)
+        if found.level == np.inf:
+            return replace(filled, share=found.share, rate=target)
+        worth = np.where(rise.saturated, 0.0, found.proof.worth * (rise.at(np.inf) - target))
+        stuck = worth >= min(_WORTH * worth.sum(), worth.max())
+        filled = filled.after(Round(found.level, target, found.proof), found.share, stuck)
+        rise = rise.advanced(found.level, stuck, rise.limit)
+    return filled
+
+
+def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -> Filled:
+    """Rounds that leave out what prices have decided, for jobs that run alone."""
+    market = _everything(program)
+    filled = _nothing(program)
+    while _rises(rise):
+        found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+        target, price = rise.at(found.level), found.proof.price
+        share = np.where(market.open, found.share, filled.share)
+        if found.level == np.inf:
+            return replace(filled, share=share, rate=target)
+        rate = by_type(program, np.where(market.open, program.member_rate, 0.0))
+        free = price <= _PRICED * price.max()
+        limit = np.where(rise.saturated, rise.limit, np.minimum(rise.limit, np.where(free, rate, 0.0).max(axis=1)))
+        rising = ~rise.saturated & (target < rise.limit * (1 - AT_LIMIT))
+        stuck = rising & (limit <= target * (1 + AT_LIMIT))
+        if not stuck.any() and rising.any():  # prices near zero were taken for zero
+            stuck[np.argmax(np.where(rising, found.proof.worth * rise.speed, -1.0))] = True
+        held = stuck | (rising & (limit < rise.limit))
+        filled = filled.after(Round(found.level, target, found.proof), share, held)
+        rise = rise.advanced(found.level, stuck, limit)
+        market, filled = _narrowed(market, filled, rise, rate, price, free)
+    return filled
+
+
+def _everything(program: Program) -> Market:
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    return Market(program, np.ones(E, dtype=np.bool_), np.ones(K, dtype=np.bool_), np.ones(T))
+
+
+def _nothing(program: Program) -> Filled:
+    K = len(program.value)
+    return Filled(np.zeros(len(program.entry_type)), np.zeros(K), (), np.full(K, ITS_OWN_BEST))
+
+
+def _rises(rise: Rise) -> bool:
+    return bool((rise.at(np.inf) > rise.at(rise.start)).any())
+
+
+def _narrowed(
+    market: Market, filled: Filled, rise: Rise, rate: Floats, price: Floats, free: Bools
+) -> tuple[Market, Filled]:
+    """The market without what these prices rule out or fix, and the shares that they fix.
+
+    `rate` (K, T) is that of the market's open entries.
+    """
+    program, target = market.program, filled.rate
+    cost = by_type(program, program.entry_load * price[program.entry_type])
+    worth, budget = worths_of(rate, cost, target)
+    dearer = cost + budget[:, None] - worth[:, None] * rate
+    pays = dearer <= _TIED * (cost + budget[:, None])
+    pays &= (rate >= target[:, None] * (1 - AT_LIMIT)) | (target < rate.max(axis=1) * (1 - AT_LIMIT))[:, None]
+    possible = (rate > 0) & np.where(rise.saturated[:, None], pays, free)
+    fixed = market.live & rise.saturated & (possible.sum(axis=1) <= 1)
+    at = program.member_class, program.entry_type  # of each entry: jobs run alone
+    fixed_here = fixed[at[0]] & possible[at]
+    share = np.where(fixed_here, target[at[0]] / np.where(fixed_here, program.member_rate, 1.0), filled.share)
+    taken = np.bincount(
+        at[1], weights=np.where(fixed_here, program.entry_load * share, 0.0), minlength=len(market.left)
+    )
+    live = market.live & ~fixed
+    narrower = Market(program, possible[at] & live[at[0]], live, np.maximum(market.left - taken, 0.0))
+    return narrower, replace(filled, share=np.where(possible[at] | ~market.open, share, 0.0))
+
+
+def by_type(program: Program, per_entry: Floats) -> Floats:
+    """Figures of entries (E,) as (K, T), for jobs that run alone; zero where there is no entry."""
+    table: Floats = np.zeros((len(program.value), len(program.problem.gpu_types)))
+    table[program.member_class, program.entry_type] = per_entry
+    return table

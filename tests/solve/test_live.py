@@ -1,0 +1,140 @@
+"""A problem that changes by a job at a time is answered as if it were asked for the first time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.live import LiveMaxMin
+from gavelpy.solve.objective import MaxMin
+from tests.solve.problems import random_problem
+
+TYPES = ("v100", "p100", "k80")
+
+
+class World:
+    """A live problem and the plain figures of its jobs."""
+
+    def __init__(self, seed: int, jobs: int, gpu_counts: tuple[float, ...]) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._counts = gpu_counts
+        self.live = LiveMaxMin(TYPES, gpu_counts)
+        self.jobs: dict[str, tuple[Floats, float, float]] = {}
+        self._serial = 0
+        for _ in range(jobs):
+            self.arrive()
+
+    def arrive(self) -> None:
+        name, self._serial = f"job-{self._serial}", self._serial + 1
+        rates, scale, gpus = self._figures()
+        self.live.add(name, rates, scale=scale, gpus=gpus)
+        self.jobs[name] = rates, scale, gpus
+
+    def leave(self) -> None:
+        name = list(self.jobs)[int(self._rng.integers(len(self.jobs)))]
+        self.live.remove(name)
+        del self.jobs[name]
+
+    def change(self) -> None:
+        name = list(self.jobs)[int(self._rng.integers(len(self.jobs)))]
+        rates, scale, gpus = self._figures()
+        self.live.change(name, rates, scale=scale, gpus=gpus)
+        self.jobs[name] = rates, scale, gpus
+
+    def step(self) -> None:
+        way = int(self._rng.integers(3)) if len(self.jobs) > 1 else 0
+        (self.arrive, self.leave, self.change)[way]()
+
+    def from_scratch(self) -> float:
+        """The same jobs' best level, by the whole ladder."""
+        rates, scales, gpus = (np.array(figures) for figures in zip(*self.jobs.values(), strict=True))
+        problem = AllocationProblem.of(list(self.jobs), TYPES, self._counts, rates, gpus=gpus)
+        return solve(problem, MaxMin(scales)).certificate.objective
+
+    def _figures(self) -> tuple[Floats, float, float]:
+        rates = self._rng.uniform(0.5, 20.0) * self._rng.uniform(0.1, 1.0, 3) * (self._rng.random(3) > 0.1)
+        rates[0] = max(rates[0], 0.1)
+        return rates, float(10.0 ** self._rng.uniform(-0.5, 0.5) / rates.mean()), float(self._rng.choice([1, 1, 2, 4]))
+
+
+@pytest.mark.parametrize("gpu_counts", [(8.0, 8.0, 8.0), (40.0, 30.0, 60.0), (500.0, 400.0, 600.0)])
+@pytest.mark.parametrize("jobs", [3, 150])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_change_is_answered_as_from_scratch(seed: int, jobs: int, gpu_counts: tuple[float, ...]) -> None:
+    world = World(seed, jobs, gpu_counts)
+
+    levels, expected = [], []
+    for _ in range(12):
+        world.step()
+        levels.append(world.live.solve().certificate.objective)
+        expected.append(world.from_scratch())
+
+    np.testing.assert_allclose(levels, expected, rtol=2e-8, err_msg=f"seed {seed}")
+
+
+def test_changes_are_answered_live_and_certified() -> None:
+    world = World(seed=1, jobs=1000, gpu_counts=(30.0, 30.0, 30.0))
+    world.live.solve()
+
+    certificates = []
+    for _ in range(30):
+        world.step()
+        certificates.append(world.live.solve().certificate)
+
+    assert {c.path for c in certificates} == {"live"}
+    assert max(c.gap for c in certificates) <= 1e-12
+    assert max(c.violation for c in certificates) <= 1e-12
+
+
+def test_the_same_changes_give_the_same_bytes() -> None:
+    answers = []
+    for _ in range(2):
+        world = World(seed=3, jobs=200, gpu_counts=(30.0, 30.0, 30.0))
+        world.live.solve()
+        world.arrive()
+        answers.append(world.live.solve())
+
+    assert answers[0].share.tobytes() == answers[1].share.tobytes()
+    assert answers[0].prices.tobytes() == answers[1].prices.tobytes()
+
+
+def test_shares_are_those_of_the_rows_jobs_are_in() -> None:
+    problem = random_problem(0, jobs=100)
+    live = LiveMaxMin(problem.gpu_types, problem.gpu_counts)
+    for row, job in enumerate(problem.job_ids):
+        live.add(job, problem.member_rate_steps_per_s[row], scale=1.0, gpus=problem.gpus_asked[row])
+    live.remove(problem.job_ids[0])
+
+    answer = live.solve()
+
+    rates = dict(zip(problem.job_ids, problem.member_rate_steps_per_s, strict=True))
+    levels = [float(rates[job] @ answer.share[row]) for row, job in enumerate(live.job_ids)]  # type: ignore[index]
+    assert len(live.job_ids) == 99
+    assert min(levels) == pytest.approx(answer.certificate.objective, rel=1e-9)
+
+
+def test_nobody_is_answered_too() -> None:
+    answer = LiveMaxMin(TYPES, (1, 1, 1)).solve()
+
+    assert answer.share.shape == (0, 3)
+    assert answer.certificate.path == "nothing runs"
+
+
+def test_bad_figures_are_refused_and_change_nothing() -> None:
+    live = LiveMaxMin(TYPES, (1, 1, 1))
+    live.add("a", [1.0, 2.0, 3.0], scale=1.0)
+
+    with pytest.raises(InvalidInput, match="job_id must be new, got 'a' again"):
+        live.add("a", [1.0, 2.0, 3.0], scale=1.0)
+    with pytest.raises(InvalidInput, match="rates_steps_per_s of 'b'"):
+        live.add("b", [0.0, 0.0, 0.0], scale=1.0)
+    with pytest.raises(InvalidInput, match="scale of 'b' must be > 0"):
+        live.add("b", [1.0, 0.0, 0.0], scale=0.0)
+    with pytest.raises(InvalidInput, match="must be that of a job that lives, got 'c'"):
+        live.remove("c")
+
+    assert live.job_ids == ("a",)
