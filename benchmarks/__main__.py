@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import allocation, imports, simulation
+from benchmarks import allocation, certainty, imports, simulation
 
-BENCHMARKS = {
+BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
     "allocation": allocation.run,
     "simulation": simulation.run,
+    "certainty": certainty.run,
     "scale": simulation.run_scale,
 }
-
-MINUTES_LONG = "scale"
+WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {"allocation": allocation.run, "certainty": certainty.run}
+MINUTES_LONG = ("certainty", "scale")
 
 
 def main() -> None:
-    """`python -m benchmarks [NAME ...]`."""
+    """`python -m benchmarks [NAME ...]`, or `python -m benchmarks NAME OPTION ...` for one that takes options."""
+    name, options = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
+    if name in WITH_OPTIONS and options and options[0].startswith("-"):
+        WITH_OPTIONS[name](options)
+        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    told = f"which: {', '.join(BENCHMARKS)} (default: all but {MINUTES_LONG})"
+    told = f"which: {', '.join(BENCHMARKS)} (default: all but {' and '.join(MINUTES_LONG)}); "
+    told += f"{' and '.join(WITH_OPTIONS)} take options, too: --help after the name tells them"
     parser.add_argument("names", nargs="*", metavar="NAME", help=told)
-    names = parser.parse_args().names or [name for name in BENCHMARKS if name != MINUTES_LONG]
+    names = parser.parse_args().names or [name for name in BENCHMARKS if name not in MINUTES_LONG]
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"NAME must be one of {', '.join(BENCHMARKS)}, got {unknown[0]!r}")

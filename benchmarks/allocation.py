@@ -1,77 +1,150 @@
-"""Max-min fairness over n distinct jobs: ours (HiGHS arrays, certified) against the same formulation in cvxpy + ECOS.
+"""Every policy at every size, cold and warm, beside the same formulation in other people's solvers, in one process.
 
-Both in this process, in turn; medians; the peer without its first call, which loads it.
+    python -m benchmarks allocation           some minutes: every policy, distinct jobs, 3 types, up to 8,192 jobs
+    python -m benchmarks allocation --all     hours: every size, 3 and 8 types, both mixes, every peer, warm, memory
+    python -m benchmarks allocation --policies max_min_fairness,min_makespan+pairs --jobs 32,512 --types 3,8 --warm
+
+NAME+pairs is a policy on a problem in which every two jobs of equal gangs may share GPUs. A time is a median; a peer's
+holds all that its user waits for, building the model included. Whoever has passed --limit-s, or surely would by far, is
+not asked at larger sizes. Rows go to a CSV file as they come, and to a plot at the end.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
-from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import equal_share_rate
-from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.solve.solver import Solver
+from benchmarks import plot
+from benchmarks.contest import OURS, PEERS, Series, Terms
+from benchmarks.problems import PAIRS, Case, Mix
+from benchmarks.record import Measurement, recording
+from gavelpy.errors import InvalidInput
+from gavelpy.policies.registry import policy_from, registered
 
 T = TypeVar("T")
-SIZES = (32, 128, 512, 2048)
-RUNS = 5
-SEED = 0
+SIZES = (32, 128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
+PACKED_SIZES = (32, 128, 256, 512)
+PACKED = (f"max_min_fairness{PAIRS}",)  # measured besides the registered policies
+OUT = Path("out/benchmarks/allocation.csv")
+_LAYOUT = "{:36} {:8} {:>2} {:>9} {:4}  {:>10} {:9} {:>10} {:>8} {:>7}  {:>7} {:>7} {:>8}  {}"
+_HEAD = ("policy", "mix", "m", "jobs", "", "ms", "whose", "solver ms", "times us", "apart", "gap", "violat.", "MB", "")
 
 
-def run() -> None:
-    """A line a size."""
-    import cvxpy  # noqa: F401  loaded before anything is timed
+def run(arguments: Sequence[str] = ()) -> None:
+    """Measures, prints a line a contender, and leaves a CSV file and a plot."""
+    options = _parsed(arguments)
+    print(f"seed {options.seed}, load {options.load:g} GPUs per job and type of 3, limit {options.limit_s:g} s")
+    print(_LAYOUT.format(*_HEAD))
+    terms = Terms(tuple(options.peers), options.limit_s, options.warm, options.memory)
+    interrupted = False
+    with recording(options.out) as record:
+        try:
+            _load(terms)
+            for policy, mix, types in itertools.product(options.policies, options.mix, options.types):
+                sizes = options.jobs or (PACKED_SIZES if policy.endswith(PAIRS) else options.sizes)
+                cases = [Case(policy, mix, types, n, options.load, options.seed) for n in sizes]
+                _measure(Series(terms, policy_from(cases[0].policy_text)), cases, record.add)
+        except KeyboardInterrupt:
+            interrupted = True
+    for path in (options.out, *plot.draw(options.out)):
+        print(f"{'interrupted: ' * interrupted}measurements are in {path}", file=sys.stderr)
+    if interrupted:
+        raise SystemExit(130)
 
-    print(f"seed {SEED}, 3 GPU types, n / 4 GPUs of each, median of {RUNS}")
-    head = ("n", "ours ms", "warm ms", "peer ms", "ratio", "gap", "path", "objectives differ by")
-    print("{:>6} {:>9} {:>9} {:>9} {:>7} {:>9}  {:11} {}".format(*head))
-    for n in SIZES:
-        problem = make_problem(n)
-        solver = Solver()
-        cold_s, ours = timed(lambda p=problem: MaxMinFairness().allocate(p))
-        warm_s, _ = timed(lambda p=problem, s=solver: MaxMinFairness().allocate(p, s))
-        peer_s, theirs = timed(lambda p=problem: peer(p))
-        certificate = ours.certificate
-        apart = abs(theirs - certificate.objective) / certificate.objective
-        print(
-            f"{n:6} {cold_s * 1e3:9.2f} {warm_s * 1e3:9.2f} {peer_s * 1e3:9.2f} {peer_s / cold_s:7.1f} "
-            f"{certificate.gap:9.1e}  {certificate.path:11} {apart:.1e}"
-        )
+
+def _measure(series: Series, cases: Iterable[Case], keep: Callable[[Measurement], None]) -> None:
+    for case in cases:
+        ours_s: dict[str, float] = {}
+        print(f"{case.policy}: {case.jobs:,} jobs, {case.types} types, {case.mix}", file=sys.stderr)
+        for measured in series.measurements(case):
+            keep(measured)
+            if measured.contender == OURS:
+                ours_s[measured.case.mode] = measured.median_s
+            print(_line(measured, ours_s.get(measured.case.mode, math.nan)), flush=True)
 
 
-def make_problem(n: int) -> AllocationProblem:
-    """n distinct one-GPU jobs, faster on newer types by factors of 1 to 10."""
-    rng = np.random.default_rng(SEED)
-    slow = rng.uniform(0.5, 20.0, n)
-    rates = slow[:, None] * np.cumprod(np.column_stack([np.ones(n), rng.uniform(1, 3.3, (n, 2))]), axis=1)
-    return AllocationProblem.of(
-        [f"j{i}" for i in range(n)], ["v100", "p100", "k80"], [max(n // 4, 1)] * 3, rates[:, ::-1]
+def _load(terms: Terms) -> None:
+    """Loads what the contenders load on first use: nobody's time shall hold it."""
+    tiny = Case("max_min_fairness", Mix.DISTINCT, 3, 8, 0.1, 0)
+    for _ in Series(terms, policy_from(tiny.policy)).measurements(tiny):
+        pass
+
+
+def _line(measured: Measurement, ours_s: float) -> str:
+    m, case = measured, measured.case
+    times = m.median_s / ours_s if m.contender != OURS else math.nan
+    rest = (f"{times:8.1f}", f"{m.apart:7.0e}", f"{m.gap:7.0e}", f"{m.violation:7.0e}", f"{m.memory_mb:8.0f}")
+    shown = [
+        "" if "nan" in text else text for text in (f"{m.median_s * 1e3:10.2f}", f"{m.solver_s * 1e3:10.2f}", *rest)
+    ]
+    place = (case.policy, case.mix, case.types, f"{case.jobs:,}", case.mode)
+    return _LAYOUT.format(*place, shown[0], m.contender, *shown[1:], " ".join((m.path, m.note)).strip()).rstrip()
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks allocation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    every = (*registered(), *PACKED)
+    add = parser.add_argument
+    add("--all", action="store_true", help="every size, mix, number of types and peer, warm, memory, a limit of 60 s")
+    add("--policies", type=_list_of(_policy), help="separated by commas (default: every registered one)")
+    add(
+        "--jobs",
+        type=_list_of(int),
+        help=f"sizes (default: {SIZES[0]} to {SIZES[4]}, with pairs to {PACKED_SIZES[-1]})",
+    )
+    add("--types", type=_list_of(int), help="numbers of GPU types (default: 3)")
+    add(
+        "--mix",
+        choices=[*Mix, "both"],
+        help="all jobs distinct (the default), of few kinds as in Gavel's traces, or both",
+    )
+    add("--peers", type=_list_of(_peer), help=f"of {', '.join(PEERS)} (default: ecos); 'none' for none")
+    add("--warm", action="store_true", help="also after an arrival or departure, the solver kept")
+    add("--memory", action="store_true", help="also peak memory, of a process of its own")
+    add("--limit-s", type=float, help="seconds after which a contender is not asked at larger sizes (default: 3)")
+    add("--load", type=float, default=0.1, help="GPUs per job and type, of three (default: 0.1; 1 has some to spare)")
+    add("--seed", type=int, default=0)
+    add("--out", type=Path, default=OUT, help=f"CSV file (default: {OUT})")
+    options = parser.parse_args(arguments)
+    options.policies = options.policies or every
+    options.jobs = sorted(options.jobs or ())
+    options.sizes = SIZES if options.all else SIZES[:5]
+    options.types = options.types or ([3, 8] if options.all else [3])
+    mix = options.mix or ("both" if options.all else Mix.DISTINCT)
+    options.mix = list(Mix) if mix == "both" else [Mix(mix)]
+    peers = PEERS if options.all else ("ecos",)
+    options.peers = [peer for peer in (options.peers or peers) if peer != "none"]
+    options.limit_s = options.limit_s or (60.0 if options.all else 3.0)
+    options.warm |= options.all
+    options.memory |= options.all
+    return options
 
 
-def peer(problem: AllocationProblem) -> float:
-    """The optimum by cvxpy + ECOS, formulated as the original does."""
-    import cvxpy as cp
+def _list_of(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    def many(text: str) -> list[T]:
+        return [one(part) for part in text.split(",") if part]
 
-    rates, gpus = problem.rate_alone_steps_per_s, problem.gpus_asked
-    scale = gpus / (problem.weight * equal_share_rate(problem))
-    share = cp.Variable(rates.shape, nonneg=True)
-    level = cp.min(cp.multiply(scale, cp.sum(cp.multiply(rates, share), axis=1)))
-    limits = [cp.sum(share, axis=1) <= 1, gpus @ share <= problem.gpu_counts]
-    return float(cp.Problem(cp.Maximize(level), limits).solve(solver=cp.ECOS))
+    return many
 
 
-def timed(call: Callable[[], T]) -> tuple[float, T]:
-    """Median seconds of RUNS calls after one that does not count, and the last answer."""
-    answer = call()
-    times = []
-    for _ in range(RUNS):
-        began_s = time.perf_counter()
-        answer = call()
-        times.append(time.perf_counter() - began_s)
-    return statistics.median(times), answer
+def _policy(text: str) -> str:
+    try:
+        policy_from(text.removesuffix(PAIRS))
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _peer(text: str) -> str:
+    if text not in (*PEERS, "none"):
+        raise argparse.ArgumentTypeError(f"peers must be of {', '.join(PEERS)}, got {text!r}")
+    return text

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, printable, tell
 from gavelpy.errors import InvalidInput
+from gavelpy.model.explanation import explanation, why_stuck
 from gavelpy.model.problem import BlindView
+from gavelpy.model.worth import price_sentences, relative_gain
 
 if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.problem import AllocationProblem
+    from gavelpy.model.worth import Quantity
 
 
 def allocate(
@@ -22,15 +26,17 @@ def allocate(
     blind: o.BlindAllocateOption = False,
     blind_view: o.BlindViewOption = BlindView.MEAN,
     whole_gangs: o.WholeGangsOption = False,
+    explain: o.ExplainOption = False,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
     """Divide a cluster's time among jobs, and prove the answer.
 
     \b
     Examples:
-      gavel allocate problem.json --policy max_min_fairness
+      gavel allocate problem.json --policy max_min_fairness --explain
       gavel allocate problem.json --policy min_makespan --blind -o json
     """
+    from gavelpy.policies.base import quantity_of
     from gavelpy.policies.registry import policy_from
     from gavelpy.traces.problem_json import read_problem
 
@@ -41,27 +47,33 @@ def allocate(
     asked = read_problem(problem)
     deliverable = asked.with_whole_gangs() if whole_gangs else asked
     seen = deliverable.blind_to_type(blind_view) if run.blind else deliverable
-    answer = policy_from(run.policy).allocate(seen).evaluated_on(asked)
+    formula = policy_from(run.policy)
+    answer = formula.allocate(seen).evaluated_on(asked)
     stuck = reasons(asked)
+    holds = explanation(answer) if explain else None
     _warn(answer)
     if output is Output.JSON:
         document: dict[str, Any] = answer.to_json(run.policy)  # the documented answer
-        echo_json(document | ({"reasons": stuck} if stuck else {}))
+        document["gain_of_one_more_gpu"] = _gains(answer, quantity_of(formula))
+        told = {"explanation": holds.to_json()} if holds else {}
+        echo_json(document | ({"reasons": stuck} if stuck else {}) | told)
     else:
-        _show(answer, stuck)
+        why = [holds.text(job) for job in range(asked.job_count)] if holds else []
+        _show(answer, stuck, why)
+        _tell_worth(answer, quantity_of(formula), believed=run.blind)
 
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:
     """Why no scheduler can run a job, for each job that can run nowhere or asks for more GPUs than any type has."""
-    told: dict[str, str] = {}
-    for row in (~problem.can_run | problem.is_oversized).nonzero()[0].tolist():
-        gpus, usable = problem.gpus_asked[row], problem.rate_alone_steps_per_s[row] > 0
-        told[problem.job_ids[row]] = (
-            f"asks for {gpus:g} GPUs of one type; those it runs on have at most {problem.gpu_counts[usable].max():g}"
-            if usable.any()
-            else "runs on none of the cluster's GPU types"
-        )
-    return told
+    rows = (~problem.can_run | problem.is_oversized).nonzero()[0].tolist()
+    return {problem.job_ids[row]: why_stuck(problem, row) for row in rows}
+
+
+def _gains(answer: Allocation, quantity: Quantity) -> dict[str, float | None]:
+    """Relative gain by type; null where nothing is optimised, or something would come from nothing."""
+    gains = relative_gain(answer, quantity).tolist()
+    types = answer.problem.gpu_types
+    return {name: gain if math.isfinite(gain) else None for name, gain in zip(types, gains, strict=True)}
 
 
 def _warn(answer: Allocation) -> None:
@@ -74,7 +86,7 @@ def _warn(answer: Allocation) -> None:
         tell(f"note: no scheduler can deliver the share of {names}{more}: too few GPUs of one type (see --whole-gangs)")
 
 
-def _show(answer: Allocation, stuck: dict[str, str]) -> None:
+def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -82,9 +94,9 @@ def _show(answer: Allocation, stuck: dict[str, str]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("job", style="bold")
     for gpu_type in (*problem.gpu_types, "steps/s"):
-        table.add_column(gpu_type, justify="right")
-    if stuck:
-        table.add_column("why not")
+        table.add_column(printable(gpu_type), justify="right")
+    if why or stuck:
+        table.add_column("why" if why else "why not")
     rates = answer.rate_steps_per_s
     for members, share in zip(problem.configuration_members(), answer.share, strict=True):
         ids = [problem.job_ids[job] for job in members]
@@ -92,22 +104,31 @@ def _show(answer: Allocation, stuck: dict[str, str]) -> None:
         if not alone and not (share > 0).any():
             continue
         speed = f"{rates[members[0]]:,.4g}" if alone else ""
-        why = [stuck.get(ids[0], "")] if stuck and alone else []
+        reason = (why[members[0]] if why else stuck.get(ids[0], "")) if alone else ""
         table.add_row(
-            printable(" with ".join(ids)), *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share), speed, *why
+            printable(" with ".join(ids)),
+            *(f"{100 * x:.1f} %" if x > 0 else "·" for x in share),
+            speed,
+            *([printable(reason)] if why or stuck else []),
         )
+    console().print(table)
+
+
+def _tell_worth(answer: Allocation, quantity: Quantity, *, believed: bool) -> None:
+    """What one more GPU of each type is worth, and the certificate."""
     out = console()
-    out.print(table)
-    out.print(_prices(answer))
+    sentences = price_sentences(answer, quantity)
+    if not sentences:
+        out.print("Prices: none, nothing is optimised.")
+    else:
+        priced = zip(answer.problem.gpu_types, answer.prices.tolist(), strict=True)
+        told = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
+        out.print(printable(f"Prices (objective gained by one more GPU): {told}."))
+        believes = "By what the blind policy believes, " if believed else ""
+        for sentence in sentences:
+            whole = believes + sentence
+            out.print(printable(f"{whole[0].upper()}{whole[1:]}."))
     out.print(_in_words(answer.certificate))
-
-
-def _prices(answer: Allocation) -> str:
-    priced = zip(answer.problem.gpu_types, answer.prices.tolist(), strict=True)
-    told = [f"{gpu_type} {price:.4g}" for gpu_type, price in priced if not math.isnan(price)]
-    if not told:
-        return "Prices: none, nothing is optimised."
-    return f"Prices (objective gained by one more GPU): {', '.join(told)}."
 
 
 def _in_words(certificate: Certificate) -> str:

@@ -263,6 +263,13 @@ WholeGangsOption = Annotated[
         "Without it: the papers' constraint (GPUs x share <= GPUs), for comparison with published allocations.",
     ),
 ]
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Say for each job what holds its rate: its own speed, its time, which GPUs are full, a floor, the policy.",
+    ),
+]
 BlindAllocateOption = Annotated[
     bool, typer.Option("--blind", help="Hide differences between GPU types from the policy; the rates shown are true.")
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 class Certificate:
     """What an answer is worth: objective ≤ bound (for a maximum), and how far the shares break a constraint.
 
-    `gap` is |bound - objective| / max(1, |objective|). A heuristic (FIFO, isolated) has no bound to prove: its path is
-    "rule", its gap 0, and its objective whatever the policy says it counts.
+    `gap` is |bound - objective| / |objective|, so that a makespan's level of 1e-6 is proved to as many digits as one
+    of 1; where rate floors leave less than an even split of the GPUs would give, it is relative to the even split's
+    level. Only of concave objectives, which may be zero or negative (logarithms), it is relative to
+    max(1, |objective|). A heuristic (FIFO, isolated) has no bound to prove: its path is "rule", its gap 0, and its
+    objective whatever the policy says it counts.
     """
 
     objective: float
@@ -39,11 +42,16 @@ class Allocation:
     share: Floats  # (C, T) in 0..1; rows follow problem's configurations
     prices: Floats  # (T,) objective gained by one more GPU of a type; NaN where nothing is optimised
     certificate: Certificate
+    rate_floor_steps_per_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) promised rates; empty = none
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
         object.__setattr__(self, "share", floats("share", self.share, shape))
         object.__setattr__(self, "prices", floats("prices", self.prices, (shape[1],)))
+        floors = np.shape(self.rate_floor_steps_per_s)
+        wanted = (0,) if floors == (0,) else (self.problem.job_count,)
+        promised = floats("rate_floor_steps_per_s", self.rate_floor_steps_per_s, wanted)
+        object.__setattr__(self, "rate_floor_steps_per_s", promised)
 
     @property
     def rate_steps_per_s(self) -> Floats:

@@ -24,7 +24,7 @@ SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
 
 
 class EntityPolicy(StrEnum):
-    """How an entity divides its share among its own jobs."""
+    """How an entity divides its share among its members: jobs, and entities within it."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
@@ -32,11 +32,12 @@ class EntityPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class Entity:
-    """A team that shares the cluster with others."""
+    """A team that shares the cluster with others, or, with a parent, what the parent has with its other members."""
 
     id: str
     weight: float = 1.0
     policy: EntityPolicy = EntityPolicy.FAIRNESS
+    parent: str = ""  # id of another entity; "" = none
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.weight) and self.weight > 0):
@@ -108,6 +109,7 @@ class AllocationProblem:
             labels = getattr(self, name)
             if len(set(labels)) < len(labels):
                 index_of(labels, name)  # says which stands twice
+        assert len(self.entity_parent) == len(self.entities)  # raises for a parent that is none
         J, T = len(self.job_ids), len(self.gpu_types)
         self._require_all(("capacity", "demand"), 0, np.inf, ">= 0")
         figures = ("gpus_asked", "weight", "steps_remaining", "steps_total")
@@ -263,6 +265,24 @@ class AllocationProblem:
         runs = (self.fits & self.is_whole)[self.member_configuration] & (self.member_rate_steps_per_s > 0)
         np.logical_or.at(deliverable, self.member_job[alone], runs[alone].any(axis=1))
         return self.can_run & ~deliverable
+
+    @cached_property
+    def entity_parent(self) -> Ints:
+        """Row of each entity's parent in entities, -1 = none."""
+        row = index_of((entity.id for entity in self.entities), "ids of entities")
+        for entity in self.entities:
+            if entity.parent and entity.parent not in row:
+                raise InvalidInput(
+                    f"parent of entity {entity.id!r} must be one of {', '.join(row)}, got {entity.parent!r}"
+                )
+        parent = np.array([row.get(entity.parent, -1) for entity in self.entities], dtype=np.int64)
+        above = parent
+        for _ in self.entities:
+            above = np.where(above >= 0, parent[above], -1)
+        if (above >= 0).any():
+            around = self.entities[int(np.argmax(above >= 0))]
+            raise InvalidInput(f"parent of entity {around.id!r} must not lead back to itself, got {around.parent!r}")
+        return parent
 
     def configuration_members(self) -> list[tuple[int, ...]]:
         """Job rows of each configuration, C tuples."""

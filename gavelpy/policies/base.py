@@ -9,6 +9,8 @@ import numpy as np
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.worth import Quantity
+from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.solver import Solver
 
 
@@ -17,6 +19,12 @@ class Policy(Protocol):
 
     `allocate` is pure: same problem, same bytes, with or without a warm `solver`. Jobs that can run nowhere get no
     share. `gavelpy.policies.contract` holds the checks that every policy must pass.
+
+    Two more declarations are a policy's own choice, so they are no part of the protocol; `quantity_of` and
+    `guarantees_of` read them:
+
+        optimises: ClassVar[Quantity]                 what its prices are told in; a rule has none
+        guarantees: ClassVar[frozenset[Guarantee]]    what it promises, a property each (`guarantee_checks`)
     """
 
     name: ClassVar[str]
@@ -26,6 +34,18 @@ class Policy(Protocol):
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares of time for every configuration of `problem`."""
         ...  # a protocol's body
+
+
+def quantity_of(policy: Policy | type[Policy]) -> Quantity:
+    """What the policy declares to optimise, or "the objective"."""
+    quantity: Quantity = getattr(policy, "optimises", Quantity())
+    return quantity
+
+
+def guarantees_of(policy: Policy | type[Policy]) -> frozenset[Guarantee]:
+    """What the policy declares to guarantee, or nothing."""
+    guarantees: frozenset[Guarantee] = getattr(policy, "guarantees", frozenset())
+    return guarantees
 
 
 def equal_share_rate(problem: AllocationProblem) -> Floats:

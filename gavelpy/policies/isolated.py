@@ -8,8 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ruled
+from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.solver import Solver
 
 
@@ -23,7 +25,8 @@ class Isolated:
 
     The original Gavel's formula. A job's part of a type where it cannot run stays idle: that is what isolated means.
     Jobs that can run nowhere have no part and do not count in n (the original counts them).
-    The certificate's objective is the GPUs in use. Of the configurations of a job, the first one alone counts.
+    The certificate's objective is the GPUs in use. Of the configurations of a job, the first one alone counts; those of
+    several jobs have no meaning here, for an isolated job shares its GPUs with nobody.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
     >>> Isolated().allocate(p).share.tolist()
@@ -33,15 +36,30 @@ class Isolated:
     name: ClassVar[str] = "isolated"
     summary: ClassVar[str] = "Give every job an equal part of every GPU type, used or not."
     fills_leftover: ClassVar[bool] = True
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset(
+        {Guarantee.SHARING_INCENTIVE, Guarantee.ENVY_FREE, Guarantee.STRATEGY_PROOF}
+    )
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares that depend on a job's neighbours by their number only."""
-        running = problem.can_run
-        lone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)
-        _, first = np.unique(problem.member_job[lone], return_index=True)
-        configurations = problem.member_configuration[lone[first]]
-        part = problem.gpu_counts / max(1, int(running.sum())) / problem.gpus_occupied[configurations, None]
-        part[~running] = 0.0
-        share = np.zeros(problem.fits.shape)
-        share[configurations] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
+        share = equal_parts(problem, lone_configurations(problem))
         return ruled(problem, share, objective=float((problem.gpus_occupied @ share).sum()))
+
+
+def lone_configurations(problem: AllocationProblem) -> Ints:
+    """Row of the first configuration of each job alone, for the jobs that can run, in order of jobs."""
+    lone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)
+    jobs, first = np.unique(problem.member_job[lone], return_index=True)
+    rows: Ints = problem.member_configuration[lone[first]][problem.can_run[jobs]]
+    return rows
+
+
+def equal_parts(problem: AllocationProblem, configurations: Ints) -> Floats:
+    """Shares (C, T) that divide every type's GPUs among these n configurations, no two of which share a job.
+
+    (W_t / n) / g,  a configuration's row divided by its sum where that is above 1.
+    """
+    part = problem.gpu_counts / max(1, len(configurations)) / problem.gpus_occupied[configurations, None]
+    share: Floats = np.zeros(problem.fits.shape)
+    share[configurations] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
+    return share

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.worth import Quantity
 from gavelpy.policies.base import equal_share_rate
+from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.solver import Solver
@@ -33,6 +35,8 @@ class MaxMinFairness:
     name: ClassVar[str] = "max_min_fairness"
     summary: ClassVar[str] = "Maximise the worst job's rate relative to an equal share of every GPU type."
     fills_leftover: ClassVar[bool] = True
+    optimises: ClassVar[Quantity] = Quantity("the worst job's share")
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the worst job's level."""

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.model.worth import Quantity, Reading
+from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.solver import Solver
@@ -30,6 +32,8 @@ class MinMakespan:
     name: ClassVar[str] = "min_makespan"
     summary: ClassVar[str] = "Minimise the time until the last of the current jobs finishes."
     fills_leftover: ClassVar[bool] = True
+    optimises: ClassVar[Quantity] = Quantity("the makespan", Reading.RECIPROCAL, "shorter")
+    guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is 1 / makespan."""

@@ -30,8 +30,8 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
 def policy_from(text: str) -> Policy:
     """The policy that `name` or `name:parameter=value:...` says; a value is a number where it reads like one.
 
-    >>> policy_from("shortest_job_first:by=total")
-    ShortestJobFirst(by='total')
+    >>> policy_from("shortest_job_first:by=total").by
+    'total'
     """
     name, *settings = text.split(":")
     parameters: dict[str, float | str] = {}

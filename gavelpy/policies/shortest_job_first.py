@@ -11,7 +11,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ruled
-from gavelpy.policies.queue import whole_shares
+from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
 from gavelpy.solve.program import best_rate_steps_per_s
 from gavelpy.solve.solver import Solver
 
@@ -27,8 +27,10 @@ class ShortestJobFirst:
 
     Gavel (OSDI '20), section 4.2 (shortest job first), after section 4.1's max over types. Nobody blocks: a job that
     does not fit with what is left is passed over for longer ones that do, since waiting for a large gang would idle
-    GPUs that short jobs can use. The certificate's objective is the number of jobs that run. Configurations of several
-    jobs stay unused.
+    GPUs that short jobs can use. The certificate's objective is the number of jobs that run.
+
+    Where the problem has pairs, those that wait then join those that run as in `fifo`, the shortest first, and whoever
+    finds nobody waits; the original has no such policy.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[300.0, 100.0])
     >>> ShortestJobFirst().allocate(p).share.tolist()
@@ -36,6 +38,7 @@ class ShortestJobFirst:
     """
 
     by: Measure = "remaining"
+    packing_threshold: float = PACKING_THRESHOLD
 
     name: ClassVar[str] = "shortest_job_first"
     summary: ClassVar[str] = "Run the jobs with the least work first, each on the fastest GPUs left."
@@ -44,11 +47,13 @@ class ShortestJobFirst:
     def __post_init__(self) -> None:
         if self.by not in get_args(Measure):
             raise InvalidInput(f"by must be 'remaining' or 'total', got {self.by!r}")
+        check_packing_threshold(self.packing_threshold)
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
         """Shares of 0 and 1."""
         steps = problem.steps_remaining if self.by == "remaining" else problem.steps_total
         best = best_rate_steps_per_s(problem)
         time_s = np.where(best > 0, steps / np.where(best > 0, best, 1.0), np.inf)
-        share = whole_shares(problem, np.argsort(time_s, kind="stable"), blocks=False)
-        return ruled(problem, share, objective=float(share.sum()))
+        order = np.argsort(time_s, kind="stable")
+        share = whole_shares(problem, order, blocks=False, packing_threshold=self.packing_threshold)
+        return ruled(problem, share, objective=float((problem.member_count @ share).sum()))

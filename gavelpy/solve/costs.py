@@ -42,4 +42,4 @@ def worths_of(rate: Floats, cost: Floats, need: Floats) -> tuple[Floats, Floats]
 def budgets_of(rate: Floats, cost: Floats, worth: Floats) -> Floats:
     """The least budgets (K,) with which rates worth (K,) earn nothing beyond what they cost."""
     earned: Floats = np.where(rate > 0, worth[:, None] * rate - cost, 0.0)
-    return earned.max(axis=1, initial=0.0)
+    return np.asarray(earned.max(axis=1, initial=0.0))

@@ -101,7 +101,9 @@ def _limits(program: Program) -> Floats:
 def _answer(program: Program, rise: Rise, filled: Filled, name: str, *, narrowed: bool) -> Answer:
     problem, best = program.problem, program.best_rate_steps_per_s
     claimed = program.per_job(filled.rate) * best
-    share = repaired(program, program.shares(filled.share), claimed)
+    for_somebody = np.zeros(len(filled.share), dtype=np.bool_)  # a trace of time for one who has no rate is rounding
+    np.logical_or.at(for_somebody, program.member_entry, (filled.rate > 0)[program.member_class])
+    share = repaired(program, program.shares(np.where(for_somebody, filled.share, 0.0)), claimed)
     first = program.jobs[program.classes.representative]
     rate = rate_steps_per_s(problem, share)[first] / best[first]
     objective, bound, prices = _least_level(program, rise, filled, rate)

@@ -33,8 +33,8 @@ def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
     """Maximise the least value over the jobs, then the sum of values. Raises SolverFailed when HiGHS does."""
     level = program.even_level
     answer = _max_min_near(program, solver, effort, level)
-    if answer.level > RESCALE_ABOVE * level:  # never below: the guess can be had
-        answer = _max_min_near(program, solver, effort, answer.level)
+    if abs(answer.level) > RESCALE_ABOVE * level:  # the guess can be had, but bases may be out of reach by far
+        answer = _max_min_near(program, solver, effort, abs(answer.level))
     return answer
 
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import failed
 from gavelpy.solve.highs import Effort, Run
+from gavelpy.solve.prices.programs import CLASSES_MIN, height
 from gavelpy.solve.program import Program
 from gavelpy.solve.rise import Rise
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-14  # of w, and of a level: less is no difference
 _STEPS_MAX = 200
-_FINE = 1e3  # shares and duals are counted in ten-thousandths, since tolerances are absolute
+_WHOLE = 0.9  # of the cost of giving all up: what duals come to where something has to be
+_FINE = 100.0  # shares and duals are counted in hundredths, since HiGHS's tolerances are absolute
 _RELAXED = 1e-10  # part of a kept rate that a careful answer may lack: after the first round there is no room at all
 _LEAST_GIVE = 1e-9  # of the largest: least w, so that no coefficient is lost
 
@@ -71,6 +73,10 @@ def raised(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_g
 
     With `next_gpu`, where the level has a kink in the GPUs there are, prices are what the next one earns, not the last.
     """
+    if effort.on_face:  # quick
+        found = _by_prices(market, rise, solver)
+        if found is not None:
+            return found
     proof = _at_one_price(market)
     elastic = _Elastic(market, rise, solver, effort, proof.level(rise, market.left))
     if next_gpu:
@@ -78,6 +84,51 @@ def raised(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_g
         _, proof, _ = elastic.lowered(proof.level(rise, more), proof, more)
     level, proof, share = elastic.lowered(proof.level(rise, market.left), proof, market.left)
     return Raised(level, share, proof)
+
+
+def _by_prices(market: Market, rise: Rise, solver: Solver) -> Raised | None:
+    """The same by the price engine, where many jobs run alone."""
+    program, live = market.program, np.flatnonzero(market.live)
+    if not program.problem.runs_alone or len(live) < CLASSES_MIN:
+        return None
+    some, counts = _narrowed(market), program.problem.gpu_counts
+    found = height(some, counts * market.left, _Live(rise, live), solver)
+    if found is None:
+        solver.falls["prices"] += 1
+        return None
+    share, worth, budget = np.zeros(len(market.open)), np.zeros(len(market.live)), np.zeros(len(market.live))
+    share[market.open] = found.share
+    worth[live] = found.worth
+    price = found.price * counts
+    earned = worth[live][some.member_class] * some.member_rate - some.entry_load * price[some.entry_type]
+    np.maximum.at(budget, live[some.member_class], earned)
+    return Raised(found.level, share, Proof(worth, budget, price))
+
+
+@dataclass(frozen=True, eq=False)
+class _Live:
+    """The rise of the classes that are live in a market."""
+
+    rise: Rise
+    rows: Ints  # (L,) of its K classes
+
+    def at(self, level: float) -> Floats:
+        """Their targets, (L,)."""
+        return self.rise.at(level)[self.rows]
+
+    def slope(self, level: float) -> Floats:
+        """How fast these rise, (L,)."""
+        return self.rise.slope(level)[self.rows]
+
+    def some(self, rows: Ints) -> _Live:
+        """Those of some of them."""
+        return _Live(self.rise, self.rows[rows])
+
+    def root(self, worth: Floats, budget: float) -> float:
+        """The highest level that the budget allows."""
+        everyone = np.zeros(len(self.rise.limit))
+        everyone[self.rows] = worth
+        return self.rise.root(everyone, budget)
 
 
 class _Elastic:
@@ -100,9 +151,10 @@ class _Elastic:
             column, found = self._solve(self._rise.at(level), left)
             lower = min(found.level(self._rise, left), level)
             done = lower >= level * (1 - _ROUNDING) and level < np.inf
-            if column[-1] > _ROUNDING:  # the level cannot be had, by however little: these duals know why
+            lacks = column[-1] > _ROUNDING and found.worth[self._live] @ self._give > _WHOLE * self._give.sum()
+            if lacks:  # the level cannot be had, by however little: these duals know why
                 level, proof = lower, found
-            if done or column[-1] <= _ROUNDING:
+            if done or not lacks:
                 share = np.zeros(len(self._market.open))
                 share[self._entries] = column[:-1]
                 return level, proof, share
@@ -118,7 +170,7 @@ class _Elastic:
             self._lower, self._upper = model.row_lower, model.row_upper
             self._run = Run(self._market.program.problem, self._solver, self._effort, model)
             cost = np.zeros(E + 1)
-            cost[E] = _FINE * self._give.sum() or 1.0  # so that duals are about _FINE
+            cost[E] = _FINE * self._give.sum() or 1.0  # so that duals are about as much
             optimum = self._run.solve(cost, model.row_upper)
         else:
             self._lower[:K], self._upper[-T:] = needed, _FINE * left

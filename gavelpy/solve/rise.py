@@ -50,6 +50,10 @@ class Rise(Protocol):
         """The targets at a level, (K,); it may be infinite."""
         ...  # a protocol's body
 
+    def slope(self, level: float) -> Floats:
+        """How fast the targets rise there, (K,)."""
+        ...  # a protocol's body
+
     def root(self, worth: Floats, budget: float) -> float:
         """The highest level at which Σ worth_k target_k is at most `budget`; infinite if it always is."""
         ...  # a protocol's body
@@ -84,6 +88,10 @@ class Even:
         """See Rise."""
         risen = np.multiply(self.speed, level, where=~self.saturated, out=np.zeros(len(self.speed)))
         return np.where(self.saturated, self.held, np.minimum(risen, self.limit))
+
+    def slope(self, level: float) -> Floats:
+        """See Rise."""
+        return np.where(self.speed * level < self.limit, self.speed, 0.0)
 
     def root(self, worth: Floats, budget: float) -> float:
         """See Rise."""
@@ -153,6 +161,10 @@ class Changing:
         """See Rise."""
         return self._at(self._piece_of(level), level)
 
+    def slope(self, level: float) -> Floats:
+        """See Rise."""
+        return self._piece_of(level).speed
+
     def root(self, worth: Floats, budget: float) -> float:
         """See Rise."""
         for piece in self._walk():
@@ -175,7 +187,7 @@ class Changing:
         return np.asarray(np.minimum(piece.target + piece.speed * (level - piece.start), self.limit))
 
     def _piece_of(self, level: float) -> _Piece:
-        return next((piece for piece in self._walk() if level < piece.end or piece.end == np.inf))
+        return next(piece for piece in self._walk() if level < piece.end or piece.end == np.inf)
 
     def _walk(self) -> Iterator[_Piece]:
         yield from self._pieces
@@ -197,4 +209,4 @@ class Changing:
         """Levels at which the classes reach their limits at these speeds, (K,)."""
         rising = speed > 0
         lasting = np.divide(self.limit - target, speed, where=rising, out=np.full(len(rising), np.inf))
-        return start + np.maximum(lasting, 0.0)
+        return np.asarray(start + np.maximum(lasting, 0.0))

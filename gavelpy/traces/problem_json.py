@@ -167,7 +167,16 @@ def _entities(document: JsonText, content: ProblemFile) -> list[Entity]:
             raise document.error(("entities", i, "id"), "a unique non-empty name", entry.id)
         if not 0 < entry.weight < math.inf:
             raise document.error(("entities", i, "weight"), "finite and > 0", entry.weight)
-        entities.append(Entity(entry.id, entry.weight, EntityPolicy(entry.policy)))
+        entities.append(Entity(entry.id, entry.weight, EntityPolicy(entry.policy), entry.parent or ""))
+    parent = {entity.id: entity.parent for entity in entities}
+    for i, entity in enumerate(entities):
+        above, seen = entity.parent, {entity.id}
+        while above:
+            if above not in parent or above in seen:
+                allowed = f"one of {', '.join(parent)} that is not within it"
+                raise document.error(("entities", i, "parent"), allowed, entity.parent)
+            seen.add(above)
+            above = parent[above]
     return entities
 
 

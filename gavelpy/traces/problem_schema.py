@@ -36,6 +36,7 @@ class EntityEntry(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     weight: float = 1.0
     policy: Literal["fairness", "fifo"] = "fairness"
+    parent: str | None = None
 
 
 class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@ import pytest
 from tests.cli.commands import PROBLEM, Gavel
 
 GIANT = {"id": "giant", "gpus": 64, "rates_steps_per_s": {"v100": 1.0}}
+CROWD = [{"id": job, "rates_steps_per_s": {"v100": 4.0, "k80": 4.0}} for job in "abcd"]  # on two GPUs, all alike
 STRANGER = {"id": "stranger", "rates_steps_per_s": {}}
 
 
@@ -10,7 +11,8 @@ def test_json_is_the_documented_answer(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness", "-o", "json")
 
     assert answer.code == 0
-    assert set(answer.json) == {"policy", "shares", "rates_steps_per_s", "prices", "certificate"}
+    keys = {"policy", "shares", "rates_steps_per_s", "prices", "gain_of_one_more_gpu", "certificate"}
+    assert set(answer.json) == keys
     assert answer.json["policy"] == "max_min_fairness"
     assert set(answer.json["shares"]) == {"a", "b"}
     assert set(answer.json["certificate"]) == {"objective", "bound", "gap", "violation", "path", "solve_s"}
@@ -44,6 +46,61 @@ def test_table_shows_shares_prices_and_the_certificate_in_words(gavel: Gavel) ->
     assert "%" in answer.out
     assert "Prices (objective gained by one more GPU): v100" in answer.out
     assert "proven within" in answer.out
+
+
+def test_table_says_what_one_more_gpu_is_worth(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "max_min_fairness")
+
+    assert "One more v100 raises the worst job's share by up to 50 %." in answer.out
+    assert "One more k80 raises the worst job's share by up to 50 %." in answer.out
+
+
+def test_of_a_makespan_one_more_gpu_makes_it_shorter(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "min_makespan")
+
+    assert "One more v100 makes the makespan up to 33 % shorter." in answer.out
+
+
+def test_a_blind_policy_values_gpus_by_what_it_believes(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "max_min_fairness@blind")
+
+    assert "By what the blind policy believes, one more v100 raises the worst job's share by up to 50 %." in answer.out
+
+
+def test_json_has_the_relative_gain_of_one_more_gpu(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "min_makespan", "-o", "json").json
+
+    gain = answer["prices"]["v100"] / (answer["certificate"]["objective"] + answer["prices"]["v100"])
+    assert answer["gain_of_one_more_gpu"]["v100"] == pytest.approx(gain) == pytest.approx(1 / 3)
+
+
+def test_json_of_a_rule_has_no_gains(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(), "--policy", "fifo", "-o", "json").json
+
+    assert answer["gain_of_one_more_gpu"] == answer["prices"] == {"v100": None, "k80": None}
+
+
+def test_explain_says_of_each_job_what_holds_it(gavel: Gavel) -> None:
+    quick = {"id": "quick", "rates_steps_per_s": {"v100": 8.0, "k80": 1.0}}
+    even = {"id": "even", "rates_steps_per_s": {"v100": 3.0, "k80": 2.9}}
+    problem = gavel.problem(jobs=[quick, even, GIANT, STRANGER])
+
+    answer = gavel("allocate", problem, "--policy", "shortest_job_first", "--whole-gangs", "--explain")
+
+    assert "why not" not in answer.out
+    assert "runs all the time on v100, as fast as it can" in answer.out
+    assert "has 100 % of its time, but not all at full speed: v100 is full" in answer.out
+    assert "asks for 64 GPUs of one type" in answer.out
+    assert "runs on none of the cluster's GPU types" in answer.out
+
+
+def test_explanation_in_json_names_the_constraint_and_the_types(gavel: Gavel) -> None:
+    answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "max_min_fairness", "--explain", "-o", "json")
+
+    assert {job: entry["held_by"] for job, entry in answer.json["explanation"].items()} == dict.fromkeys(
+        "abcd", "capacity"
+    )
+    assert answer.json["explanation"]["a"].keys() == {"held_by", "gpu_types", "text"}
 
 
 def test_a_rule_claims_no_optimum_and_no_prices(gavel: Gavel) -> None:

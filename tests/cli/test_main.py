@@ -48,6 +48,8 @@ def test_policies_are_listed_with_what_they_do(gavel: Gavel) -> None:
     assert {"fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"} <= set(by_name)
     assert by_name["max_min_fairness"]["aliases"] == ["las"]
     assert all(len(entry["summary"]) > 20 for entry in answer.json)
+    assert by_name["max_min_fairness"]["guarantees"] == ["sharing_incentive", "pareto_efficient"]
+    assert by_name["shortest_job_first"]["guarantees"] == []
 
 
 def test_policies_as_a_table_say_the_same(gavel: Gavel) -> None:
@@ -55,6 +57,7 @@ def test_policies_as_a_table_say_the_same(gavel: Gavel) -> None:
 
     assert "max_min_fairness" in answer.out
     assert "las" in answer.out
+    assert "sharing incentive, Pareto efficient" in answer.out
 
 
 def test_an_answer_that_cannot_be_certified_is_the_worlds_fault(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +164,11 @@ def test_completion_offers_the_policies() -> None:
 
     finished = subprocess.run(RUN, env=environment, capture_output=True, text=True, check=False)
 
-    assert finished.stdout.strip() == "fifo,max_min_fairness"
+    assert finished.stdout.split() == [
+        "fifo,max_min_fairness",
+        "fifo,max_min_fairness_water_filling",
+        "fifo,max_sum_throughput",
+    ]
 
 
 def test_main_takes_its_arguments_from_the_command_line(

@@ -83,6 +83,32 @@ def test_bad_weight_of_an_entity_is_refused(weight: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("parents", "complaint"),
+    [
+        (("", "z"), "parent of entity 'y' must be one of x, y, got 'z'"),
+        (("", "y"), "parent of entity 'y' must not lead back to itself, got 'y'"),
+        (("y", "x"), "parent of entity 'x' must not lead back to itself, got 'y'"),
+    ],
+)
+def test_bad_parent_of_an_entity_is_refused(parents: tuple[str, str], complaint: str) -> None:
+    entities = [Entity(name, parent=parent) for name, parent in zip("xy", parents, strict=True)]
+
+    with pytest.raises(InvalidInput, match=complaint):
+        make_problem(entities=entities)
+
+
+def test_two_entities_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="ids of entities must be unique, got 'x' twice"):
+        make_problem(entities=[Entity("x"), Entity("x", 2.0)])
+
+
+def test_parents_of_entities_are_rows() -> None:
+    problem = make_problem(entities=[Entity("x", parent="z"), Entity("y", parent="x"), Entity("z")])
+
+    assert problem.entity_parent.tolist() == [2, 0, -1]
+
+
+@pytest.mark.parametrize(
     ("fields", "complaint"),
     [
         ({"member_job": [0, 1, 3]}, "member_job[2] must be in [0, 3), got 3"),

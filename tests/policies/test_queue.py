@@ -63,7 +63,7 @@ def test_blind_fifo_takes_the_type_with_most_gpus_left() -> None:
     assert runs_on(Fifo(), problem) == ["k80", "k80", "v100", "k80"]
 
 
-def test_fifo_never_runs_jobs_together() -> None:
+def test_fifo_runs_no_jobs_together_that_gain_nothing() -> None:
     problem = jobs(1, 1, v100=1, k80=0).with_pairs([(0, 1)], np.ones((1, 2, 2)))
 
     assert Fifo().allocate(problem).share.tolist() == [[1, 0], [0, 0], [0, 0]]

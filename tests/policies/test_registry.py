@@ -48,7 +48,7 @@ def test_policy_says_in_a_sentence_what_it_does(policy_name: str) -> None:
 
     assert policy.summary[0].isupper()
     assert policy.summary.endswith(".")
-    assert policy.fills_leftover == (policy_name != "fifo")
+    assert policy.fills_leftover == (policy_name not in ("fifo", "allox", "strategy_proof"))
 
 
 def test_parameters_follow_the_name() -> None:

@@ -10,20 +10,24 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 
 
-def best_level(problem: AllocationProblem, scale: Floats, floor: Floats | None = None) -> float:
-    """max min_j scale_j r_j over the jobs that can run."""
-    rates, rows, limits = _dense(problem)
+def best_level(
+    problem: AllocationProblem, scale: Floats, floor: Floats | None = None, base: Floats | None = None
+) -> float:
+    """max min_j scale_j (r_j - base_j) over the jobs that can run and have a scale above zero."""
+    rates, rows, limits = dense(problem)
     floors = np.zeros(problem.job_count) if floor is None else floor
-    runnable = np.flatnonzero(problem.can_run)
-    best = rates[runnable].max(axis=1)
-    values = scale[runnable] * best
+    bases = np.zeros(problem.job_count) if base is None else base
+    leveled = np.flatnonzero(problem.can_run & (scale > 0))
+    best = rates[leveled].max(axis=1)
+    values = scale[leveled] * best
     unit = float(values.min())  # an upper bound on the level: so the level is at most 1
-    levels = np.hstack([-rates[runnable] / best[:, None], unit / values[:, None]])
+    levels = np.hstack([-rates[leveled] / best[:, None], unit / values[:, None]])
     floored = np.hstack([-rates, np.zeros((problem.job_count, 1))])
     answer = linprog(
         np.append(np.zeros(rates.shape[1]), -1.0),
         A_ub=np.vstack([levels, np.hstack([rows, np.zeros((len(rows), 1))]), floored]),
-        b_ub=np.concatenate([np.zeros(len(runnable)), limits, -floors]),
+        b_ub=np.concatenate([-bases[leveled] / best, limits, -floors]),
+        bounds=[(0, None)] * rates.shape[1] + [(None, None)],
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
@@ -31,15 +35,18 @@ def best_level(problem: AllocationProblem, scale: Floats, floor: Floats | None =
     return float(-answer.fun) * unit
 
 
-def best_sum(problem: AllocationProblem, gain: Floats, least: Floats | None = None) -> float:
-    """max Σ gain_j r_j, every rate at least `least`."""
-    rates, rows, limits = _dense(problem)
+def best_sum(
+    problem: AllocationProblem, gain: Floats, least: Floats | None = None, worth: Floats | None = None
+) -> float:
+    """max Σ gain_j worth_t r_jt, every rate at least `least`."""
+    rates, rows, limits = dense(problem)
     floors = np.zeros(problem.job_count) if least is None else least
-    unit = float((gain @ rates).max(initial=0.0)) or 1.0
+    gains = gain @ rates if worth is None else gain @ (rates * worth[_types_of_entries(problem)])
+    unit = float(gains.max(initial=0.0)) or 1.0
     floored = np.flatnonzero(floors > 0)
     best = rates[floored].max(axis=1, initial=0.0)
     answer = linprog(
-        -(gain @ rates) / unit,
+        -gains / unit,
         A_ub=np.vstack([rows, -rates[floored] / best[:, None]]),
         b_ub=np.concatenate([limits, -floors[floored] / best]),
         method="highs",
@@ -51,7 +58,7 @@ def best_sum(problem: AllocationProblem, gain: Floats, least: Floats | None = No
 
 def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) -> float:
     """The same as `best_level`, through another modeller and an interior point."""
-    rates, rows, limits = _dense(problem)
+    rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     levels = cvxpy.multiply(scale, rates @ share)[np.flatnonzero(problem.can_run)]
     program = cvxpy.Problem(cvxpy.Maximize(cvxpy.min(levels)), [rows @ share <= limits])
@@ -60,22 +67,16 @@ def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) 
 
 def best_sum_log_by_cvxpy(problem: AllocationProblem, weight: Floats) -> float:
     """max Σ weight_j log r_j, all jobs able to run."""
-    rates, rows, limits = _dense(problem)
+    rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     program = cvxpy.Problem(cvxpy.Maximize(weight @ cvxpy.log(rates @ share)), [rows @ share <= limits])
     return float(program.solve(solver="CLARABEL"))
 
 
-def _dense(problem: AllocationProblem) -> tuple[Floats, Floats, Floats]:
+def dense(problem: AllocationProblem) -> tuple[Floats, Floats, Floats]:
     """Rates (J, E) per unit of share of each entry, constraint rows (J + T, E), and their limits (J + T,)."""
     J, T = problem.job_count, len(problem.gpu_types)
-    members = problem.configuration_members()
-    entries = [
-        (c, t)
-        for c, jobs in enumerate(members)
-        for t in range(T)
-        if problem.fits[c, t] and all(problem.can_run[j] for j in jobs)
-    ]
+    entries = _entries(problem)
     rates, rows = np.zeros((J, len(entries))), np.zeros((J + T, len(entries)))
     for e, (c, t) in enumerate(entries):
         for member in np.flatnonzero(problem.member_configuration == c):
@@ -84,3 +85,17 @@ def _dense(problem: AllocationProblem) -> tuple[Floats, Floats, Floats]:
             rows[job, e] = 1.0
         rows[J + t, e] = problem.gpus_occupied[c] / problem.gpu_counts[t]
     return rates, rows, np.ones(J + T)
+
+
+def _entries(problem: AllocationProblem) -> list[tuple[int, int]]:
+    """(configuration, type) of what may have a share."""
+    return [
+        (c, t)
+        for c, jobs in enumerate(problem.configuration_members())
+        for t in range(len(problem.gpu_types))
+        if problem.fits[c, t] and all(problem.can_run[j] for j in jobs)
+    ]
+
+
+def _types_of_entries(problem: AllocationProblem) -> list[int]:
+    return [t for _, t in _entries(problem)]

@@ -69,13 +69,13 @@ def test_jobs_that_count_steps_in_other_units_are_still_one_class() -> None:
     assert (allocation.share[0] == allocation.share[1]).all()
 
 
-def test_pairs_are_not_aggregated() -> None:
+def test_equal_jobs_are_one_class_also_where_they_share_gpus() -> None:
     alone = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]])
     problem = alone.with_pairs([(0, 1)], [[[3.0], [3.0]]])
 
     allocation = solve(problem, MaxMin(np.ones(2)))
 
-    assert allocation.certificate.path == "highs"
+    assert allocation.certificate.path == "classes+highs"
     assert allocation.share[2, 0] == pytest.approx(1)
     assert allocation.certificate.objective == pytest.approx(3)
 

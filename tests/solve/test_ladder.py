@@ -10,9 +10,9 @@ import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import answer, highs, ladder
+from gavelpy.solve import answer, highs, linear
 from gavelpy.solve.ladder import solve
-from gavelpy.solve.objective import MaxMin, MaxSum, MaxSumLog, Objective
+from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, Objective
 from gavelpy.solve.solver import Solver
 from tests.solve.problems import random_problem
 
@@ -65,10 +65,26 @@ def test_an_objective_of_other_jobs_is_refused(objective: Objective) -> None:
         solve(two_jobs(), objective)
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
-def test_a_scale_that_is_no_positive_number_is_refused(value: float) -> None:
-    with pytest.raises(InvalidInput, match=r"scale\[1\] must be finite and > 0"):
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_a_scale_below_zero_or_without_end_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match=r"scale\[1\] must be finite and >= 0"):
         MaxMin(np.array([1.0, value]))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_a_scale_of_levels_that_is_no_positive_number_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match=r"scale\[1\] must be finite and > 0"):
+        MaxMinLexicographic(np.array([1.0, value]))
+
+
+def test_a_minimum_over_nobody_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="scale must be > 0 for some job, got 0 for all 2"):
+        MaxMin(np.zeros(2))
+
+
+def test_worths_of_other_types_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="gpu_type_worth must be empty or have one entry for each of 1 types, got 2"):
+        solve(two_jobs(), MaxSum(np.ones(2), gpu_type_worth=np.ones(2)))
 
 
 def test_floors_of_other_jobs_are_refused() -> None:
@@ -99,13 +115,13 @@ def test_an_answer_that_is_not_certified_falls_to_the_next_rung(monkeypatch: pyt
 
     allocation = solve(random_problem(0, jobs=20), MaxMin(np.ones(20)), solver)
 
-    assert allocation.certificate.path == "careful"
+    assert allocation.certificate.path == "careful after highs"
     assert solver.falls == {"highs": 1}
-    assert solver.answers == {"careful": 1}
+    assert solver.answers == {"careful after highs": 1}
 
 
 def test_nothing_uncertified_is_ever_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "GAP_MAX", -1.0)
+    monkeypatch.setattr(linear, "GAP_MAX", -1.0)
 
     with pytest.raises(SolverFailed, match="not certified") as failure:
         solve(two_jobs(), MaxMin(np.ones(2)))

@@ -79,6 +79,57 @@ def test_max_min_keeps_rate_floors(problem: AllocationProblem, part: float) -> N
     )
 
 
+@given(problem=allocation_problems(), seed=st.integers(0, 10**6))
+def test_levels_above_bases_are_the_oracles(problem: AllocationProblem, seed: int) -> None:
+    assume(problem.can_run.any())
+    rng = np.random.default_rng(seed)
+    scale = problem.gpus_asked / problem.weight
+    base = rng.uniform(0, 1.5, problem.job_count) * solve(problem, MaxMin(scale)).rate_steps_per_s
+
+    allocation = solve(problem, MaxMin(scale, base_steps_per_s=base))
+
+    expected = best_level(problem, scale, base=base)  # below zero where the bases are out of reach
+    unit = best_level(problem, scale)
+    assert allocation.certificate.objective == pytest.approx(expected, rel=1e-6, abs=1e-7 * unit)
+
+
+@given(problem=allocation_problems(), keep=st.sampled_from([0.0, 0.3, 0.9]))
+def test_a_job_of_scale_zero_has_its_floor_and_no_part_in_the_minimum(problem: AllocationProblem, keep: float) -> None:
+    assume(problem.can_run.sum() > 1)
+    out = int(np.argmax(problem.can_run))
+    scale = np.where(np.arange(problem.job_count) == out, 0.0, problem.gpus_asked / problem.weight)
+    floor = np.where(scale == 0, keep * solve(problem, MaxMin(problem.gpus_asked)).rate_steps_per_s, 0.0)
+
+    allocation = solve(problem, MaxMin(scale, floor))
+
+    assert allocation.rate_steps_per_s[out] >= floor[out] * (1 - 1e-9)
+    assert allocation.certificate.objective == pytest.approx(
+        best_level(problem, scale, floor * (1 - 1e-9)), rel=1e-6, abs=1e-12
+    )
+
+
+def test_a_minimum_over_jobs_that_can_run_nowhere_is_zero_and_floors_are_kept() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [0.0]])
+
+    allocation = solve(problem, MaxMin(np.array([0.0, 1.0]), np.array([3.0, 0.0])))
+
+    assert allocation.certificate.objective == 0
+    assert allocation.rate_steps_per_s[0] >= 3 * (1 - 1e-9)
+
+
+@given(problem=allocation_problems(), seed=st.integers(0, 10**6))
+def test_sum_by_worth_of_types_is_the_oracles(problem: AllocationProblem, seed: int) -> None:
+    assume(problem.can_run.any())
+    worth = np.random.default_rng(seed).choice([0.0, 0.1, 1.0, 1.0, 30.0], len(problem.gpu_types))
+    floor = 0.5 * solve(problem, MaxMin(problem.gpus_asked)).rate_steps_per_s
+
+    allocation = solve(problem, MaxSum(problem.weight, floor, worth))
+
+    expected = best_sum(problem, problem.weight, floor * (1 - 1e-9), worth)
+    assert allocation.certificate.objective == pytest.approx(expected, rel=1e-6)
+    assert (allocation.rate_steps_per_s >= floor * (1 - 1e-9)).all()
+
+
 @given(problem=allocation_problems(coarse=True))
 def test_what_the_worst_job_leaves_goes_to_the_sum(problem: AllocationProblem) -> None:
     assume(problem.can_run.any())
@@ -118,7 +169,7 @@ def test_larger_problems_are_certified_on_the_first_rung(jobs: int) -> None:
 
     allocation = solve(problem, MaxMin(1 / problem.steps_remaining), solver)
 
-    assert allocation.certificate.path == "highs"
+    assert allocation.certificate.path == "prices"
     assert allocation.certificate.gap <= GAP_MAX
     assert not solver.falls
 
@@ -144,6 +195,15 @@ def test_price_of_a_sum_is_what_the_next_gpu_earns() -> None:
 
     assert allocation.certificate.objective == pytest.approx(12)  # a on the V100, c on the K80
     assert allocation.prices == pytest.approx([8, 2])  # b would take another of either
+
+
+def test_price_of_a_type_counts_what_it_is_worth() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 0], [[2.0, 1.0], [2.0, 1.0]])
+
+    allocation = solve(problem, MaxSum(np.ones(2), gpu_type_worth=np.array([1.0, 7.0])))
+
+    assert allocation.certificate.objective == pytest.approx(2)
+    assert allocation.prices == pytest.approx([2, 7])
 
 
 def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:

@@ -1,30 +1,36 @@
-"""Many random problems against a plain LP of another making: `make test-slow`."""
+"""2,000 random problems of every kind, each with a right and certified answer; all of them in `make test-slow`.
+
+`python -m benchmarks certainty` counts which rung answered.
+"""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from gavelpy.solve.ladder import solve
-from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.solver import Solver
-from tests.solve.oracle import best_level
-from tests.solve.problems import random_problem
+from tests.solve.many import PROBLEMS, SOLVERS, judged
 
-BLOCK = 100
+BLOCK, SLOW_BLOCK, FEW = 50, 100, 150
+
+every_solver = pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+
+
+@every_solver
+@pytest.mark.parametrize("first", range(0, FEW, BLOCK))
+def test_a_few_random_problems_have_right_and_certified_answers(first: int, make_solver: type[Solver]) -> None:
+    solver = make_solver()
+
+    verdicts = [judged(seed, solver) for seed in range(first, first + BLOCK)]
+
+    assert [verdict for verdict in verdicts if not verdict.by] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
-def test_two_thousand_problems_reach_the_optimum_of_a_plain_lp(block: int) -> None:
-    solver, wrong = Solver(), []
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        rng = np.random.default_rng(seed)
-        problem = random_problem(seed, jobs=int(rng.integers(1, 60)), types=int(rng.integers(1, 8)))
-        scale = problem.gpus_asked / (
-            rng.uniform(1e-3, 1e3, problem.job_count) * problem.rate_alone_steps_per_s.max(axis=1)
-        )
-        found, best = solve(problem, MaxMin(scale), solver).certificate.objective, best_level(problem, scale)
-        wrong += [(seed, found, best)] * (abs(found - best) > 1e-6 * best)
+@every_solver
+@pytest.mark.parametrize("first", range(0, PROBLEMS, SLOW_BLOCK))
+def test_two_thousand_random_problems_have_right_and_certified_answers(first: int, make_solver: type[Solver]) -> None:
+    solver = make_solver()
 
-    assert wrong == [], "(seed, ours, the plain LP's)"
+    verdicts = [judged(seed, solver) for seed in range(first, first + SLOW_BLOCK)]
+
+    assert [verdict for verdict in verdicts if not verdict.by] == []

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.max_min_fairness import MaxMinFairness
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.types import groups_of_types
 from tests.solve.oracle import best_level
 
@@ -25,7 +27,17 @@ def test_types_with_equal_rates_are_a_group_and_empty_types_are_not() -> None:
     rates = [[2.0, 1.0, 2.0, 2.0], [3.0, 1.0, 3.0, 3.0]]
     problem = AllocationProblem.of("ab", ["v", "k", "w", "x"], [1, 1, 1, 0], rates)
 
-    assert groups_of_types(problem).tolist() == [0, 1, 0, 2]
+    assert groups_of_types(problem, np.zeros(0)).tolist() == [0, 1, 0, 2]
+
+
+def test_types_of_other_worth_are_told_apart_and_those_of_equal_worth_are_not() -> None:
+    problem = AllocationProblem.of("ab", ["v", "k", "w"], [1, 1, 1], np.ones((2, 3)))
+
+    allocation = solve(problem, MaxSum(np.ones(2), gpu_type_worth=np.array([1.0, 5.0, 1.0])))
+
+    assert allocation.certificate.objective == pytest.approx(6)
+    assert allocation.share[:, 0] == pytest.approx(allocation.share[:, 2])
+    assert allocation.share.sum(axis=0) == pytest.approx([0.5, 1, 0.5])
 
 
 @given(seed=st.integers(0, 10**6))

@@ -186,6 +186,13 @@ PROBLEMS = {
         "'x'",
     ),
     "entity twice": (problem(entities=[{"id": "x"}, {"id": "x"}]), 1, "entities[1].id", "'x'"),
+    "unknown parent": (problem(entities=[{"id": "x", "parent": "z"}]), 1, "entities[0].parent", "'z'"),
+    "parent within it": (
+        problem(entities=[{"id": "x", "parent": "y"}, {"id": "y", "parent": "x"}]),
+        1,
+        "entities[0].parent",
+        "'y'",
+    ),
     "weightless entity": (problem(entities=[{"id": "x", "weight": 0}]), 1, "entities[0].weight", "0"),
     "entity's policy": (problem(entities=[{"id": "x", "policy": "lifo"}]), 1, "entities[0].policy", "'lifo'"),
     "pair of one": (problem(pairs=[PAIR | {"jobs": ["a"]}]), 1, "pairs[0].jobs", "['a']"),

@@ -80,6 +80,12 @@ def test_entities_keep_weight_and_policy() -> None:
     np.testing.assert_array_equal(problem.entity, [1])
 
 
+def test_entities_keep_their_parents() -> None:
+    problem = read(jobs=[], entities=[{"id": "x", "parent": "y"}, {"id": "y", "parent": None}])
+
+    assert problem.entities == (Entity("x", parent="y"), Entity("y"))
+
+
 def test_entities_that_only_jobs_name_have_weight_one() -> None:
     jobs = [{"id": name, "rates_steps_per_s": {}, "entity": team} for name, team in (("a", "x"), ("b", None))]
 

@@ -24,7 +24,6 @@ class _Class(NamedTuple):
     spread: Floats
     step: Floats  # of its shares
     dual_excess: Floats
-    tilt: Floats
     pull: Floats
 
 
@@ -55,7 +54,7 @@ def condense(
 ) -> None:
     """As interpreted.condense."""
     K, T = rows.rate.shape
-    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T))
+    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T))
     unmoved, others, apart = np.zeros(T), np.empty(T), np.empty(T)
     for i in range(K):
         solved = _solved(rows, at, step, prices, unmoved, level, 0.0, target, second, i, q)
@@ -89,7 +88,7 @@ def direct(
 ) -> Reach:
     """As interpreted.direct."""
     K, T = rows.rate.shape
-    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T), np.empty(T))
+    q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T))
     product = from_primal = from_dual = from_both = 0.0
     for i in range(K):
         solved = _solved(rows, at, step, prices, price_step, level, level_step, target, second, i, q)
@@ -162,49 +161,25 @@ def _solved(
     i: int,
     q: _Class,
 ) -> _Solved:
-    """Condenses class i, fills `q`, and gives its part of the direction: interpreted._condensed and ._solved in one."""
-    T = len(prices)
-    s, σ, v, λ = at.idle[i], at.budget_dual[i], at.surplus[i], at.rate_dual[i]
-    D, dx = q.spread, q.step
-    has_gain = len(rows.gain) > 0
-    Ds, Dv = s / σ, v / λ
-    idle_aim = (target - second * step.idle[i] * step.budget_dual[i]) / σ - s
-    product = -second * step.surplus[i] * step.rate_dual[i]
-    if rows.weight[i] > 0:
-        product = min(max(rows.weight[i] + product, 0.0), 2.0 * rows.weight[i])
-    else:
-        product += target
-    surplus_aim = product / λ - v
-    f1, f2 = idle_aim - 1.0 + s, surplus_aim + rows.base[i] + rows.slope[i] * level + v
-    sum_d = sum_da = sum_daa = pairs = 0.0
+    """Class i's part of the direction; fills `q`. interpreted._condensed and ._solved in one."""
+    T, D, dx = len(prices), q.spread, q.step
+    Ds, Dv = at.idle[i] / at.budget_dual[i], at.surplus[i] / at.rate_dual[i]
+    idle_aim, surplus_aim = _aims(rows, at, step, target, second, i)
+    f1 = idle_aim - 1.0 + at.idle[i]
+    f2 = surplus_aim + rows.base[i] + rows.slope[i] * (level + level_step) + at.surplus[i]
+    f1, f2, m11, m12, m22 = _spread(rows, at, step, prices, price_step, target, second, i, q, f1, f2)
+    pairs, dσ, dλ = 0.0, (m22 + Dv) * f1 + m12 * f2, m12 * f1 + (m11 + Ds) * f2
     for j in range(T):
-        D[j] = dx[j] = q.dual_excess[j] = 0.0
-        if rows.rate[i, j] > 0:
-            inverse = 1.0 / at.reduced_cost[i, j]
-            D[j] = at.share[i, j] * inverse
-            gain = rows.gain[i, j] if has_gain else 0.0
-            q.dual_excess[j] = σ + rows.gpus[i] * prices[j] - rows.rate[i, j] * λ - gain - at.reduced_cost[i, j]
-            product = target - second * step.share[i, j] * step.reduced_cost[i, j]
-            dx[j] = product * inverse - at.share[i, j] - D[j] * (q.dual_excess[j] + rows.gpus[i] * price_step[j])
-            f1 += at.share[i, j]
-            f2 -= rows.rate[i, j] * at.share[i, j]
-            sum_d += D[j]
-            sum_da += D[j] * rows.rate[i, j]
-            sum_daa += D[j] * rows.rate[i, j] * rows.rate[i, j]
-    f2 += rows.slope[i] * level_step
-    m11, m12, m22 = sum_d + Ds, sum_da, sum_daa + Dv
-    dσ, dλ = m22 * f1 + m12 * f2, m12 * f1 + m11 * f2
-    for j in range(T):
-        q.tilt[j], q.pull[j] = Dv, Ds * rows.rate[i, j]
+        q.pull[j], tilt = Ds * rows.rate[i, j], Dv
         for m in range(T):
             difference = rows.rate[i, j] - rows.rate[i, m]
-            q.tilt[j] -= D[m] * rows.rate[i, m] * difference
+            tilt -= D[m] * rows.rate[i, m] * difference
             q.pull[j] += D[m] * difference
             if m < j:
                 pairs += D[j] * D[m] * difference * difference
-        dσ += dx[j] * q.tilt[j]
+        dσ += dx[j] * tilt
         dλ -= dx[j] * q.pull[j]
-    inverse = 1.0 / (Ds * sum_daa + Dv * sum_d + Ds * Dv + pairs)
+    inverse = 1.0 / (Ds * m22 + Dv * m11 + Ds * Dv + pairs)
     dσ *= inverse
     dλ *= inverse
     ds, dv = idle_aim - Ds * dσ, surplus_aim - Dv * dλ
@@ -224,7 +199,53 @@ def _solved(
     left *= inverse
     for j in range(T):
         dx[j] += D[j] * q.pull[j] * left
-    return _Solved(Ds, Dv, m11, inverse, ds - Ds * m12 * left, dσ, dv - Dv * m11 * left, dλ)
+    return _Solved(Ds, Dv, m11 + Ds, inverse, ds - Ds * m12 * left, dσ, dv - Dv * (m11 + Ds) * left, dλ)
+
+
+@_inlined  # type: ignore[untyped-decorator]
+def _aims(rows: Rows, at: Iterate, step: Iterate, target: float, second: float, i: int) -> tuple[float, float]:
+    """What ds + Ds dσ and dv + Dv dλ have to be."""
+    idle_aim = (target - second * step.idle[i] * step.budget_dual[i]) / at.budget_dual[i] - at.idle[i]
+    product = -second * step.surplus[i] * step.rate_dual[i]
+    if rows.weight[i] > 0:
+        product = min(max(rows.weight[i] + product, 0.0), 2.0 * rows.weight[i])
+    else:
+        product += target
+    return idle_aim, product / at.rate_dual[i] - at.surplus[i]
+
+
+@_inlined  # type: ignore[untyped-decorator]
+def _spread(
+    rows: Rows,
+    at: Iterate,
+    step: Iterate,
+    prices: Floats,
+    price_step: Floats,
+    target: float,
+    second: float,
+    i: int,
+    q: _Class,
+    time: float,
+    rate: float,
+) -> tuple[float, float, float, float, float]:
+    """Fills D, w and z's dual excess; returns f1 and f2 with the shares counted in, and Σ D, Σ D a, Σ D a²."""
+    sum_d = sum_da = sum_daa = 0.0
+    for j in range(len(prices)):
+        q.spread[j] = q.step[j] = q.dual_excess[j] = 0.0
+        a, x, z = rows.rate[i, j], at.share[i, j], at.reduced_cost[i, j]
+        if a > 0:
+            gain, inverse = rows.gain[i, j] if len(rows.gain) else 0.0, 1.0 / z
+            D = x * inverse
+            excess = at.budget_dual[i] + rows.gpus[i] * prices[j] - a * at.rate_dual[i] - gain - z
+            product = target - second * step.share[i, j] * step.reduced_cost[i, j]
+            q.spread[j], q.dual_excess[j] = D, excess
+            q.step[j] = product * inverse - x - D * (excess + rows.gpus[i] * price_step[j])
+            time += x
+            rate -= a * x
+            sum_d += D
+            sum_da += D * a
+            sum_daa += D * a * a
+    return time, rate, sum_d, sum_da, sum_daa
 
 
 @_inlined  # type: ignore[untyped-decorator]

@@ -42,8 +42,8 @@ def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
     """As lp.max_min. Raises SolverFailed when HiGHS does."""
     level = program.even_level
     answer = _max_min_near(program, solver, effort, level)
-    if answer.level > lp.RESCALE_ABOVE * level:
-        answer = _max_min_near(program, solver, effort, answer.level)
+    if abs(answer.level) > lp.RESCALE_ABOVE * level:
+        answer = _max_min_near(program, solver, effort, abs(answer.level))
     return answer
 
 

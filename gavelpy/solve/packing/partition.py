@@ -146,19 +146,21 @@ def _evenly(groups: Classes) -> Floats:
 
 
 def _carries(slots: _Slots, classes: Classes, groups: Classes, weight: Floats) -> bool:
-    """Whether every total is shared out so that the jobs of a class get the same time.
+    """Whether every total is shared out so that the jobs of a class get the same time
+    at the same rates.
 
     All totals at once: with totals that have nothing to do with each other, equal sums are equal terms. Should that
     ever err, the certificate, which knows no classes, refuses the answer.
     """
-    total = 1.0 + np.arange(len(groups.count)) * _STEP % 1.0
+    unit = int(slots.rates.max(initial=0)) + 1
     of_job, of_class = np.zeros(len(classes.of_job)), np.zeros(len(classes.count))
-    for job in slots.job:
+    for job, rates in zip(slots.job, slots.rates, strict=True):
         taken = job >= 0
-        of_job += np.bincount(job[taken], (weight * total[groups.of_job])[taken], minlength=len(of_job))
-        first = job[groups.representative]
+        total = 1.0 + (groups.of_job * unit + rates) * _STEP % 1.0  # of each configuration's class, at these rates
+        of_job += np.bincount(job[taken], (weight * total)[taken], minlength=len(of_job))
+        first, of_first = job[groups.representative], total[groups.representative]
         has = first >= 0
-        of_class += np.bincount(classes.of_job[first[has]], total[has], minlength=len(of_class))
+        of_class += np.bincount(classes.of_job[first[has]], of_first[has], minlength=len(of_class))
     wanted = (of_class / classes.count)[classes.of_job]
     return bool((np.abs(of_job - wanted) <= _EVEN * wanted).all())
 

@@ -57,46 +57,24 @@ def _sweep(  # type: ignore[no-untyped-def]
     gains = gain.shape[0] > 0
     reward, short = 0.0, 0
     for i in range(K):
-        g = gpus[i]
-        load = count[i] * g
+        g, load = gpus[i], count[i] * gpus[i]
         for t in range(T):
             cost[t] = g * prices[t] - (gain[i, t] if gains else 0.0)
         a, b, lacking = _hull(rate[i], cost, need[i], T)
         low[i], high[i] = a, b
-        if lacking:
-            short += 1
-            margin[i] = 0.0
-        a_rate = rate[i, a] if a >= 0 else 0.0
-        a_cost = cost[a] if a >= 0 else 0.0
-        a_price = prices[a] if a >= 0 else 0.0
-        per_level = slope[i] * level
         if a == b:
             if a >= 0:
                 used[a] += load
-                if gains:
-                    reward += count[i] * gain[i, a]
+                reward += count[i] * gain[i, a] if gains else 0.0
             if lacking:
-                continue
-            least = (a_rate - need[i]) / per_level if per_level > 0.0 else np.inf
-            for t in range(-1, T):
-                if t == a or (t >= 0 and rate[i, t] <= 0.0):
-                    continue
-                excess = (cost[t] if t >= 0 else 0.0) - a_cost
-                reach = g * ((prices[t] if t >= 0 else 0.0) + a_price)
-                part = excess / reach if reach > 0.0 else (0.0 if excess <= 0.0 else np.inf)
-                if part < least:
-                    least = part
-                if width > 0.0 and part < width and reach > 0.0:
-                    weight = load * g / (2.0 * width * reach)
-                    if t >= 0:
-                        curvature[t, t] += weight
-                        if a >= 0:
-                            curvature[t, a] -= weight
-                            curvature[a, t] -= weight
-                    if a >= 0:
-                        curvature[a, a] += weight
-            margin[i] = least
+                short += 1
+                margin[i] = 0.0
+            else:
+                margin[i] = _margin_at_vertex(
+                    a, rate[i], cost, prices, g, load, need[i], slope[i] * level, width, curvature
+                )
             continue
+        a_rate = rate[i, a] if a >= 0 else 0.0
         rise = 1.0 / (rate[i, b] - a_rate)
         theta = (need[i] - a_rate) * rise
         used[b] += load * theta
@@ -106,42 +84,74 @@ def _sweep(  # type: ignore[no-untyped-def]
             drift[a] -= load * slope[i] * rise
         if gains:
             reward += count[i] * (theta * gain[i, b] + ((1.0 - theta) * gain[i, a] if a >= 0 else 0.0))
-        least = np.inf
-        if per_level > 0.0:
-            least = min(need[i] - a_rate, rate[i, b] - need[i]) / per_level
-        climb = cost[b] - a_cost
-        if gains:
-            least = min(least, climb / (g * (prices[b] + a_price)))
-        for t in range(-1, T):
-            if t in (a, b) or (t >= 0 and rate[i, t] <= 0.0):
-                continue
-            phi = ((rate[i, t] if t >= 0 else 0.0) - a_rate) * rise
-            t_price = prices[t] if t >= 0 else 0.0
-            excess = (cost[t] if t >= 0 else 0.0) - a_cost - phi * climb
-            reach = g * (t_price + abs(1.0 - phi) * a_price + abs(phi) * prices[b])
-            part = excess / reach if reach > 0.0 else (0.0 if excess <= 0.0 else np.inf)
-            if part < least:
-                least = part
-            if width > 0.0 and part < width and reach > 0.0:
-                room = 1.0
-                if 1.0 - phi > 1e-12:
-                    room = min(room, (1.0 - theta) / (1.0 - phi))
-                if phi > 1e-12:
-                    room = min(room, theta / phi)
-                weight = load * g * room / (2.0 * width * reach)
-                for u in range(T):
-                    swap[u] = 0.0
-                if t >= 0:
-                    swap[t] = 1.0
-                if a >= 0:
-                    swap[a] -= 1.0 - phi
-                swap[b] -= phi
-                for u in range(T):
-                    if swap[u] != 0.0:
-                        for v in range(T):
-                            curvature[u, v] += weight * swap[u] * swap[v]
-        margin[i] = least
+        margin[i] = _margin_on_edge(
+            a, b, rate[i], cost, prices, g, load, need[i], slope[i] * level, theta, gains, width, curvature, swap
+        )
     return reward, short
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _margin_at_vertex(a, rate, cost, prices, g, load, need, per_level, width, curvature):  # type: ignore[no-untyped-def]
+    """The margin of a job in one mode; adds its kinks within `width` to the curvature."""
+    a_rate, a_cost, a_price = 0.0, 0.0, 0.0
+    if a >= 0:
+        a_rate, a_cost, a_price = rate[a], cost[a], prices[a]
+    least = (a_rate - need) / per_level if per_level > 0.0 else np.inf
+    for t in range(-1, len(prices)):
+        if t == a or (t >= 0 and rate[t] <= 0.0):
+            continue
+        excess = (cost[t] if t >= 0 else 0.0) - a_cost
+        reach = g * ((prices[t] if t >= 0 else 0.0) + a_price)
+        part = excess / reach if reach > 0.0 else (0.0 if excess <= 0.0 else np.inf)
+        least = min(least, part)
+        if width > 0.0 and part < width and reach > 0.0:
+            weight = load * g / (2.0 * width * reach)
+            if t >= 0:
+                curvature[t, t] += weight
+                if a >= 0:
+                    curvature[t, a] -= weight
+                    curvature[a, t] -= weight
+            if a >= 0:
+                curvature[a, a] += weight
+    return least
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _margin_on_edge(  # type: ignore[no-untyped-def]
+    a, b, rate, cost, prices, g, load, need, per_level, theta, gains, width, curvature, swap
+):
+    """The margin of a job in two modes; adds its kinks within `width` to the curvature."""
+    T = len(prices)
+    a_rate, a_cost, a_price = 0.0, 0.0, 0.0
+    if a >= 0:
+        a_rate, a_cost, a_price = rate[a], cost[a], prices[a]
+    rise, climb = 1.0 / (rate[b] - a_rate), cost[b] - a_cost
+    least = min(need - a_rate, rate[b] - need) / per_level if per_level > 0.0 else np.inf
+    if gains:
+        least = min(least, climb / (g * (prices[b] + a_price)))
+    for t in range(-1, T):
+        if t in (a, b) or (t >= 0 and rate[t] <= 0.0):
+            continue
+        phi = ((rate[t] if t >= 0 else 0.0) - a_rate) * rise
+        excess = (cost[t] if t >= 0 else 0.0) - a_cost - phi * climb
+        reach = g * ((prices[t] if t >= 0 else 0.0) + abs(1.0 - phi) * a_price + abs(phi) * prices[b])
+        part = excess / reach if reach > 0.0 else (0.0 if excess <= 0.0 else np.inf)
+        least = min(least, part)
+        if width > 0.0 and part < width and reach > 0.0:
+            room = min(1.0, (1.0 - theta) / (1.0 - phi)) if 1.0 - phi > 1e-12 else 1.0
+            room = min(room, theta / phi) if phi > 1e-12 else room
+            swap[:] = 0.0
+            if t >= 0:
+                swap[t] = 1.0
+            if a >= 0:
+                swap[a] -= 1.0 - phi
+            swap[b] -= phi
+            weight = load * g * room / (2.0 * width * reach)
+            for u in range(T):
+                if swap[u] != 0.0:
+                    for v in range(T):
+                        curvature[u, v] += weight * swap[u] * swap[v]
+    return least
 
 
 def settle(table: Table, low: Modes, high: Modes, need: Floats, price: Floats) -> tuple[Floats, Floats]:

@@ -36,7 +36,7 @@ def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: floa
     excess = cost - low_cost[:, None] - phi * (high_cost - low_cost)[:, None]
     reach = price + np.abs(1.0 - phi) * price[low][:, None] + np.abs(phi) * price[high][:, None]
     reach *= table.gpus[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a price may be next to nothing
         part = np.where(reach > 0, excess / reach, np.where(excess <= 0, 0.0, np.inf))
         spare = np.where(single, low_rate - need, np.minimum(need - low_rate, high_rate - need))
         ends = np.where(slope * level > 0, spare / (slope * level), np.inf)

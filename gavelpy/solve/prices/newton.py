@@ -137,7 +137,7 @@ def _step(
     system[np.diag_indices(N)] -= _STIFFNESS * s.used[a] + _NEXT_TO_NOTHING
     if leveled:
         system[:N, N], system[N, :N] = drift[a], drift[a] * price[a]
-    scale = np.maximum(np.abs(system).max(axis=1), _NEXT_TO_NOTHING)  # each type's balance counts as much, however little it costs
+    scale = np.maximum(np.abs(system).max(axis=1), _NEXT_TO_NOTHING)  # a cheap type's balance counts as much
     right = np.append(-over[a], np.zeros(int(leveled)))
     answer = np.linalg.lstsq(system / scale[:, None], right / scale, rcond=1e-13)[0]
     step = np.zeros(len(price))

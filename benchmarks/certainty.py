@@ -1,0 +1,51 @@
+"""The random problems of tests/solve/many.py: which rung answered, how each answer was found right, and which were not.
+
+python -m benchmarks certainty [--problems 2000] [--first 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.solve.many import PROBLEMS, SOLVERS, Verdict, judged
+
+
+def run(arguments: Sequence[str] = ()) -> None:
+    """Two tables and a line for every problem without a right answer, for each way to make a solver."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks certainty", description=__doc__)
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help=f"how many (default: {PROBLEMS:,})")
+    parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
+    options = parser.parse_args(arguments)
+    for name, make_solver in SOLVERS.items():
+        solver, began_s, verdicts = make_solver(), time.perf_counter(), []
+        for seed in range(options.first, options.first + options.problems):
+            if seed % 100 == 0:
+                print(f"{name}: {seed:,}", file=sys.stderr)
+            verdicts.append(judged(seed, solver))
+        took_s = time.perf_counter() - began_s
+        print(f"{options.problems:,} problems from number {options.first}, solver {name}, {took_s:.0f} s with checks")
+        _table("answered by", Counter((v.kind, v.path) for v in verdicts))
+        _table("right by", Counter((v.kind, v.by or "NOT RIGHT") for v in verdicts))
+        worst = max((v.gap for v in verdicts if v.by), default=0.0)
+        falls = ", ".join(f"{rung} {count}" for rung, count in sorted(solver.falls.items())) or "none"
+        print(f"largest gap {worst:.1e}; falls by rung: {falls}; not right: {sum(not v.by for v in verdicts)}")
+        for wrong in (v for v in verdicts if not v.by):
+            print(f"  {_told(wrong)}")
+
+
+def _table(title: str, counts: Counter[tuple[str, str]]) -> None:
+    """Kinds of objectives down, what came across."""
+    columns = sorted({column for _, column in counts})
+    widths = [max(len(column), 6) for column in columns]
+    print(f"{title:21} " + "  ".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True)))
+    for kind in [*sorted({kind for kind, _ in counts}), "all"]:
+        found = (sum(n for (k, c), n in counts.items() if c == column and kind in (k, "all")) for column in columns)
+        print(f"  {kind:19} " + "  ".join(f"{n or '':>{w}}" for n, w in zip(found, widths, strict=True)))
+
+
+def _told(verdict: Verdict) -> str:
+    return f"number {verdict.seed}, {verdict.kind}: {verdict.path}, {verdict.detail}"

@@ -1,0 +1,122 @@
+"""AlloX: the least average completion time, by an assignment of jobs to GPUs and positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.alone import fastest_alone
+from gavelpy.policies.base import ruled
+from gavelpy.solve.assignment import least_completion_time
+from gavelpy.solve.solver import Solver
+
+JOBS_MAX = 64  # in a plan, or
+JOBS_MAX_PER_GPU = 16  # that is free, if that is more: others would not start now
+
+
+@dataclass(frozen=True)
+class AlloX:
+    """Minimise  Σ_j k_j p_jt(j)  over a type t(j) and a position k_j from the end of one of its GPUs' queues.
+
+    p_jt    steps_j / r_jt, seconds that job j has left on type t
+
+    AlloX (EuroSys '20), section 4, as in the original Gavel. Of the jobs assigned to a type those with least left run
+    now, on whole GPUs; the rest of the plan is made anew at the next call. A job that holds GPUs (`gpu_type_held`)
+    keeps them to its end. For fairness `alpha` below 1 plans the oldest only: as many as there are free GPUs, or that
+    part of the jobs that wait if it is more. Equal remaining times: the order of arrival.
+
+    Gangs, of which AlloX knows none (the original stops): a type has as many machines as its free GPUs hold gangs of
+    mean size, and on one a gang of g holds up those behind it for  p g / mean g,  its GPU time in machine time. All of
+    one size, that is AlloX itself with gangs for jobs. In a type's queue the least GPU time p g goes first, and gangs
+    that do not fit are passed over, so a large one may wait long. A gang larger than a type never runs there.
+
+    When more than 64 jobs and more than 16 for each free GPU wait, the 64, or 16 a GPU, with the least GPU time are
+    planned; the others would come after them. (On one type alone nobody is left out.) 2,048 jobs on 512 free GPUs take
+    half a second. The certificate's objective is the plan's average completion time in s, ages included. Jobs run
+    alone, never in pairs.
+
+    >>> p = AllocationProblem.of(
+    ...     ["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [4.0, 3.0]], steps_remaining=[40.0, 36.0]
+    ... )
+    >>> AlloX().allocate(p).share.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    alpha: float = 1.0
+
+    name: ClassVar[str] = "allox"
+    summary: ClassVar[str] = "Minimise the average completion time by an assignment of jobs to GPUs and positions."
+    fills_leftover: ClassVar[bool] = False  # an idle GPU is one that nobody should take: whoever did would keep it
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise InvalidInput(f"alpha must be in (0, 1], got {self.alpha!r}")
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
+        """Shares of 0 and 1."""
+        ways = _Ways(problem)
+        share: Floats = np.zeros(problem.fits.shape)
+        left = ways.keep_held(share)
+        jobs = self._planned(problem, ways, left, share)
+        mean_gpus = float(ways.gpus[jobs].mean()) if len(jobs) else 1.0
+        machines = np.where(left > 0, np.maximum(np.floor(left / mean_gpus), 1.0), 0.0).astype(np.int64)
+        plan = least_completion_time(ways.time_s[jobs], ways.gpus[jobs] / mean_gpus, machines)
+        ways.start(share, left, jobs, plan.gpu_type)
+        average_s = (plan.total_s + float(problem.age_s[jobs].sum())) / max(1, len(jobs))
+        return ruled(problem, share, objective=average_s)
+
+    def _planned(self, problem: AllocationProblem, ways: _Ways, left: Floats, share: Floats) -> Ints:
+        """Rows of the jobs that the plan is for: they wait for a type with free GPUs."""
+        has_gpus = np.zeros(problem.job_count, dtype=np.bool_)
+        has_gpus[problem.member_job[share[problem.member_configuration].any(axis=1)]] = True
+        can_start = np.isfinite(ways.time_s) & (left > 0)
+        waiting = np.flatnonzero(~has_gpus & can_start.any(axis=1))
+        oldest = waiting[np.argsort(-problem.age_s[waiting], kind="stable")]
+        jobs = oldest[: max(int(left.sum()), int(self.alpha * len(waiting)), 1)]
+        if (left > 0).sum() > 1:
+            area = np.where(can_start, ways.time_s * ways.gpus, np.inf).min(axis=1)
+            jobs = jobs[np.argsort(area[jobs], kind="stable")][: max(JOBS_MAX, int(JOBS_MAX_PER_GPU * left.sum()))]
+        return np.sort(jobs)
+
+
+class _Ways:
+    """How each job runs alone on each type that has enough GPUs."""
+
+    def __init__(self, problem: AllocationProblem) -> None:
+        self._problem = problem
+        fastest = fastest_alone(problem)
+        rows = np.maximum(fastest, 0)
+        runs = (fastest >= 0) & problem.is_whole[rows, np.arange(len(problem.gpu_types))] & (problem.gpu_counts > 0)
+        rate = np.where(runs, problem.rate_alone_steps_per_s, 1.0)
+        self._configuration = rows  # (J, T)
+        self.time_s = np.where(runs, problem.steps_remaining[:, None] / rate, np.inf)  # (J, T)
+        self.gpus = np.where(runs, problem.gpus_occupied[rows], 1.0)  # (J, T)
+
+    def keep_held(self, share: Floats) -> Floats:
+        """Gives jobs the type they hold, in `share`; the GPUs left of each type, (T,)."""
+        held = self._problem.gpu_type_held
+        jobs = np.flatnonzero(held >= 0)
+        left = self._problem.gpu_counts.copy()
+        self._take(share, left, jobs[np.isfinite(self.time_s[jobs, held[jobs]])], held)
+        return left
+
+    def start(self, share: Floats, left: Floats, jobs: Ints, gpu_type: Ints) -> None:
+        """Gives GPUs, in `share`, to those of `jobs` that go first on their types, until none are `left`."""
+        area = self.time_s[jobs, gpu_type] * self.gpus[jobs, gpu_type]
+        order = np.argsort(area, kind="stable")
+        types = np.zeros(self._problem.job_count, dtype=np.int64)
+        types[jobs] = gpu_type
+        self._take(share, left, jobs[order], types)
+
+    def _take(self, share: Floats, left: Floats, jobs: Ints, gpu_type: Ints) -> None:
+        for job in jobs.tolist():
+            on = int(gpu_type[job])
+            if self.gpus[job, on] <= left[on]:
+                left[on] -= self.gpus[job, on]
+                share[self._configuration[job, on], on] = 1.0

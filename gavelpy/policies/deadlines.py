@@ -1,0 +1,116 @@
+"""Which deadlines are kept, and why the others are not: an answer, job by job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats, floats
+from gavelpy.model.ids import JobId
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.alone import fastest_alone
+from gavelpy.solve.keepable import KEPT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class DeadlineVerdict(StrEnum):
+    """What becomes of a job's deadline under the shares at hand."""
+
+    NONE = "none"  # it has no deadline
+    KEPT = "kept"  # it gets the rate that it needs
+    MISSED = "missed"  # the deadline has passed
+    CANNOT_RUN = "cannot_run"  # on none of the GPU types there are
+    TOO_SLOW = "too_slow"  # it would be late even with the cluster to itself
+    CROWDED_OUT = "crowded_out"  # it could be kept, but only at the cost of as many others or more
+
+
+@dataclass(frozen=True, eq=False)
+class DeadlineVerdicts:
+    """The verdict of each job.
+
+    `most` is a proved limit: no shares keep more deadlines. It equals `kept_count` up to a size that the policy
+    documents; above, the difference says what may have been lost.
+    """
+
+    job_ids: tuple[JobId, ...]  # J labels
+    verdicts: tuple[DeadlineVerdict, ...]  # J
+    needed_steps_per_s: Floats  # (J,) steps remaining over time left; 0 = no deadline, infinite = it has passed
+    possible_steps_per_s: Floats  # (J,) the most it could get with the cluster to itself
+    most: int
+
+    def __post_init__(self) -> None:
+        for name in ("needed_steps_per_s", "possible_steps_per_s"):
+            object.__setattr__(self, name, floats(name, getattr(self, name), (len(self.job_ids),)))
+
+    @property
+    def kept_count(self) -> int:
+        """Deadlines that are kept."""
+        return self.verdicts.count(DeadlineVerdict.KEPT)
+
+    def of(self, verdict: DeadlineVerdict) -> tuple[JobId, ...]:
+        """The jobs with that verdict, in row order."""
+        return tuple(job for job, mine in zip(self.job_ids, self.verdicts, strict=True) if mine is verdict)
+
+    def by_job(self) -> pd.DataFrame:
+        """A table: a row a job with its verdict, the rate it needs, and the most it could get."""
+        import pandas as pd
+
+        columns = {
+            "verdict": [str(verdict) for verdict in self.verdicts],
+            "needed_steps_per_s": self.needed_steps_per_s,
+            "possible_steps_per_s": self.possible_steps_per_s,
+        }
+        return pd.DataFrame(columns, index=pd.Index(list(self.job_ids), name="job"))
+
+
+def needed_steps_per_s(problem: AllocationProblem) -> Floats:
+    """Rate at which each job is done just in time, (J,); 0 = it has no deadline, infinite = the deadline has passed."""
+    left_s = problem.deadline_s
+    rate = np.divide(problem.steps_remaining, left_s, out=np.full(len(left_s), np.inf), where=left_s > 0)
+    return np.where(np.isposinf(left_s), 0.0, rate)
+
+
+def possible_steps_per_s(problem: AllocationProblem) -> Floats:
+    """The most that each job could run at with the cluster to itself, (J,).
+
+    Its best type all of the time. A gang larger than that type has it in the papers' sense only for the part W / g of
+    its time, and its next best types for the rest.
+    """
+    configuration = fastest_alone(problem)
+    here = (configuration >= 0) & (problem.gpu_counts > 0)
+    gpus = np.where(here, problem.gpus_occupied[configuration], 1.0)
+    rates = np.where(here, problem.rate_alone_steps_per_s, 0.0)
+    order = np.argsort(-rates, axis=1, kind="stable")
+    part = np.take_along_axis(np.where(here, np.minimum(problem.gpu_counts / gpus, 1.0), 0.0), order, axis=1)
+    before = np.cumsum(part, axis=1) - part
+    best: Floats = (np.take_along_axis(rates, order, axis=1) * np.clip(1.0 - before, 0.0, part)).sum(axis=1)
+    if not problem.runs_alone:  # data may say that company makes a job faster
+        fits = problem.fits[problem.member_configuration]
+        np.maximum.at(best, problem.member_job, np.where(fits, problem.member_rate_steps_per_s, 0.0).max(axis=1))
+    return np.where(problem.can_run, best, 0.0)
+
+
+def keepable_floors(problem: AllocationProblem) -> Floats:
+    """The rates, (J,), of the deadlines that each job could keep if it were alone; 0 = none."""
+    needed = needed_steps_per_s(problem)
+    return np.where(needed * KEPT <= possible_steps_per_s(problem), needed, 0.0)
+
+
+def verdicts_of(problem: AllocationProblem, kept: Bools, most: int) -> DeadlineVerdicts:
+    """The verdict of each job, given whose deadlines are `kept`, (J,)."""
+    needed, possible = needed_steps_per_s(problem), possible_steps_per_s(problem)
+    reasons = [
+        (needed == 0, DeadlineVerdict.NONE),
+        (kept, DeadlineVerdict.KEPT),
+        (np.isinf(needed), DeadlineVerdict.MISSED),
+        (~problem.can_run, DeadlineVerdict.CANNOT_RUN),
+        (needed * KEPT > possible, DeadlineVerdict.TOO_SLOW),
+    ]
+    first = np.select([holds for holds, _ in reasons], list(range(len(reasons))), default=len(reasons))
+    names = [*(verdict for _, verdict in reasons), DeadlineVerdict.CROWDED_OUT]
+    return DeadlineVerdicts(problem.job_ids, tuple(names[i] for i in first.tolist()), needed, possible, most)

@@ -1,0 +1,190 @@
+"""What policies promise holds on random problems of the promise's kind; what they do not, fails on a small one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.problem import AllocationProblem, Entity
+from gavelpy.model.worth import Quantity
+from gavelpy.policies.base import guarantees_of, quantity_of
+from gavelpy.policies.guarantee_checks import CHECKS, peers
+from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.isolated import Isolated
+from gavelpy.policies.max_min_fairness import MaxMinFairness
+from gavelpy.policies.registry import registered
+from gavelpy.solve.solver import Solver
+from tests.conftest import PROJECT
+from tests.solve.oracle import best_sum
+
+ENVY, PARETO = Guarantee.ENVY_FREE, Guarantee.PARETO_EFFICIENT
+SHARING, TRUTH = Guarantee.SHARING_INCENTIVE, Guarantee.STRATEGY_PROOF
+IN_TABLE = (SHARING, PARETO, ENVY, TRUTH)
+DECLARED = [
+    (name, each) for name, policy in registered().items() for each in Guarantee if each in guarantees_of(policy)
+]
+SEEDS = range(40)
+
+ONE_GPU = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]], steps_remaining=[300.0, 100.0])
+GANGS = AllocationProblem.of(
+    "ab", ["v100"], [3], [[4.0], [5.0]], gpus=2
+)  # one gang leaves a GPU that is of use to both
+OPPOSITES = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [1.0, 4.0]])
+THREE_JOBS = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[1.0, 1.0], [1.0, 2.0], [4.0, 1.0]])
+ONE_PAIR = ONE_GPU.with_pairs([(0, 1)], [[[3.9], [0.6]]])  # a is nearly as fast as alone, at the cost of b
+THREE_GPUS = AllocationProblem.of("abc", ["v100", "k80"], [1, 2], [[2.0, 4.0], [1.0, 8.0], [2.0, 8.0]])
+TWO_OF_ONE_TEAM = AllocationProblem.of(
+    "abc", ["v100"], [1], np.full((3, 1), 4.0), entity=[0, 0, 1], entities=[Entity("team"), Entity("single")]
+)
+PRICED = AllocationProblem.of("a", ["v100", "k80"], [1, 1], [[4.0, 2.0]], price_usd_per_gpu_h=[2.48, 0.45])
+
+DISPROVED = {
+    ("allox", SHARING): ONE_GPU,  # the long job waits
+    ("allox", ENVY): ONE_GPU,
+    ("allox", PARETO): GANGS,
+    ("allox", TRUTH): ONE_GPU,  # who seems quicker seems shorter
+    ("fifo", SHARING): ONE_GPU,  # the second waits
+    ("fifo", ENVY): ONE_GPU,
+    ("fifo", PARETO): GANGS,  # the second could have half of its time on the GPU that is left
+    ("finish_time_fairness", ENVY): THREE_JOBS,
+    ("finish_time_fairness", TRUTH): THREE_JOBS,
+    ("gandiva", SHARING): ONE_PAIR,  # together they get more done, and b less than by turns
+    ("gandiva", ENVY): ONE_PAIR,
+    ("gandiva", PARETO): OPPOSITES,
+    ("gandiva", TRUTH): ONE_PAIR,  # b seems to lose more than it does, and the pair is given up
+    ("hierarchical", ENVY): THREE_JOBS,
+    ("hierarchical", TRUTH): THREE_JOBS,
+    ("hierarchical", SHARING): TWO_OF_ONE_TEAM,  # a team of two shares what a job alone has for itself
+    ("isolated", PARETO): OPPOSITES,  # they would rather exchange halves
+    ("max_min_fairness", ENVY): THREE_JOBS,  # c has less of the V100 than it wants, for its normalised rate is high
+    ("max_min_fairness", TRUTH): THREE_JOBS,  # c claims to be slower on it than it is
+    ("max_sum_throughput", SHARING): ONE_GPU,  # the slow job waits
+    ("max_sum_throughput", ENVY): ONE_GPU,
+    ("max_sum_throughput", TRUTH): ONE_GPU,
+    ("max_min_fairness_water_filling", ENVY): THREE_JOBS,
+    ("max_min_fairness_water_filling", TRUTH): THREE_JOBS,
+    ("min_cost", SHARING): ONE_GPU,
+    ("min_cost", ENVY): ONE_GPU,
+    ("min_cost", PARETO): PRICED,  # it runs on the K80, for the V100 gives fewer steps a dollar
+    ("min_cost", TRUTH): ONE_GPU,
+    ("min_makespan", SHARING): ONE_GPU,  # the short job has a quarter
+    ("min_makespan", ENVY): ONE_GPU,
+    ("min_makespan", TRUTH): ONE_GPU,  # who seems slower gets more time
+    ("nash_welfare", SHARING): THREE_GPUS,  # a makes room: its time, not GPUs, is what it has too little of
+    ("nash_welfare", ENVY): THREE_GPUS,
+    ("nash_welfare", TRUTH): peers(7),
+    ("shortest_job_first", SHARING): ONE_GPU,
+    ("shortest_job_first", ENVY): ONE_GPU,
+    ("shortest_job_first", PARETO): GANGS,
+    ("shortest_job_first", TRUTH): ONE_GPU,  # who seems quicker seems shorter
+    ("strategy_proof", SHARING): ONE_GPU,  # half of everything is withheld, so that lies do not pay
+    ("strategy_proof", PARETO): ONE_GPU,
+    ("strategy_proof", ENVY): peers(1),
+}
+BROKEN_ON = {(name, guarantee): DISPROVED[name, guarantee] for name, guarantee in DISPROVED if name in registered()}
+
+
+@dataclass(frozen=True)
+class Undeclared:
+    """A stranger's policy, written before there were guarantees."""
+
+    name: ClassVar[str] = "undeclared"
+    summary: ClassVar[str] = "Do what isolated does."
+    fills_leftover: ClassVar[bool] = True
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        return Isolated().allocate(problem, solver)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("policy_name", "guarantee"), DECLARED, ids=[f"{name}-{each}" for name, each in DECLARED])
+def test_policy_keeps_what_it_declares(policy_name: str, guarantee: Guarantee, seed: int) -> None:
+    policy = registered()[policy_name]()
+
+    CHECKS[guarantee](policy, peers(seed))  # raises AssertionError with what was promised
+
+
+@pytest.mark.parametrize(
+    ("policy_name", "guarantee"), BROKEN_ON, ids=[f"{name}-{guarantee}" for name, guarantee in BROKEN_ON]
+)
+def test_policy_does_not_declare_what_a_small_problem_disproves(policy_name: str, guarantee: Guarantee) -> None:
+    policy = registered()[policy_name]()
+
+    assert guarantee not in guarantees_of(policy)
+    with pytest.raises(AssertionError):
+        CHECKS[guarantee](policy, BROKEN_ON[policy_name, guarantee])
+
+
+def test_every_guarantee_of_every_policy_is_declared_or_disproved() -> None:
+    every = {(name, guarantee) for name in registered() for guarantee in Guarantee}
+
+    assert {*DECLARED, *BROKEN_ON} == every
+
+
+def test_every_guarantee_has_a_check_that_some_policy_fails() -> None:
+    assert CHECKS.keys() == set(Guarantee) == {guarantee for _, guarantee in BROKEN_ON}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("policy_name", [name for name, guarantee in DECLARED if guarantee is PARETO])
+def test_another_solver_finds_no_improvement_either(policy_name: str, seed: int) -> None:
+    problem = peers(seed)
+    best = np.where(problem.gpu_counts > 0, problem.rate_alone_steps_per_s, 0.0).max(axis=1)
+    gain = 1 / np.where(best > 0, best, 1.0)
+
+    rates = registered()[policy_name]().allocate(problem).rate_steps_per_s
+
+    assert best_sum(problem, gain, rates * (1 - 1e-8)) == pytest.approx(gain @ rates, rel=1e-6, abs=1e-9)
+
+
+def test_a_large_gang_may_lose_by_sharing_under_max_min_fairness() -> None:
+    """Why guarantees are for gangs of one size: a gang's level counts its GPUs, so that it may be slow and level."""
+    problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 9], [[10.0, 1.0], [10.0, 1.0]], gpus=[1, 4])
+
+    rates, alone = (policy.allocate(problem).rate_steps_per_s for policy in (MaxMinFairness(), Isolated()))
+
+    assert alone == pytest.approx([1.9, 1.9])
+    assert rates == pytest.approx([7.0, 1.75])  # 7 / 1.9 = 4 x 1.75 / 1.9
+
+
+def test_a_heavy_job_takes_more_than_its_part_under_max_min_fairness() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]], weight=[1.0, 3.0])
+
+    with pytest.raises(AssertionError, match="job 'a' is slower than isolated: 1 steps/s, not 2"):
+        CHECKS[SHARING](MaxMinFairness(), problem)
+
+
+def test_a_policy_that_declares_nothing_guarantees_nothing_and_optimises_the_objective() -> None:
+    assert guarantees_of(Undeclared()) == frozenset()
+    assert quantity_of(Undeclared()) == Quantity("the objective")
+
+
+def test_peers_are_scarce_and_plentiful_and_some_can_run_nowhere() -> None:
+    problems = [peers(seed) for seed in SEEDS]
+
+    wanted = [problem.gpus_asked.sum() / max(1, problem.gpu_counts.sum()) for problem in problems]
+    assert min(wanted) < 0.5
+    assert max(wanted) > 2
+    assert {len(problem.gpu_types) for problem in problems} == {1, 2, 3, 4}
+    assert any(not problem.can_run.all() for problem in problems)
+    assert all(np.ptp(problem.gpus_asked) == 0 for problem in problems)
+
+
+@pytest.mark.parametrize("policy_name", registered())
+def test_the_documented_table_says_what_is_declared(policy_name: str) -> None:
+    text = (PROJECT / "docs" / "policies.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if re.fullmatch(rf"\| `{policy_name}`( \|( yes)?){{4}} \|", line))
+
+    kept = {guarantee for guarantee, cell in zip(IN_TABLE, row.split("|")[2:6], strict=True) if cell.strip()}
+
+    assert kept == guarantees_of(registered()[policy_name])
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_guarantee_has_words(guarantee: Guarantee) -> None:
+    assert guarantee.in_words.lower().replace("-", "_").replace(" ", "_") == guarantee.value

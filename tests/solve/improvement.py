@@ -1,0 +1,98 @@
+"""How much better than an answer a linear program can do, for objectives that are none themselves.
+
+The programs are the plain ones, all at once to HiGHS, so an answer is judged by nothing that made it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Floats
+from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
+from tests.solve.plain import optimum
+from tests.solve.price_duals import lines
+
+EQUAL = 1e-7  # levels that differ by less are one
+KEPT = 1e-12  # part of a rate that the others may lose, where they must: others may gain a million times that
+LEVELS_MAX = 12  # levels looked at, the lowest and the highest among them
+HALVINGS = 200
+STEP = 1e-6  # part by which a finish-time ratio must not be improvable
+
+
+def improvement(answer: Allocation, objective: MaxMinLexicographic | MinMaxFinishTime | MaxSumLog) -> float:
+    """Relative gain that a linear program finds, which is rounding where the answer is right."""
+    match objective:
+        case MaxMinLexicographic():
+            return _of_levels(answer, objective)
+        case MinMaxFinishTime():
+            return _of_finish_time(answer, objective)
+        case MaxSumLog():
+            return _of_logarithms(answer, objective)
+
+
+def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
+    """What the jobs at some level can gain while nobody at or below that level loses."""
+    problem, rate = answer.problem, answer.rate_steps_per_s
+    level = np.where(problem.can_run, objective.scale * rate, np.inf)
+    levels = np.unique(level[problem.can_run])
+    chosen = levels[np.unique(np.linspace(0, len(levels) - 1, LEVELS_MAX).round().astype(int))]
+    worst = 0.0
+    for height in chosen.tolist():
+        at, kept = np.abs(level - height) <= EQUAL * height, level <= height * (1.0 + EQUAL)
+        gain = np.where(at, 1.0 / np.where(at, rate, 1.0), 0.0)
+        floor = np.where(kept, rate, 0.0)
+        found = optimum(problem, MaxSum(gain, floor))
+        if found.status != "Optimal":  # the floors as they are leave no room for rounding
+            found = optimum(problem, MaxSum(gain, floor * (1.0 - KEPT)))
+        assert found.status == "Optimal", found.status
+        worst = max(worst, found.value - float(at.sum()))
+    return worst
+
+
+def _of_finish_time(answer: Allocation, objective: MinMaxFinishTime) -> float:
+    """STEP where every job can have a ratio that much lower than the highest of the answer, else 0."""
+    runs = answer.problem.can_run
+    rate = np.where(runs, answer.rate_steps_per_s, 1.0)
+    ratio = float(((objective.age_s + objective.steps / rate) / objective.isolated_s)[runs].max())
+    said = 1.0 / answer.certificate.objective
+    left_s = ratio * (1.0 - STEP) * objective.isolated_s - objective.age_s
+    if (left_s[runs] <= 0).any():
+        return abs(said / ratio - 1.0)
+    scale = np.where(runs, left_s / objective.steps, 1.0)
+    reached = optimum(answer.problem, MaxMin(scale)).value
+    return max(STEP if reached >= 1.0 else 0.0, abs(said / ratio - 1.0))
+
+
+def _of_logarithms(answer: Allocation, objective: MaxSumLog) -> float:
+    """What our prices leave room for, relative to the objective.
+
+    A job pays at least  w y - reward(w)  for rate y under prices p, for any w > 0. So
+
+        Σ_j weight_j log r_j  ≤  Σ_t W_t p_t + Σ_j min_w [ weight_j log(weight_j / w) - weight_j + reward_j(w) ].
+    """
+    value = answer.certificate.objective
+    problem, runs = answer.problem, answer.problem.can_run
+    assert problem.runs_alone, "members of a pair pay together"
+    prices = np.where(problem.gpu_counts > 0, answer.prices, 0.0)
+    rate, cost = (figures[runs] for figures in lines(problem, prices))
+    weight = objective.weight[runs]
+    worth = _stationary(rate, cost, weight)
+    reward = np.maximum((worth[:, None] * rate - cost).max(axis=1), 0.0)
+    room = weight * np.log(weight / worth) - weight + reward
+    found = float(prices @ problem.gpu_counts + room.sum())
+    return (found - value) / max(1.0, abs(value))
+
+
+def _stationary(rate: Floats, cost: Floats, weight: Floats) -> Floats:
+    """Where  -weight log w + max(0, max_t (w rate_t - cost_t))  is least, (J,): its slope rises with w."""
+    low = np.log(weight / rate.max(axis=1)) - 1.0
+    high = low + 60.0
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        w = np.exp(middle)
+        earned = w[:, None] * rate - cost
+        slope = np.where(earned.max(axis=1) > 0, rate[np.arange(len(w)), earned.argmax(axis=1)], 0.0)
+        rises = slope > weight / w
+        low, high = np.where(rises, low, middle), np.where(rises, middle, high)
+    return np.exp(0.5 * (low + high))
