@@ -20,7 +20,7 @@ FAST := tests/house $(wildcard tests/model tests/mechanism tests/policies)
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check format lint types layers tidy bench help clean
+.PHONY: demo test test-slow check format lint types layers tidy bench bench-all help clean
 
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
@@ -34,8 +34,11 @@ test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (up to a minute)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy
 
-bench: $(STAMP)  ## speed and quality, each as a ratio against a peer
+bench: $(STAMP)  ## speed and quality, each as a ratio against a peer (minutes)
 	@$(BIN)/python -m benchmarks
+
+bench-all: $(STAMP)  ## every policy at every size against every peer (hours)
+	@$(BIN)/python -m benchmarks allocation --all
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -6,11 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import allocation, certainty, imports, simulation
+from benchmarks import allocation, certainty, imports, live, simulation
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
     "allocation": allocation.run,
+    "live": live.run,
     "simulation": simulation.run,
     "certainty": certainty.run,
     "scale": simulation.run_scale,

@@ -11,23 +11,25 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.solve.many import PROBLEMS, SOLVERS, Verdict, judged
+from gavelpy.solve.solver import Solver
+from tests.solve.many import PROBLEMS, WAYS, Verdict, judged, sizes_of
 
 
 def run(arguments: Sequence[str] = ()) -> None:
-    """Two tables and a line for every problem without a right answer, for each way to make a solver."""
+    """Two tables and a line for every problem without a right answer, for each way to choose a rung."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks certainty", description=__doc__)
     parser.add_argument("--problems", type=int, default=PROBLEMS, help=f"how many (default: {PROBLEMS:,})")
     parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
     options = parser.parse_args(arguments)
-    for name, make_solver in SOLVERS.items():
-        solver, began_s, verdicts = make_solver(), time.perf_counter(), []
-        for seed in range(options.first, options.first + options.problems):
-            if seed % 100 == 0:
-                print(f"{name}: {seed:,}", file=sys.stderr)
-            verdicts.append(judged(seed, solver))
+    for name in WAYS:
+        solver, began_s, verdicts = Solver(), time.perf_counter(), []
+        with sizes_of(name):
+            for seed in range(options.first, options.first + options.problems):
+                if seed % 100 == 0:
+                    print(f"{name}: {seed:,}", file=sys.stderr)
+                verdicts.append(judged(seed, solver))
         took_s = time.perf_counter() - began_s
-        print(f"{options.problems:,} problems from number {options.first}, solver {name}, {took_s:.0f} s with checks")
+        print(f"{options.problems:,} problems from number {options.first}, {name}, {took_s:.0f} s with checks")
         _table("answered by", Counter((v.kind, v.path) for v in verdicts))
         _table("right by", Counter((v.kind, v.by or "NOT RIGHT") for v in verdicts))
         worst = max((v.gap for v in verdicts if v.by), default=0.0)

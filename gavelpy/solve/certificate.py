@@ -26,6 +26,9 @@ from gavelpy.solve.objective import MaxMin, MaxSum, Objective
 from gavelpy.solve.program import Program
 
 
+_DIGITS = 1e-7  # of what a difference is taken from: a gap of 1e-8 of that is the rounding of doubles
+
+
 @dataclass(frozen=True, eq=False)
 class Duals:
     """What a solver believes constraints are worth. For MaxMin all may share one unknown positive factor."""
@@ -51,7 +54,8 @@ def certified(
     """Certificate of `share`, and prices (T,): objective gained by one more GPU of each type.
 
     The gap is relative to the objective itself: a makespan's level of 1e-6 is proved to as many digits as one of 1.
-    Where rate floors leave less than an even split would give, it is relative to the level of an even split.
+    Where rate floors leave less than an even split would give, it is relative to the level of an even split. A level
+    above bases is a difference of rates, and known to no more digits than they leave.
     """
     problem = program.problem
     rates = rate_steps_per_s(problem, share)
@@ -59,15 +63,16 @@ def certified(
     worth = weight[:, None] * program.type_worth + duals.floor[:, None]
     budget = _raised(program, worth, duals.price, duals.budget)
     promised = duals.floor @ floors_of(objective, problem.job_count)
+    least_unit = program.even_level
     if isinstance(objective, MaxMin) and len(objective.base_steps_per_s):
         promised += weight @ objective.base_steps_per_s
+        least_unit = max(least_unit, _DIGITS * float((objective.scale * objective.base_steps_per_s).max()))
     bound = float(budget.sum() + duals.price @ problem.gpu_counts - promised) / unit if unit > 0 else math.inf
     value = _value(program, objective, share, rates)
     violation = violation_of(program, floors_of(objective, problem.job_count), share)
     prices = prices_of(program, worth, duals.price, budget) / (unit if unit > 0 else math.inf)
-    return Certificate(
-        value, bound, _relative_gap(value, bound, least_unit=program.even_level), violation, path, solve_s=0.0
-    ), prices
+    gap = _relative_gap(value, bound, least_unit=least_unit)
+    return Certificate(value, bound, gap, violation, path, solve_s=0.0), prices
 
 
 def failed(problem: AllocationProblem, status: str, detail: str) -> SolverFailed:

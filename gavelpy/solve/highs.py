@@ -23,6 +23,7 @@ _ALWAYS: Mapping[str, Any] = {
     "small_matrix_value": 1e-12,  # the least that HiGHS takes: smaller coefficients are dropped
     "primal_feasibility_tolerance": 1e-10,  # the least, too; both are absolute
     "dual_feasibility_tolerance": 1e-10,
+    "no_unnecessary_rebuild_refactor": False,  # else what goes on from a basis may be off by 1e-8 and be called exact
 }
 _DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
 _INTERIOR_COLUMNS = 1500  # above, interior point with crossover: 3 times faster at 6,000 columns, even at 1,000
@@ -44,17 +45,15 @@ QUICK = Effort(
 )
 GROWING = Effort(
     "columns",
-    {
-        "presolve": "off",
-        "simplex_scale_strategy": 0,
-        "simplex_dual_edge_weight_strategy": 1,
-        "no_unnecessary_rebuild_refactor": False,  # else an answer may be off by 1e-8 and be said to be exact
-    },
+    {"presolve": "off", "simplex_scale_strategy": 0, "simplex_dual_edge_weight_strategy": 1},
     on_face=True,
     interior_columns=np.inf,  # every run goes on from a basis
 )
 CAREFUL = Effort(
-    "careful", {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1}, False
+    "careful",
+    {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1},
+    on_face=False,
+    interior_columns=np.inf,  # where the interior point has failed already
 )
 
 
@@ -85,7 +84,10 @@ class Optimum:
 
 
 class Run:
-    """One model: solved, then solved again under other costs among its optima. Raises SolverFailed when HiGHS does."""
+    """One model: solved, then solved again under other costs among its optima. Raises SolverFailed when HiGHS does.
+
+    Where HiGHS's interior point says that it does not know, its simplex method is asked.
+    """
 
     def __init__(self, problem: AllocationProblem, solver: Solver, effort: Effort, model: Model) -> None:
         self._problem = problem
@@ -108,12 +110,16 @@ class Run:
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
         self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
-        self._highs.setOptionValue("solver", "ipm" if m.column_count > self._interior_columns else "simplex")
         self._highs.clearSolver()
         self._highs.passModel(lp)
-        first = self._optimum()
-        self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
-        return first
+        if m.column_count > self._interior_columns:
+            self._highs.setOptionValue("solver", "ipm")
+            self._highs.run()
+            self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
+            if self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+                return self._answer()
+            self._highs.clearSolver()
+        return self._optimum()
 
     def again(self, row_upper: Floats) -> Optimum:
         """The optimum of the same model with other upper bounds of its rows, from the last basis."""
@@ -180,6 +186,9 @@ class Run:
             raise failed(self._problem, "infeasible", "no shares give every job its least rate")
         if status != highspy.HighsModelStatus.kOptimal:
             raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
+        return self._answer()
+
+    def _answer(self) -> Optimum:
         s = self._highs.getSolution()
         return Optimum(np.array(s.col_value), np.array(s.col_dual), np.array(s.row_dual))
 

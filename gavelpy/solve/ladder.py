@@ -1,14 +1,20 @@
 """Which algorithm answers: rungs from quick to sure, and nothing that is not certified.
 
-    types      GPU types that are equal for every job become one (types.py); always
-    classes    equal jobs become one (program.py); always
-    ...        the price engine, for many distinct jobs, comes here: above HiGHS, with its warm state in `Solver`
-    highs      HiGHS on the whole LP, on equilibrated numbers
-    careful    HiGHS again with its own scaling, presolve and tightest tolerances
-    cvxpy      concave objectives, proved by an LP over their gradient
+    types       GPU types that are equal for every job become one (types.py); always
+    classes     equal jobs become one (program.py, packing/partition.py); always
+    prices      64 classes or more that run alone: Newton on prices and an exact step (prices/), from the last prices
+                of a kept `Solver` where the optimum is the only one
+    columns     many configurations of pairs: the program grows by those that pay (packing/)
+    interior    sums of logarithms: a block interior point (interior/)
+    highs       HiGHS on the whole LP, on equilibrated numbers
+    careful     HiGHS again with its own scaling, presolve and tightest tolerances
+    cvxpy       any other concave objective
 
-A rung's answer is accepted when its certificate says gap <= 1e-8 (cvxpy: 1e-6) and violation <= 1e-9. Otherwise the
-next rung is asked; after the last one SolverFailed is raised.
+A rung's answer is accepted when its certificate, from our own arithmetic, says gap <= 1e-8 (the last rung of each
+family: 1e-6) and violation <= 1e-9. Otherwise the next rung is asked: the fall is counted in `Solver.falls` and the
+certificate's path says "highs after prices". After the last one SolverFailed is raised.
+
+Fillings (filling.py) and finish times (finish_time.py) are sequences of such levels, each with its own proof.
 """
 
 from __future__ import annotations
@@ -70,7 +76,7 @@ def _best(problem: AllocationProblem, objective: Objective, solver: Solver) -> A
 
             return best_finish_time(problem, objective, solver)
         case MaxSumLog() | MaxConcave():
-            from gavelpy.solve.concave import best_concave  # loads cvxpy
+            from gavelpy.solve.concave import best_concave
 
             return best_concave(problem, objective, solver)
 

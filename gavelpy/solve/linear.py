@@ -73,7 +73,8 @@ def _by_highs(program: Program, objective: LinearObjective, floors: Floats, effo
     method = master if effort is highs.GROWING else lp
     answer = method.max_min if isinstance(objective, MaxMin) else method.max_sum
     candidate = answer(program, solver, effort)
-    share = repaired(program, candidate.share, np.maximum(floors, _held(objective, candidate.level)))
+    base = objective.base_steps_per_s if isinstance(objective, MaxMin) and len(objective.base_steps_per_s) else None
+    share = repaired(program, candidate.share, np.maximum(floors, _held(objective, candidate.level)), base)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
     certificate, prices = certified(program, objective, share, candidate.duals, prefix + effort.name)
     return Answer(share, prices, certificate)

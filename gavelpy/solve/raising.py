@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
 _ROUNDING = 1e-14  # of w, and of a level: less is no difference
+_NO_RISE = 1e-10  # of a level: less is what relaxed rates buy, and would look like a rate
 _STEPS_MAX = 200
 _WHOLE = 0.9  # of the cost of giving all up: what duals come to where something has to be
-_FINE = 100.0  # shares and duals are counted in hundredths, since HiGHS's tolerances are absolute
-_RELAXED = 1e-10  # part of a kept rate that a careful answer may lack: after the first round there is no room at all
+_FINE_QUICK, _FINE_CAREFUL = 10.0, 1.0  # units of a share and of a dual, since HiGHS's tolerances are absolute
+_RELAXED_QUICK, _RELAXED_CAREFUL = 1e-12, 1e-10  # part of a kept rate that may lack: later rounds have no room at all
 _LEAST_GIVE = 1e-9  # of the largest: least w, so that no coefficient is lost
 
 
@@ -73,10 +74,14 @@ def raised(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_g
 
     With `next_gpu`, where the level has a kink in the GPUs there are, prices are what the next one earns, not the last.
     """
-    if effort.on_face:  # quick
-        found = _by_prices(market, rise, solver)
-        if found is not None:
-            return found
+    found = _by_prices(market, rise, solver) if effort.on_face else None
+    if found is None:
+        found = _by_highs(market, rise, solver, effort, next_gpu=next_gpu)
+    return replace(found, level=rise.start) if found.level <= rise.start * (1 + _NO_RISE) else found
+
+
+def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
+    """The highest level, by LPs of the whole market."""
     proof = _at_one_price(market)
     elastic = _Elastic(market, rise, solver, effort, proof.level(rise, market.left))
     if next_gpu:
@@ -142,7 +147,9 @@ class _Elastic:
         risen = (rise.at(end) - rise.at(rise.start))[self._live]
         self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
         self._solver, self._effort = solver, effort
-        self._least = np.where((risen > 0) | effort.on_face, 1.0, 1.0 - _RELAXED)
+        quick = effort.on_face
+        self._fine = _FINE_QUICK if quick else _FINE_CAREFUL
+        self._least = np.where(risen > 0, 1.0, 1.0 - (_RELAXED_QUICK if quick else _RELAXED_CAREFUL))
         self._run: Run | None = None
 
     def lowered(self, level: float, proof: Proof, left: Floats) -> tuple[float, Proof, Floats]:
@@ -161,22 +168,22 @@ class _Elastic:
         raise failed(self._market.program.problem, "no end", f"HiGHS: {_STEPS_MAX} steps of a level")
 
     def _solve(self, target: Floats, left: Floats) -> tuple[Floats, Proof]:
-        K, T, E = len(self._live), len(left), len(self._entries)
-        needed = _FINE * target[self._live] * self._least
+        K, T, E, fine = len(self._live), len(left), len(self._entries), self._fine
+        needed = fine * target[self._live] * self._least
         if self._run is None:
             model = lp.model_of(self._some, np.arange(K), needed, -self._give)
-            model.row_upper[K:] *= _FINE
-            model.row_upper[-T:] = _FINE * left
+            model.row_upper[K:] *= fine
+            model.row_upper[-T:] = fine * left
             self._lower, self._upper = model.row_lower, model.row_upper
             self._run = Run(self._market.program.problem, self._solver, self._effort, model)
             cost = np.zeros(E + 1)
-            cost[E] = _FINE * self._give.sum() or 1.0  # so that duals are about as much
+            cost[E] = fine * self._give.sum() or 1.0  # so that duals are about as much
             optimum = self._run.solve(cost, model.row_upper)
         else:
-            self._lower[:K], self._upper[-T:] = needed, _FINE * left
+            self._lower[:K], self._upper[-T:] = needed, fine * left
             optimum = self._run.rebounded(self._lower, self._upper)
-        dual = optimum.row_dual / _FINE
-        return optimum.column / _FINE, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
+        dual = optimum.row_dual / fine
+        return optimum.column / fine, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
 
     def _proof(self, worth: Floats, budget: Floats, price: Floats) -> Proof:
         """What a solver's duals prove, whatever they are: budgets are raised until they do."""

@@ -11,17 +11,25 @@ from gavelpy.solve.program import Program
 NOISE = 1e-13  # shares below are zero: a hundred thousandth of a second in a year
 DUST = 1e-10  # of a job's rate; what adds less is rounding, and would look like a target share to the mechanism
 _DEFICIT = 5e-10  # relative; jobs further below their least rate get the time they lack
+_ROUNDING = 4 * np.finfo(np.float64).eps
 
 
-def repaired(program: Program, share: Floats, least_steps_per_s: Floats) -> Floats:
+def repaired(
+    program: Program, share: Floats, least_steps_per_s: Floats, base_steps_per_s: Floats | None = None
+) -> Floats:
     """Shares (C, T) without negative entries, lifted to the least rates (J,), scaled into time budgets and capacities.
 
     A job far quicker than the others needs so little time for its rate that a solver's absolute tolerance hides it:
-    it gets that time here, and all pay for it in the scaling, by no more than the tolerance.
+    it gets that time here, and all pay for it in the scaling, by no more than the tolerance. What counts is the rate
+    above the base (J,), zero if not given: a level between rates that are nearly equal needs more of their digits.
     """
     clean: Floats = np.where((share > NOISE) & program.admissible, share, 0.0)
     clean *= _matters(program, clean)
-    _lift(program, clean, least_steps_per_s)
+    if base_steps_per_s is None:
+        _lift(program, clean, least_steps_per_s, _DEFICIT * least_steps_per_s)
+    else:
+        allowed = _DEFICIT * np.abs(least_steps_per_s - base_steps_per_s)
+        _lift(program, clean, least_steps_per_s * (1 + _ROUNDING), allowed)
     return _scaled_back(program, clean)
 
 
@@ -40,11 +48,11 @@ def _matters(program: Program, share: Floats) -> Bools:
     return matters
 
 
-def _lift(program: Program, share: Floats, least_steps_per_s: Floats) -> None:
-    """Adds to `share` the time on its best type that each job lacks to reach its least rate."""
+def _lift(program: Program, share: Floats, least_steps_per_s: Floats, allowed_steps_per_s: Floats) -> None:
+    """Adds to `share` the time on its best type that each job lacks to reach its least rate, if more than allowed."""
     problem = program.problem
     lacking_steps_per_s = least_steps_per_s - rate_steps_per_s(problem, share)
-    short = (lacking_steps_per_s > _DEFICIT * least_steps_per_s) & (program.best_rate_steps_per_s > 0)
+    short = (lacking_steps_per_s > allowed_steps_per_s) & (program.best_rate_steps_per_s > 0)
     if not short.any():
         return
     members = np.flatnonzero(short[problem.member_job] & (problem.member_count[problem.member_configuration] == 1))

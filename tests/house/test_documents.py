@@ -13,7 +13,7 @@ from tests.house.project import PACKAGE, ROOT, name_of
 DECISIONS = ROOT / "docs" / "decisions"
 RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-TARGETS = {"demo", "test", "test-slow", "check", "bench", "help", "clean"}
+TARGETS = {"demo", "test", "test-slow", "check", "bench", "bench-all", "help", "clean"}
 RECORD_SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
 PLANNED = "(planned)"
 

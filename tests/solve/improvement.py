@@ -15,6 +15,7 @@ from tests.solve.price_duals import lines
 
 EQUAL = 1e-7  # levels that differ by less are one
 KEPT = 1e-12  # part of a rate that the others may lose, where they must: others may gain a million times that
+TIGHTER = 1e-10  # part of every rate, time and GPU count: what that much buys is rounding
 LEVELS_MAX = 12  # levels looked at, the lowest and the highest among them
 HALVINGS = 200
 STEP = 1e-6  # part by which a finish-time ratio must not be improvable
@@ -32,7 +33,11 @@ def improvement(answer: Allocation, objective: MaxMinLexicographic | MinMaxFinis
 
 
 def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
-    """What the jobs at some level can gain while nobody at or below that level loses."""
+    """What the jobs at some level can gain while nobody at or below that level loses.
+
+    One small job can gain much from a trace of the others' rates. So what counts is the gain where everybody must keep
+    a trace more, and there are a trace fewer GPUs: the program's own duals bound it.
+    """
     problem, rate = answer.problem, answer.rate_steps_per_s
     level = np.where(problem.can_run, objective.scale * rate, np.inf)
     levels = np.unique(level[problem.can_run])
@@ -46,7 +51,9 @@ def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
         if found.status != "Optimal":  # the floors as they are leave no room for rounding
             found = optimum(problem, MaxSum(gain, floor * (1.0 - KEPT)))
         assert found.status == "Optimal", found.status
-        worst = max(worst, found.value - float(at.sum()))
+        duals = found.duals
+        total = duals.floor @ floor + duals.budget.sum() + duals.price @ problem.gpu_counts
+        worst = max(worst, found.value - TIGHTER * float(total) - float(at.sum()))
     return worst
 
 

@@ -8,8 +8,11 @@ to objectives that are sequences or roots of linear programs are right when no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 
@@ -18,9 +21,12 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
+from gavelpy.solve import finish_time, raising
 from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
+from gavelpy.solve.packing import master
+from gavelpy.solve.prices import engine
 from gavelpy.solve.solver import Solver
 from tests.solve.exact import Duals, proof
 from tests.solve.improvement import improvement
@@ -51,9 +57,16 @@ KINDS = (
     "logarithms",
 )
 
-# How our solver is made. Each meets the same problems, so that a rung which size would keep away can be made to meet
-# small ones, too.
-SOLVERS: Mapping[str, Callable[[], Solver]] = {"as it comes": Solver}
+# Sizes that are not the package's own: (module, name, value). Each way meets the same problems, so that rungs which size
+# keeps away from small ones meet them, too.
+WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
+    "as it comes": (),
+    "quick rungs always": (
+        *((module, "CLASSES_MIN", 1) for module in (engine, finish_time, raising)),
+        (master, "MANY", 0),
+        (master, "MANY_FOR_EACH", 0),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,15 @@ class Verdict:
     by: str  # how we know that our answer is right; "" = it is not, or there is none
     gap: float
     detail: str = ""
+
+
+@contextmanager
+def sizes_of(way: str) -> Iterator[None]:
+    """Inside, the package has the sizes of a way."""
+    with ExitStack() as patches:
+        for module, name, value in WAYS[way]:
+            patches.enter_context(patch.object(module, name, value))
+        yield
 
 
 def judged(seed: int, solver: Solver) -> Verdict:

@@ -6,23 +6,43 @@ import cvxpy
 import numpy as np
 from scipy.optimize import linprog
 
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 
 
 def best_level(
     problem: AllocationProblem, scale: Floats, floor: Floats | None = None, base: Floats | None = None
 ) -> float:
-    """max min_j scale_j (r_j - base_j) over the jobs that can run and have a scale above zero."""
+    """max min_j scale_j (r_j - base_j) over the jobs that can run and have a scale above zero.
+
+    Bases may be far out of reach. Then the first answer, in a unit too large to be exact, is the unit of the second.
+    """
     rates, rows, limits = dense(problem)
     floors = np.zeros(problem.job_count) if floor is None else floor
     bases = np.zeros(problem.job_count) if base is None else base
     leveled = np.flatnonzero(problem.can_run & (scale > 0))
     best = rates[leveled].max(axis=1)
     values = scale[leveled] * best
-    unit = float(values.min())  # an upper bound on the level: so the level is at most 1
+    least = float(values.min())  # an upper bound on the level: so the level is at most 1
+    if base is None:
+        return _level_in(least, rates, rows, limits, leveled, values, floors, bases)
+    rough = _level_in(float(values.max()), rates, rows, limits, leveled, values, floors, bases)
+    return _level_in(max(least, abs(rough)), rates, rows, limits, leveled, values, floors, bases)
+
+
+def _level_in(
+    unit: float,
+    rates: Floats,
+    rows: Floats,
+    limits: Floats,
+    leveled: Ints,
+    values: Floats,
+    floors: Floats,
+    bases: Floats,
+) -> float:
+    best = rates[leveled].max(axis=1)
     levels = np.hstack([-rates[leveled] / best[:, None], unit / values[:, None]])
-    floored = np.hstack([-rates, np.zeros((problem.job_count, 1))])
+    floored = np.hstack([-rates, np.zeros((len(rates), 1))])
     answer = linprog(
         np.append(np.zeros(rates.shape[1]), -1.0),
         A_ub=np.vstack([levels, np.hstack([rows, np.zeros((len(rows), 1))]), floored]),

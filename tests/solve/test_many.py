@@ -8,29 +8,31 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.solve.solver import Solver
-from tests.solve.many import PROBLEMS, SOLVERS, judged
+from tests.solve.many import PROBLEMS, WAYS, judged, sizes_of
 
 BLOCK, SLOW_BLOCK, FEW = 50, 100, 150
 
-every_solver = pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+every_way = pytest.mark.parametrize("way", WAYS)
 
 
-@every_solver
+@every_way
 @pytest.mark.parametrize("first", range(0, FEW, BLOCK))
-def test_a_few_random_problems_have_right_and_certified_answers(first: int, make_solver: type[Solver]) -> None:
-    solver = make_solver()
+def test_a_few_random_problems_have_right_and_certified_answers(first: int, way: str) -> None:
+    solver = Solver()
 
-    verdicts = [judged(seed, solver) for seed in range(first, first + BLOCK)]
+    with sizes_of(way):
+        verdicts = [judged(seed, solver) for seed in range(first, first + BLOCK)]
 
     assert [verdict for verdict in verdicts if not verdict.by] == []
 
 
 @pytest.mark.slow
-@every_solver
+@every_way
 @pytest.mark.parametrize("first", range(0, PROBLEMS, SLOW_BLOCK))
-def test_two_thousand_random_problems_have_right_and_certified_answers(first: int, make_solver: type[Solver]) -> None:
-    solver = make_solver()
+def test_two_thousand_random_problems_have_right_and_certified_answers(first: int, way: str) -> None:
+    solver = Solver()
 
-    verdicts = [judged(seed, solver) for seed in range(first, first + SLOW_BLOCK)]
+    with sizes_of(way):
+        verdicts = [judged(seed, solver) for seed in range(first, first + SLOW_BLOCK)]
 
     assert [verdict for verdict in verdicts if not verdict.by] == []
