@@ -21,6 +21,8 @@ _FAST_GROWTH = 6.0
 _PATIENCE = 4  # attempts before all jobs are doubted, if they are no more than
 _WHOLE = 2500
 _DEAR = 1e6
+_TIED = 1e-10  # relative
+_MORE_THAN_TIED = 1.2
 ATTEMPTS = 14
 _BOX_MAX = 0.3  # relative half-width
 _AT_REST = 1e-9  # of a type's GPUs: elastic demand below is rounding
@@ -70,7 +72,8 @@ def exact(
             level = -float(price @ s.used) if dual.is_size else level
         if not price.max() > 0:
             return None
-        rows, half = _in_doubt(s, int(in_doubt))
+        tied = int((s.margin < _TIED).sum())  # of one kind at its kink: all of them have the same choice
+        rows, half = _in_doubt(s, int(max(in_doubt, _MORE_THAN_TIED * tied)))
         free = price <= 2 * PRICE_FLOOR * price.max()
         box = _box(dual, price, level, free, half)
         some = table.some(rows)
