@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -21,6 +22,7 @@ class Dual:
     table: Table
     needs: Needs
     level_max: float | None = None  # no level above has a meaning; None = there is no level
+    root: Callable[[Dual, Sweep, Floats, Floats], float] | None = None  # what a sweep proves, where needs bend
     is_size: bool = False  # the level is minus the number of times that the cluster must be there for fixed needs
 
     @property

@@ -60,9 +60,11 @@ def _descend(dual: Dual, start: Point, width: float) -> Point:
         price, bound = _bound(dual, s, price, level)
         if not np.isfinite(bound):
             break
-        if dual.is_size:
-            level = bound
         over = dual.over(s, level)
+        if dual.is_size:
+            level, over = bound, dual.over(s, bound)
+        elif dual.root is not None:
+            level, over = bound, over + s.drift * (bound - level)
         floor = PRICE_FLOOR * price.max()
         active = (price > floor) | (over > 0)
         excess = float(np.abs(over[active] / close[active]).max(initial=0.0))
@@ -123,6 +125,8 @@ def _bound(dual: Dual, s: Sweep, price: Floats, level: float) -> tuple[Floats, f
         return price, np.inf
     price = price / norm
     s.curvature[:] *= norm
+    if dual.root is not None:
+        return price, dual.root(dual, s, dual.needs.at(level)[0], price)
     return price, level - float(price @ dual.over(s, level))
 
 

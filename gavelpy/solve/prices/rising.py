@@ -17,7 +17,7 @@ from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.dual import Dual, Point, kernels
 from gavelpy.solve.prices.needs import Fixed
 from gavelpy.solve.prices.newton import near
-from gavelpy.solve.prices.table import Table
+from gavelpy.solve.prices.table import Sweep, Table
 from gavelpy.solve.prices.vertex import Mix, as_left
 from gavelpy.solve.solver import Solver
 
@@ -38,7 +38,7 @@ class Curve(Protocol):
         ...  # a protocol's body
 
     def some(self, rows: Ints) -> Curve:
-        """The curve of some of the jobs, which need not have a root."""
+        """The curve of some of the jobs."""
         ...  # a protocol's body
 
     def root(self, worth: Floats, budget: float) -> float:
@@ -71,7 +71,7 @@ def highest(table: Table, curve: Curve, solver: Solver) -> Mix | None:
     most = curve.at(np.inf)
     level = _proved(table, curve, most, even)
     if level < np.inf:
-        found = near(Dual(table, _Along(curve), level_max=np.inf), Point(even, level))
+        found = near(Dual(table, _Along(curve), level_max=np.inf, root=_root), Point(even, level))
         price = found.price / float(found.price @ W)
         level = min(level, _proved(table, curve, curve.at(found.level), price))
         point = Point(price, -1.0)
@@ -96,9 +96,16 @@ def _size(table: Table, need: Floats) -> Dual:
 
 def _proved(table: Table, curve: Curve, need: Floats, price: Floats) -> float:
     """No level above has shares, by these prices and what jobs pay at these needs."""
-    kernel = kernels(len(need))
-    s = kernel.sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
-    steepness = kernel.settle(table, s.low, s.high, need, price)[1]
+    s = kernels(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
+    return _root(Dual(table, _Along(curve)), s, need, price)
+
+
+def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
+    """The same from the sweep there."""
+    assert isinstance(dual.needs, _Along)
+    table = dual.table
+    steepness = kernels(len(need)).settle(table, s.low, s.high, need, price)[1]
     left = steepness[:, None] * table.rate - table.gpus[:, None] * price
     budgets = np.where(table.rate > 0, left, 0.0).max(axis=1, initial=0.0)
-    return curve.root(table.count * steepness, float(table.count @ budgets + price @ table.gpu_counts))
+    worth = table.count * steepness
+    return dual.needs.curve.root(worth, float(table.count @ budgets + price @ table.gpu_counts))
