@@ -17,13 +17,13 @@ from gavelpy.solve.answer import Answer
 from gavelpy.solve.certificate import failed, floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import exact
-from gavelpy.solve.prices.dual import Dual, Point, kernels
+from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point, kernels
 from gavelpy.solve.prices.jobs import jobs_of
 from gavelpy.solve.prices.needs import Fixed, Proportional
 from gavelpy.solve.prices.newton import near
 from gavelpy.solve.prices.proof import proved
 from gavelpy.solve.prices.table import Table
-from gavelpy.solve.prices.vertex import Mix, read_off
+from gavelpy.solve.prices.vertex import Mix, as_left, read_off
 from gavelpy.solve.solver import Solver
 
 CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick
@@ -63,27 +63,34 @@ def best_by_prices(problem: AllocationProblem, objective: LinearObjective, solve
         if len(objective.gpu_type_worth):
             gains *= objective.gpu_type_worth if jobs.types is None else objective.gpu_type_worth[jobs.types]
         table = replace(table, gain=gains)
-    mix = _best(table, jobs.value, floor, solver, "")
+    mix = max_sum(table, floor, solver) if len(table.gain) else max_min(table, jobs.value, solver)
     if mix is not None and mix.price.any() and not mix.is_unique:  # prices may be many: what the next GPU is worth
-        more = _best(replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, solver, "trace of ")
+        more = _with_a_trace_more(
+            replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, mix, solver
+        )
         mix = more and replace(mix, price=more.price, steepness=more.steepness)
     if mix is None:
         raise failed(problem, "not found", "prices")
     return proved(jobs, objective, mix.time, mix.steepness, mix.price)
 
 
-def _best(table: Table, value: Floats, floor: Floats, solver: Solver, kind: str) -> Mix | None:
+def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
+    """The duals with so few more GPUs that nothing else changes, from those without."""
+    price = np.maximum(mix.price, PRICE_FLOOR * mix.price.max())
     if len(table.gain):
-        return max_sum(table, floor, solver, kind + "sum")
-    return max_min(table, value, solver, kind + "level")
+        dual = Dual(table, Fixed(floor))
+    else:
+        dual = Dual(table, Proportional(1.0 / value), level_max=float(value.min()))
+    vertex = exact(dual, Point(price, mix.level), solver)
+    return None if vertex is None else as_left(table, vertex, vertex.level)
 
 
-def max_min(table: Table, value: Floats, solver: Solver, kind: str = "level") -> Mix | None:
+def max_min(table: Table, value: Floats, solver: Solver) -> Mix | None:
     """Times with the highest least value_k rate_k, and among those the highest sum."""
     limit = float(value.min())
     dual = Dual(table, Proportional(1.0 / value), level_max=limit)
     W = table.gpu_counts
-    mix = _recalled(dual, kind, solver)
+    mix = _recalled(dual, "level", solver)
     if mix is None:
         median = float(np.median(value))
         start = Point(np.ones(len(W)), min(limit, _FIRST_LEVEL * median * W.sum() / table.load.sum()))
@@ -92,7 +99,7 @@ def max_min(table: Table, value: Floats, solver: Solver, kind: str = "level") ->
             mix = _at_the_limit(table, value, limit, solver)
             if mix is not None:
                 return mix
-        mix = _found(dual, found, kind, solver)
+        mix = _found(dual, found, "level", solver)
         if mix is None:
             return None
         if mix.level > limit * (1 - AT_THE_LIMIT):
