@@ -30,7 +30,7 @@ def run(arguments: Sequence[str] = ()) -> None:
                 verdicts.append(judged(seed, solver))
         took_s = time.perf_counter() - began_s
         print(f"{options.problems:,} problems from number {options.first}, {name}, {took_s:.0f} s with checks")
-        _table("answered by", Counter((v.kind, v.path) for v in verdicts))
+        _table("answered by", Counter((v.kind, v.path.split(" x ")[0]) for v in verdicts))  # whatever the rounds
         _table("right by", Counter((v.kind, v.by or "NOT RIGHT") for v in verdicts))
         worst = max((v.gap for v in verdicts if v.by), default=0.0)
         falls = ", ".join(f"{rung} {count}" for rung, count in sorted(solver.falls.items())) or "none"

@@ -25,7 +25,6 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.objective import MaxMin, MaxSum, Objective
 from gavelpy.solve.program import Program
 
-
 _DIGITS = 1e-7  # of what a difference is taken from: a gap of 1e-8 of that is the rounding of doubles
 
 

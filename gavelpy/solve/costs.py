@@ -12,6 +12,7 @@ import numpy as np
 from gavelpy.model.arrays import Floats
 
 _EQUAL = 1e-13  # relative: two worths that give as much
+_ROUNDING = 1e-15  # of what the best rate earns
 
 
 def worths_of(rate: Floats, cost: Floats, need: Floats) -> tuple[Floats, Floats]:
@@ -23,7 +24,7 @@ def worths_of(rate: Floats, cost: Floats, need: Floats) -> tuple[Floats, Floats]
     K, T = rate.shape
     open_rate = np.concatenate([np.zeros((K, 1)), rate], axis=1)
     open_cost = np.concatenate([np.zeros((K, 1)), np.where(rate > 0, cost, np.inf)], axis=1)
-    worth, best, size = np.zeros(K), np.zeros(K), np.zeros(K)
+    worth, best, size = np.zeros(K), np.zeros(K), _EQUAL * need + _ROUNDING * rate.max(axis=1, initial=0.0)
     for low in range(T + 1):
         for high in range(1, T + 1):
             rise = open_rate[:, high] - open_rate[:, low]
@@ -31,9 +32,8 @@ def worths_of(rate: Floats, cost: Floats, need: Floats) -> tuple[Floats, Floats]
             dearer = np.where(possible, open_cost[:, high], 0.0) - np.where(possible, open_cost[:, low], 0.0)
             slope = np.divide(dearer, rise, where=possible & (dearer > 0), out=np.zeros(K))
             value = slope * need - budgets_of(rate, cost, slope)
-            size = np.maximum(size, np.where(possible, open_cost[:, high], 0.0))
-            better = value > best + _EQUAL * size
-            steeper = (value >= best - _EQUAL * size) & (slope > worth)
+            better = value > best + slope * size
+            steeper = (value >= best - slope * size) & (slope > worth)
             worth = np.where(better | steeper, slope, worth)
             best = np.maximum(best, value)
     return worth, budgets_of(rate, cost, worth)

@@ -11,7 +11,7 @@ the least level's, the first at which a job can rise no more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -25,13 +25,14 @@ from gavelpy.solve.certificate import failed, prices_of, rate_steps_per_s, viola
 from gavelpy.solve.costs import worths_of
 from gavelpy.solve.objective import MaxMinLexicographic, ProgressiveFilling
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.raising import Proof
+from gavelpy.solve.raising import BY_PRICES, Proof, is_for_prices
 from gavelpy.solve.repair import repaired
 from gavelpy.solve.rise import Changing, Even, Rise
 from gavelpy.solve.rounds import Filled, by_type, narrowing_rounds, whole_rounds
 from gavelpy.solve.solver import Solver
 
 GAP_MAX_LAST = 1e-6  # of the last rung: late levels may hang on differences that no double holds
+WHOLE = " on the whole"
 _ALIKE = 1e-9  # relative: speeds that differ by rounding are equal
 _MULTIPLES = 10.0 ** np.arange(-1, 10)
 
@@ -40,27 +41,38 @@ FillingObjective = MaxMinLexicographic | ProgressiveFilling
 
 def best_filling(problem: AllocationProblem, objective: FillingObjective, solver: Solver) -> Answer:
     """Shares in which nobody's rate can rise. Raises SolverFailed when no rung's answer can be certified."""
-    from gavelpy.solve import highs
-
     program, rise = _start(problem, objective)
-    quick = narrowing_rounds if problem.runs_alone else whole_rounds
-    rungs = [(highs.QUICK, quick, GAP_MAX), (highs.CAREFUL, whole_rounds, GAP_MAX_LAST)]
-    if problem.runs_alone:
-        rungs.insert(1, (highs.CAREFUL, narrowing_rounds, GAP_MAX))
     reasons = []
-    for effort, rounds, gap_max in rungs:
+    for name, fill, gap_max in _rungs(problem):
         try:
-            filled = rounds(program, rise, solver, effort)
+            filled = fill(program, rise, solver)
         except SolverFailed as failure:
-            reasons.append(f"{effort.name}: {failure.status}")
+            reasons.append(f"{name}: {failure.status}")
         else:
-            answer = _answer(program, rise, filled, effort.name, narrowed=rounds is narrowing_rounds)
+            answer = _answer(program, rise, filled, narrowed=not name.endswith(WHOLE))
             found = answer.certificate
             if found.gap <= gap_max and found.violation <= VIOLATION_MAX:
                 return answer
-            reasons.append(f"{effort.name}: gap {found.gap:.1e}, violation {found.violation:.1e}")
-        solver.falls[effort.name] += 1
+            reasons.append(f"{name}: gap {found.gap:.1e}, violation {found.violation:.1e}")
+        solver.falls[name] += 1
     raise failed(problem, "not certified", "; ".join(reasons))
+
+
+Filler = Callable[[Program, Rise, Solver], Filled]
+
+
+def _rungs(problem: AllocationProblem) -> Iterator[tuple[str, Filler, float]]:
+    """Ways to fill, from quick to sure, and the gap that is accepted of each."""
+    from gavelpy.solve.highs import CAREFUL, QUICK
+
+    if problem.runs_alone:
+        if is_for_prices(problem):
+            yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), GAP_MAX
+        yield QUICK.name, partial(narrowing_rounds, effort=QUICK, by_prices=False), GAP_MAX
+        yield CAREFUL.name, partial(narrowing_rounds, effort=CAREFUL, by_prices=False), GAP_MAX
+    else:
+        yield QUICK.name + WHOLE, partial(whole_rounds, effort=QUICK), GAP_MAX
+    yield CAREFUL.name + WHOLE, partial(whole_rounds, effort=CAREFUL), GAP_MAX_LAST
 
 
 def _start(problem: AllocationProblem, objective: FillingObjective) -> tuple[Program, Rise]:
@@ -98,7 +110,7 @@ def _limits(program: Program) -> Floats:
     return limit
 
 
-def _answer(program: Program, rise: Rise, filled: Filled, name: str, *, narrowed: bool) -> Answer:
+def _answer(program: Program, rise: Rise, filled: Filled, *, narrowed: bool) -> Answer:
     problem, best = program.problem, program.best_rate_steps_per_s
     claimed = program.per_job(filled.rate) * best
     for_somebody = np.zeros(len(filled.share), dtype=np.bool_)  # a trace of time for one who has no rate is rounding
@@ -110,7 +122,7 @@ def _answer(program: Program, rise: Rise, filled: Filled, name: str, *, narrowed
     parts = _parts_by_prices(program, filled) if narrowed else _parts(filled)
     gap = max(0.0, *parts, (bound - objective) / objective if bound > objective else 0.0)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
-    path = f"{prefix}{name} x {max(1, len(filled.rounds))}"
+    path = f"{prefix}{'+'.join(dict.fromkeys(filled.rungs))} x {len(filled.rungs)}" if filled.rungs else "nobody rises"
     return Answer(share, prices, Certificate(objective, bound, gap, violation_of(program, claimed, share), path, 0.0))
 
 

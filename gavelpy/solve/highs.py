@@ -86,7 +86,7 @@ class Optimum:
 class Run:
     """One model: solved, then solved again under other costs among its optima. Raises SolverFailed when HiGHS does.
 
-    Where HiGHS's interior point says that it does not know, its simplex method is asked.
+    Where HiGHS's interior point or its presolve ends without an answer, its simplex method is asked on the whole model.
     """
 
     def __init__(self, problem: AllocationProblem, solver: Solver, effort: Effort, model: Model) -> None:
@@ -112,13 +112,13 @@ class Run:
         self._highs.setOptionValue("simplex_strategy", _DUAL_SIMPLEX)
         self._highs.clearSolver()
         self._highs.passModel(lp)
-        if m.column_count > self._interior_columns:
-            self._highs.setOptionValue("solver", "ipm")
-            self._highs.run()
-            self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
-            if self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
-                return self._answer()
-            self._highs.clearSolver()
+        self._highs.setOptionValue("solver", "ipm" if m.column_count > self._interior_columns else "simplex")
+        self._highs.run()
+        self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
+        if self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            return self._answer()
+        self._highs.setOptionValue("presolve", "off")
+        self._highs.clearSolver()
         return self._optimum()
 
     def again(self, row_upper: Floats) -> Optimum:

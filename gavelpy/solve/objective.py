@@ -108,7 +108,7 @@ class ProgressiveFilling:
     """
 
     speed: Callable[[Bools], Floats]
-    alike: Ints = field(default_factory=_nobody)  # (J,) `speed` treats jobs of equal figures alike; empty = nobody
+    alike: Ints = field(default_factory=_nobody)  # (J,) equal where speeds are always as rates are; empty = nobody
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alike", ints("alike", self.alike, np.shape(self.alike)[:1]))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import failed
 from gavelpy.solve.highs import Effort, Run
@@ -28,7 +29,9 @@ from gavelpy.solve.rise import Rise
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
+BY_PRICES = "prices"  # the rung of the price engine
 _ROUNDING = 1e-14  # of w, and of a level: less is no difference
+_EXACT = 1e-9  # relative: a level by prices that is proved less well is found again by HiGHS
 _NO_RISE = 1e-10  # of a level: less is what relaxed rates buy, and would look like a rate
 _STEPS_MAX = 200
 _WHOLE = 0.9  # of the cost of giving all up: what duals come to where something has to be
@@ -67,17 +70,30 @@ class Raised:
     level: float
     share: Floats  # (E,) of each entry
     proof: Proof
+    rung: str  # who found it
+
+    @property
+    def noise(self) -> float:
+        """A price below this part of the highest, or a worth below this part of all, is a zero with rounding."""
+        return 1e-9 if self.rung == BY_PRICES else 1e-11
 
 
-def raised(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
+def raised(
+    market: Market, rise: Rise, solver: Solver, effort: Effort, *, by_prices: bool = False, next_gpu: bool = False
+) -> Raised:
     """The highest level of `rise` in the market. Raises SolverFailed when HiGHS finds none.
 
     With `next_gpu`, where the level has a kink in the GPUs there are, prices are what the next one earns, not the last.
     """
-    found = _by_prices(market, rise, solver) if effort.on_face else None
+    found = _by_prices(market, rise, solver) if by_prices else None
     if found is None:
         found = _by_highs(market, rise, solver, effort, next_gpu=next_gpu)
     return replace(found, level=rise.start) if found.level <= rise.start * (1 + _NO_RISE) else found
+
+
+def is_for_prices(problem: AllocationProblem) -> bool:
+    """Whether the price engine may find levels of such a problem."""
+    return problem.runs_alone and problem.job_count >= CLASSES_MIN
 
 
 def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
@@ -88,13 +104,13 @@ def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, nex
         more = market.left + lp.TRACE
         _, proof, _ = elastic.lowered(proof.level(rise, more), proof, more)
     level, proof, share = elastic.lowered(proof.level(rise, market.left), proof, market.left)
-    return Raised(level, share, proof)
+    return Raised(level, share, proof, effort.name)
 
 
 def _by_prices(market: Market, rise: Rise, solver: Solver) -> Raised | None:
     """The same by the price engine, where many jobs run alone."""
     program, live = market.program, np.flatnonzero(market.live)
-    if not program.problem.runs_alone or len(live) < CLASSES_MIN:
+    if not is_for_prices(program.problem) or len(live) < CLASSES_MIN:
         return None
     some, counts = _narrowed(market), program.problem.gpu_counts
     found = height(some, counts * market.left, _Live(rise, live), solver)
@@ -107,7 +123,12 @@ def _by_prices(market: Market, rise: Rise, solver: Solver) -> Raised | None:
     price = found.price * counts
     earned = worth[live][some.member_class] * some.member_rate - some.entry_load * price[some.entry_type]
     np.maximum.at(budget, live[some.member_class], earned)
-    return Raised(found.level, share, Proof(worth, budget, price))
+    proof = Proof(worth, budget, price)
+    level = proof.level(rise, market.left)
+    if level != found.level and not abs(level - found.level) <= _EXACT * found.level:
+        solver.falls["prices"] += 1
+        return None
+    return Raised(min(level, found.level), share, proof, BY_PRICES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,13 +22,11 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.costs import worths_of
 from gavelpy.solve.highs import Effort
 from gavelpy.solve.program import Program
-from gavelpy.solve.raising import Market, Proof, raised
+from gavelpy.solve.raising import Market, Proof, Raised, raised
 from gavelpy.solve.rise import AT_LIMIT, Rise
 from gavelpy.solve.solver import Solver
 
-_PRICED = 1e-11  # of the highest price: below, a price is a zero with rounding
 _TIED = 1e-9  # of the cost: an entry that costs so little more than its worth may still be used
-_WORTH = 1e-11  # of the whole: the same of worths
 ITS_OWN_BEST = -1  # the round of a class that is at its own best rate
 
 
@@ -49,11 +47,17 @@ class Filled:
     rate: Floats  # (K,) in units of the best rate
     rounds: tuple[Round, ...]
     round_of: Ints  # (K,) whose prices hold the class, or ITS_OWN_BEST
+    rungs: tuple[str, ...]  # who found the level of each round, and after them of the last targets, if they are limits
 
-    def after(self, done: Round, share: Floats, held: Bools) -> Filled:
+    def after(self, found: Raised, target: Floats, share: Floats, held: Bools) -> Filled:
         """This after one more round, whose prices hold the classes `held`, (K,)."""
         round_of = np.where(held, len(self.rounds), self.round_of)
-        return Filled(share, done.target, (*self.rounds, done), round_of)
+        done = Round(found.level, target, found.proof)
+        return Filled(share, target, (*self.rounds, done), round_of, (*self.rungs, found.rung))
+
+    def at_limits(self, found: Raised, target: Floats, share: Floats) -> Filled:
+        """This when all that still rise have reached their limits."""
+        return Filled(share, target, self.rounds, self.round_of, (*self.rungs, found.rung))
 
 
 def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -> Filled:
@@ -64,33 +68,33 @@ def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -
         found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
         target = rise.at(found.level)
         if found.level == np.inf:
-            return replace(filled, share=found.share, rate=target)
+            return filled.at_limits(found, target, found.share)
         worth = np.where(rise.saturated, 0.0, found.proof.worth * (rise.at(np.inf) - target))
-        stuck = worth >= min(_WORTH * worth.sum(), worth.max())
-        filled = filled.after(Round(found.level, target, found.proof), found.share, stuck)
+        stuck = worth >= min(found.noise * worth.sum(), worth.max())
+        filled = filled.after(found, target, found.share, stuck)
         rise = rise.advanced(found.level, stuck, rise.limit)
     return filled
 
 
-def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -> Filled:
+def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort, *, by_prices: bool) -> Filled:
     """Rounds that leave out what prices have decided, for jobs that run alone."""
     market = _everything(program)
     filled = _nothing(program)
     while _rises(rise):
-        found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+        found = raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=not filled.rounds)
         target, price = rise.at(found.level), found.proof.price
         share = np.where(market.open, found.share, filled.share)
         if found.level == np.inf:
-            return replace(filled, share=share, rate=target)
+            return filled.at_limits(found, target, share)
         rate = by_type(program, np.where(market.open, program.member_rate, 0.0))
-        free = price <= _PRICED * price.max()
+        free = price <= found.noise * price.max()
         limit = np.where(rise.saturated, rise.limit, np.minimum(rise.limit, np.where(free, rate, 0.0).max(axis=1)))
         rising = ~rise.saturated & (target < rise.limit * (1 - AT_LIMIT))
         stuck = rising & (limit <= target * (1 + AT_LIMIT))
         if not stuck.any() and rising.any():  # prices near zero were taken for zero
             stuck[np.argmax(np.where(rising, found.proof.worth * rise.speed, -1.0))] = True
         held = stuck | (rising & (limit < rise.limit))
-        filled = filled.after(Round(found.level, target, found.proof), share, held)
+        filled = filled.after(found, target, share, held)
         rise = rise.advanced(found.level, stuck, limit)
         market, filled = _narrowed(market, filled, rise, rate, price, free)
     return filled
@@ -103,7 +107,7 @@ def _everything(program: Program) -> Market:
 
 def _nothing(program: Program) -> Filled:
     K = len(program.value)
-    return Filled(np.zeros(len(program.entry_type)), np.zeros(K), (), np.full(K, ITS_OWN_BEST))
+    return Filled(np.zeros(len(program.entry_type)), np.zeros(K), (), np.full(K, ITS_OWN_BEST), ())
 
 
 def _rises(rise: Rise) -> bool:

@@ -57,8 +57,8 @@ KINDS = (
     "logarithms",
 )
 
-# Sizes that are not the package's own: (module, name, value). Each way meets the same problems, so that rungs which size
-# keeps away from small ones meet them, too.
+# Sizes that are not the package's own: (module, name, value). Each way meets the same problems, so that rungs which
+# size keeps away from small ones meet them, too.
 WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     "as it comes": (),
     "quick rungs always": (

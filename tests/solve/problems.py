@@ -49,6 +49,28 @@ def random_problem(seed: int, *, jobs: int, types: int = 3, job_types: int = 0) 
     )
 
 
+def small_problem(seed: int, *, decades: float = 2.0) -> AllocationProblem:
+    """Up to 6 jobs on up to 3 types, for exact computations: rates are of few digits, over twice so many decades.
+
+    Zero rates, equal jobs, weights from 1e-3 to 1e3, gangs larger than a type, types without GPUs, idle clusters,
+    pairs.
+    """
+    rng = np.random.default_rng(seed)
+    jobs, types = int(rng.integers(1, 7)), int(rng.integers(1, 4))
+    kinds = int(rng.integers(1, jobs + 1))
+    rates = rng.integers(4, 8, (kinds, types)) * 2.0 ** np.rint(rng.uniform(-decades, decades, (kinds, types)) * 3.32)
+    rates = np.where(rng.random(rates.shape) < 0.2, 0.0, rates)[rng.integers(0, kinds, jobs)]
+    problem = AllocationProblem.of(
+        [f"job-{i}" for i in range(jobs)],
+        [f"type-{i}" for i in range(types)],
+        rng.integers(0, 12 if rng.random() < 0.2 else 5, types),
+        rates,
+        gpus=rng.choice([1, 1, 2, 4, 8], jobs),
+        weight=2.0 ** np.rint(rng.uniform(-10, 10, jobs)) if rng.random() < 0.5 else rng.choice([1.0, 1.0, 5.0], jobs),
+    )
+    return _with_pairs(problem, 0.625) if rng.random() < 0.3 else problem
+
+
 def _with_pairs(problem: AllocationProblem, factor: float) -> AllocationProblem:
     gpus, jobs = problem.gpus_asked, range(problem.job_count)
     pairs = [(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]]

@@ -80,6 +80,16 @@ def test_equal_jobs_are_one_class_also_where_they_share_gpus() -> None:
     assert allocation.certificate.objective == pytest.approx(3)
 
 
+def test_jobs_alike_alone_at_unequal_rates_together_are_two_classes() -> None:
+    alone = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]])
+    problem = alone.with_pairs([(0, 1)], [[[3.0], [4.0]]])  # 3/4 and 4/5 of their best
+
+    allocation = solve(problem, MaxMin(np.array([1 / 4, 1 / 5])))
+
+    assert allocation.certificate.path == "highs"
+    assert allocation.certificate.objective == pytest.approx(16 / 21)  # 0.8 y = 0.75 y + 1 - y
+
+
 def test_a_job_with_other_gpus_is_of_another_class() -> None:
     problem = AllocationProblem.of("ab", ["v100"], [3], [[4.0], [4.0]], gpus=[1, 2])
 

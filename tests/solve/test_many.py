@@ -26,6 +26,15 @@ def test_a_few_random_problems_have_right_and_certified_answers(first: int, way:
     assert [verdict for verdict in verdicts if not verdict.by] == []
 
 
+@every_way
+@pytest.mark.parametrize("seed", [65, 171, 667, 831, 1251, 1401, 3615, 6854])
+def test_random_problems_that_once_had_no_right_answer_have_one(seed: int, way: str) -> None:
+    with sizes_of(way):
+        verdict = judged(seed, Solver())
+
+    assert verdict.by
+
+
 @pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("first", range(0, PROBLEMS, SLOW_BLOCK))

@@ -113,16 +113,6 @@ def test_partners_at_unequal_rates_are_told_apart() -> None:
     assert_optimal(allocation, MaxMin(np.ones(6)))
 
 
-def test_a_pair_whose_members_run_at_unequal_parts_of_their_best_is_divided_rightly() -> None:
-    alone = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]])
-    problem = alone.with_pairs([(0, 1)], [[[3.0], [4.0]]])
-
-    allocation = solve(problem, MaxMin(np.array([1 / 4, 1 / 5])))  # alike alone, 3/4 and 4/5 together
-
-    assert allocation.certificate.objective == pytest.approx(16 / 21)  # 0.8 y = 0.75 y + 1 - y
-    assert_optimal(allocation, MaxMin(np.array([1 / 4, 1 / 5])))
-
-
 def test_partners_in_a_ring_are_one_class_though_no_pair_is_like_every_other() -> None:
     alone = AllocationProblem.of("abcdef", ["v100"], [2], np.full((6, 1), 4.0))
     pairs = all_pairs(alone)

@@ -1,0 +1,287 @@
+"""Fillings against the slow way in exact numbers, and what their certificates say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput, SolverFailed
+from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve import filling, highs
+from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, ProgressiveFilling
+from gavelpy.solve.solver import Solver
+from tests.solve.filling_oracle import slow_filling, slow_water_filling
+from tests.solve.problems import random_problem, small_problem
+
+
+def scale_of(problem: AllocationProblem) -> Floats:
+    """Levels are parts of the best rate for each GPU and weight; 1 where a job can run nowhere."""
+    best = np.where(problem.can_run, problem.rate_alone_steps_per_s.max(axis=1, initial=0.0), 1.0)
+    return problem.gpus_asked / (problem.weight * best)
+
+
+def scarce(seed: int, *, jobs: int, types: int, load: float) -> AllocationProblem:
+    """GPUs for a part of the jobs, dealt to the types by chance, so that levels are many."""
+    rng, problem = np.random.default_rng(seed), random_problem(seed, jobs=jobs, types=types)
+    gpus = problem.gpus_asked.sum() * load * rng.dirichlet(np.ones(types))
+    return replace(
+        problem, capacity=1000 * np.maximum(1, np.rint(gpus))[:, None], weight=10.0 ** rng.uniform(-1, 1, jobs)
+    )
+
+
+def rounds_of(path: str) -> int:
+    return int(path.rpartition(" x ")[2])
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("decades", [1.0, 3.0])
+def test_rates_are_those_of_the_slow_way_in_exact_numbers(seed: int, decades: float) -> None:
+    problem = small_problem(seed, decades=decades)
+    scale = scale_of(problem)
+
+    allocation = solve(problem, MaxMinLexicographic(scale))
+
+    expected = slow_water_filling(problem, scale)
+    least = 1e-9 * problem.rate_alone_steps_per_s.max(initial=0.0)
+    np.testing.assert_allclose(allocation.rate_steps_per_s, expected, rtol=1e-6, atol=least)
+    assert allocation.certificate.gap <= GAP_MAX
+    assert allocation.certificate.violation <= VIOLATION_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_two_thousand_fillings_are_those_of_the_slow_way(block: int) -> None:
+    solver, wrong = Solver(), []
+    for seed in range(100 * block, 100 * (block + 1)):
+        problem = small_problem(seed, decades=float(np.random.default_rng(seed).uniform(0, 3)))
+        scale, best = scale_of(problem), problem.rate_alone_steps_per_s.max(axis=1, initial=0.0)
+        rates = solve(problem, MaxMinLexicographic(scale), solver).rate_steps_per_s
+        expected = slow_water_filling(problem, scale)
+        off = np.abs(rates - expected) > 1e-5 * np.maximum(expected, 1e-6 * best)
+        wrong += [(seed, rates, expected)] * bool(off.any())
+
+    assert wrong == [], "(seed, ours, the exact ones)"
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("load", [0.2, 0.6, 1.1])
+def test_nobody_can_gain_and_rounds_are_no_more_than_types(seed: int, load: float) -> None:
+    problem = scarce(seed, jobs=60, types=5, load=load)
+    scale = scale_of(problem)
+
+    allocation = solve(problem, MaxMinLexicographic(scale))
+
+    rates = allocation.rate_steps_per_s
+    better = solve(problem, MaxSum(scale, rates * (1 - 1e-10))).rate_steps_per_s
+    assert (better <= rates * (1 + 1e-4)).all()
+    assert rounds_of(allocation.certificate.path) <= 6  # a round a type, and one for those who reach their best
+    assert allocation.certificate.gap <= GAP_MAX
+
+
+@pytest.mark.parametrize("types", [3, 8])
+@pytest.mark.parametrize("load", [0.3, 0.8])
+def test_many_distinct_jobs_take_few_rounds(types: int, load: float) -> None:
+    problem, solver = scarce(1, jobs=512, types=types, load=load), Solver()
+
+    allocation = solve(problem, MaxMinLexicographic(scale_of(problem)), solver)
+
+    assert rounds_of(allocation.certificate.path) <= types + 1
+    assert allocation.certificate.gap <= GAP_MAX
+    assert allocation.certificate.violation <= VIOLATION_MAX
+
+
+def test_jobs_at_their_own_best_rate_make_no_round() -> None:
+    """A hundred jobs reach their best rates at a hundred levels before the two heavy ones run out of GPUs."""
+    weight = np.append(np.linspace(2000, 3000, 100), [1.0, 1.0])
+    ids = [str(i) for i in range(102)]
+    problem = AllocationProblem.of(ids, ["v100"], [101], np.linspace(1, 2, 102)[:, None], weight=weight)
+
+    allocation = solve(problem, MaxMinLexicographic(scale_of(problem)))
+
+    assert rounds_of(allocation.certificate.path) == 1
+    assert allocation.share[:, 0] == pytest.approx(np.append(np.ones(100), [0.5, 0.5]))
+
+
+def test_an_idle_cluster_gives_everybody_its_best_rate() -> None:
+    problem = replace(random_problem(2, jobs=9), capacity=np.full((3, 1), 90_000))
+
+    allocation = solve(problem, MaxMinLexicographic(scale_of(problem)))
+
+    assert allocation.rate_steps_per_s == pytest.approx(problem.rate_alone_steps_per_s.max(axis=1))
+    assert allocation.prices.tolist() == [0, 0, 0]
+    assert allocation.certificate.gap == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("gpu_type", range(3))
+def test_price_is_what_the_least_level_gains_by_one_more_gpu(seed: int, gpu_type: int) -> None:
+    problem = random_problem(seed, jobs=24)
+    objective = MaxMinLexicographic(scale_of(problem))
+    capacity = problem.capacity.copy()
+    capacity[gpu_type] += 1  # a thousandth of a GPU: levels are piecewise linear in it
+
+    allocation = solve(problem, objective)
+
+    more = solve(replace(problem, capacity=capacity), objective)
+    gained = more.certificate.objective - allocation.certificate.objective
+    assert allocation.prices[gpu_type] == pytest.approx(1000 * gained, rel=1e-4, abs=1e-6)
+
+
+def test_price_at_a_kink_is_that_of_the_next_gpu() -> None:
+    problem = AllocationProblem.of("abc", ["v100", "k80"], [3, 1], [[4.0, 0.0]] * 3)
+
+    allocation = solve(problem, MaxMinLexicographic(np.ones(3)))
+
+    assert allocation.certificate.objective == pytest.approx(4)
+    assert allocation.prices.tolist() == [0, 0]  # the last V100 was worth 4 / 3
+
+
+def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "h100"], [1, 0], [[2.0, 6.0], [2.0, 6.0]])
+
+    allocation = solve(problem, MaxMinLexicographic(np.ones(2)))
+
+    assert allocation.prices == pytest.approx(solve(problem, MaxMin(np.ones(2))).prices)
+
+
+def test_where_the_least_level_is_a_jobs_own_best_only_faster_gpus_have_a_price() -> None:
+    problem = AllocationProblem.of("ab", ["v100", "h100"], [1, 0], [[1.0, 3.0], [9.0, 9.0]], weight=[9.0, 1.0])
+
+    allocation = solve(problem, MaxMinLexicographic(np.array([0.1, 1.0])))
+
+    assert allocation.certificate.objective == pytest.approx(0.1 * 9 / 9.1)  # the first runs 10 / 11 of the time
+    assert (allocation.prices > 0).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_classes_fill_as_their_jobs_do_apart(seed: int) -> None:
+    problem = random_problem(seed, jobs=40, job_types=7)
+    scale = scale_of(problem)
+
+    together = solve(problem, MaxMinLexicographic(scale))
+    apart = solve(problem, MaxMinLexicographic(scale * (1 + 1e-9 * np.arange(40))))
+
+    assert together.certificate.path.startswith("classes+")
+    assert not apart.certificate.path.startswith("classes+")
+    assert together.rate_steps_per_s == pytest.approx(apart.rate_steps_per_s, rel=1e-6)
+
+
+def test_a_used_solver_gives_the_bytes_of_a_fresh_one() -> None:
+    problem, used = scarce(4, jobs=80, types=4, load=0.5), Solver()
+    objective = MaxMinLexicographic(scale_of(problem))
+    solve(random_problem(3, jobs=20), MaxMin(np.ones(20)), used)
+
+    warm, fresh = (solve(problem, objective, solver) for solver in (used, Solver()))
+
+    assert warm.share.tobytes() == fresh.share.tobytes()
+    assert warm.prices.tobytes() == fresh.prices.tobytes()
+
+
+def test_a_rung_that_fails_is_counted_and_the_next_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    crippled = highs.Effort("highs", {**highs.QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
+    monkeypatch.setattr(highs, "QUICK", crippled)
+    solver = Solver()
+
+    allocation = solve(random_problem(0, jobs=20), MaxMinLexicographic(np.ones(20)), solver)
+
+    assert allocation.certificate.path.startswith("careful x ")
+    assert solver.falls == {"highs": 1}
+
+
+def test_nothing_uncertified_is_ever_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "VIOLATION_MAX", -1.0)
+
+    with pytest.raises(SolverFailed, match="not certified"):
+        solve(random_problem(0, jobs=5), MaxMinLexicographic(np.ones(5)))
+
+
+def test_speeds_change_when_a_job_saturates() -> None:
+    """The first job has all of the GPU until it is at its best; then the others share what is left, 1 to 3."""
+
+    def speed(saturated: Bools) -> Floats:
+        return np.array([1.0, 0.0, 0.0]) if not saturated[0] else np.array([0.0, 1.0, 3.0])
+
+    problem = AllocationProblem.of("abc", ["v100"], [2], [[2.0], [4.0], [4.0]])
+
+    allocation = solve(problem, ProgressiveFilling(speed))
+
+    assert allocation.rate_steps_per_s == pytest.approx([2, 1, 3])
+    assert allocation.certificate.objective == pytest.approx(2)  # the level at which the first job stops
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_changing_speeds_are_followed_exactly(seed: int) -> None:
+    problem = small_problem(seed)
+    base = 2.0 ** np.random.default_rng(seed).integers(-3, 4, problem.job_count)
+
+    def speed(saturated: Bools) -> Floats:  # every third job waits for the one before it
+        waits = (np.arange(len(saturated)) % 3 == 1) & ~np.roll(saturated, 1)
+        return np.where(waits, 0.0, base * (1 + saturated.sum()))
+
+    allocation = solve(problem, ProgressiveFilling(speed))
+
+    expected = slow_filling(problem, speed)
+    least = 1e-9 * problem.rate_alone_steps_per_s.max(initial=0.0)
+    np.testing.assert_allclose(allocation.rate_steps_per_s, expected, rtol=1e-6, atol=least)
+    assert allocation.certificate.gap <= GAP_MAX
+
+
+def test_a_job_of_speed_zero_keeps_what_it_has() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]])
+
+    allocation = solve(problem, ProgressiveFilling(lambda _: np.array([1.0, 0.0])))
+
+    assert allocation.rate_steps_per_s == pytest.approx([4, 0])
+
+
+def test_where_nobody_rises_nobody_runs() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]])
+
+    allocation = solve(problem, ProgressiveFilling(lambda _: np.zeros(2)))
+
+    assert allocation.share.tolist() == [[0], [0]]
+    assert allocation.certificate.path == "nobody rises"
+
+
+def test_jobs_that_can_run_nowhere_count_as_saturated() -> None:
+    problem = AllocationProblem.of("abc", ["v100"], [1], [[4.0], [0.0], [4.0]])
+
+    allocation = solve(problem, ProgressiveFilling(lambda saturated: np.where(saturated[1], [1.0, 1.0, 3.0], 0.0)))
+
+    assert allocation.rate_steps_per_s == pytest.approx([1, 0, 3])
+
+
+def test_jobs_said_to_be_alike_are_one_class() -> None:
+    problem = AllocationProblem.of("abcd", ["v100"], [1], [[4.0], [4.0], [4.0], [8.0]])
+
+    allocation = solve(problem, ProgressiveFilling(lambda _: np.array([1.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 0])))
+
+    assert allocation.certificate.path.startswith("classes+")
+    assert allocation.share[:, 0] == pytest.approx([1 / 4] * 4)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "complaint"),
+    [
+        ([1.0], r"speed must have shape \(2,\), got \(1,\)"),
+        ([1.0, -1.0], r"speed\[1\] must be finite and >= 0, got -1.0"),
+        ([np.nan, 1.0], r"speed\[0\] must be finite and >= 0, got nan"),
+        ([1.0, 2.0], "speed must be equal for jobs that are said to be alike"),
+    ],
+)
+def test_speeds_that_are_none_are_refused(speeds: list[float], complaint: str) -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [4.0]])
+
+    with pytest.raises(InvalidInput, match=complaint):
+        solve(problem, ProgressiveFilling(lambda _: np.array(speeds), alike=np.zeros(2, dtype=np.int64)))
+
+
+@pytest.mark.parametrize("objective", [MaxMinLexicographic(np.ones(3)), ProgressiveFilling(np.ones, np.zeros(3, int))])
+def test_an_objective_of_other_jobs_is_refused(objective: MaxMinLexicographic | ProgressiveFilling) -> None:
+    with pytest.raises(InvalidInput, match="one entry for each of 5 jobs, got 3"):
+        solve(random_problem(0, jobs=5), objective)
