@@ -27,6 +27,7 @@ from gavelpy.solve.rise import AT_LIMIT, Rise
 from gavelpy.solve.solver import Solver
 
 _TIED = 1e-9  # of the cost: an entry that costs so little more than its worth may still be used
+_CANCELLED = 1e-12  # relative: rounding in a small difference of large figures
 ITS_OWN_BEST = -1  # the round of a class that is at its own best rate
 
 
@@ -125,7 +126,8 @@ def _narrowed(
     cost = by_type(program, program.entry_load * price[program.entry_type])
     worth, budget = worths_of(rate, cost, target)
     dearer = cost + budget[:, None] - worth[:, None] * rate
-    pays = dearer <= _TIED * (cost + budget[:, None])
+    cancelled = _CANCELLED * worth * rate.max(axis=1)
+    pays = dearer <= _TIED * (cost + budget[:, None]) + cancelled[:, None]
     pays &= (rate >= target[:, None] * (1 - AT_LIMIT)) | (target < rate.max(axis=1) * (1 - AT_LIMIT))[:, None]
     possible = (rate > 0) & np.where(rise.saturated[:, None], pays, free)
     fixed = market.live & rise.saturated & (possible.sum(axis=1) <= 1)
