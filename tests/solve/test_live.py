@@ -88,6 +88,7 @@ def test_changes_are_answered_live_and_certified() -> None:
     assert {c.path for c in certificates} == {"live"}
     assert max(c.gap for c in certificates) <= 1e-12
     assert max(c.violation for c in certificates) <= 1e-12
+    assert min(c.solve_s for c in certificates) > 0
 
 
 def test_the_same_changes_give_the_same_bytes() -> None:
