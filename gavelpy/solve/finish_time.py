@@ -34,7 +34,8 @@ from gavelpy.solve.curves import Curves, Rising
 from gavelpy.solve.highs import CAREFUL, QUICK, Effort, Model, Optimum, Run
 from gavelpy.solve.lp import TRACE
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
-from gavelpy.solve.prices.programs import CLASSES_MIN, height
+from gavelpy.solve.prices.engine import CLASSES_MIN
+from gavelpy.solve.prices.programs import height
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.repair import repaired
 

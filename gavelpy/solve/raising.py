@@ -22,7 +22,8 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import failed
 from gavelpy.solve.highs import Effort, Run
-from gavelpy.solve.prices.programs import CLASSES_MIN, height
+from gavelpy.solve.prices.engine import CLASSES_MIN
+from gavelpy.solve.prices.programs import height
 from gavelpy.solve.program import Program
 from gavelpy.solve.rise import Rise
 

@@ -16,6 +16,7 @@ from gavelpy.solve.interior.method import Kernels
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
 from gavelpy.solve.solver import Solver
+from gavelpy.solve.twins import INTERPRETED_MAX
 from tests.solve.forms import GOALS, best_value, bound_of, random_form, random_place, value_of
 from tests.solve.problems import random_problem
 
@@ -213,7 +214,7 @@ def test_one_slow_job_decides_the_level_and_gpus_cost_nothing() -> None:
     assert point.prices == pytest.approx([0, 0], abs=1e-9)
 
 
-@pytest.mark.parametrize(("classes", "loaded"), [(method.INTERPRETED_MAX, False), (method.INTERPRETED_MAX + 1, True)])
+@pytest.mark.parametrize(("classes", "loaded"), [(INTERPRETED_MAX, False), (INTERPRETED_MAX + 1, True)])
 def test_numba_is_loaded_for_many_classes_only(classes: int, loaded: bool) -> None:
     code = (
         "import sys; from tests.solve.forms import random_form; from gavelpy.solve.interior import optimum;"
@@ -238,7 +239,7 @@ def test_logarithms_of_jobs_alone_are_proved_by_the_interior_point(seed: int) ->
 
 
 def test_more_classes_than_the_interpreted_kernels_take_are_proved_too() -> None:
-    problem = random_problem(0, jobs=method.INTERPRETED_MAX + 100)
+    problem = random_problem(0, jobs=INTERPRETED_MAX + 100)
 
     certificate = solve(problem, MaxSumLog(problem.weight)).certificate
 

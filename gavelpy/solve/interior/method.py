@@ -19,8 +19,8 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior.form import Form, InteriorPoint, Iterate, Level, Reach, Rows, Sum, SumLog
+from gavelpy.solve.twins import INTERPRETED_MAX
 
-INTERPRETED_MAX = 512  # classes; for more, the compiled kernels are worth their loading
 ITERATIONS_MAX = 120
 RESIDUAL_MAX = 1e-10
 _NEARLY = 0.995  # of the way to where the first variable becomes zero

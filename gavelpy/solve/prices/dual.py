@@ -10,9 +10,9 @@ from types import ModuleType
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.prices.needs import Needs
 from gavelpy.solve.prices.table import Sweep, Table
+from gavelpy.solve.twins import INTERPRETED_MAX
 
 PRICE_FLOOR = 1e-12  # of the highest price: what a free type costs, so that nobody uses it in vain
-JOBS_MAX_INTERPRETED = 512  # up to here numpy is as quick, and machine code need not be loaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Point:
 
 def kernels(jobs: int) -> ModuleType:
     """The loops over that many jobs: in numpy, or in machine code, which takes a second to load."""
-    if jobs <= JOBS_MAX_INTERPRETED:
+    if jobs <= INTERPRETED_MAX:
         from gavelpy.solve.prices import interpreted
 
         return interpreted

@@ -15,6 +15,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import Answer
 from gavelpy.solve.certificate import failed, floors_of
+from gavelpy.solve.lp import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point, kernels
@@ -27,7 +28,6 @@ from gavelpy.solve.prices.vertex import Mix, as_left, read_off
 from gavelpy.solve.solver import Solver
 
 CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick
-TRACE = 2e-9  # of the GPUs: so many more tell what the next one is worth where the last one is worth more
 AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is nothing
 _FIRST_LEVEL = 0.7  # of what an even split would give a job of median value at its best rate

@@ -13,8 +13,6 @@ from gavelpy.solve.prices.table import Table
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import Solver
 
-CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick
-
 
 @dataclass(frozen=True, eq=False)
 class Height:

@@ -16,14 +16,13 @@ from gavelpy.solve.certificate import floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.dual import kernels
 from gavelpy.solve.prices.jobs import Jobs
-
-_NOISE = 1e-13  # shares below are zero: a hundred thousandth of a second in a year
+from gavelpy.solve.repair import NOISE
 
 
 def proved(jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats) -> Answer:
     """Shares of the problem from times (K, T') of the table, with the proof that prices (T',) and duals (K,) give."""
     problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
-    time[time < _NOISE] = 0.0
+    time[time < NOISE] = 0.0
     share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
     best = jobs.best_steps_per_s
     weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
