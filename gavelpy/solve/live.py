@@ -26,6 +26,7 @@ from gavelpy.solve.prices import engine
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.dual import Dual, Point, kernels
 from gavelpy.solve.prices.needs import Proportional
+from gavelpy.solve.prices.proof import certificate_of
 from gavelpy.solve.prices.table import Modes, Sweep, Table
 from gavelpy.solve.prices.vertex import Mix, as_left
 from gavelpy.solve.solver import Solver
@@ -184,11 +185,8 @@ class LiveMaxMin:
         t = kernels(J).tally(
             self._given[:J], gpus, mix.time, weight, none, np.ones(T), mix.price, scale, none, best
         )  # fmt: skip
-        over = float((t.used / self._counts - 1.0).max())
-        bound = (t.budgets + float(mix.price @ self._counts)) / t.weights
-        violation, gap = max(0.0, over, t.worst_sign, t.worst_time), abs(bound - t.least) / t.least
-        certificate = Certificate(t.least, bound, gap, violation, path, solve_s=0.0)
-        return LiveAnswer(mix.time, mix.price / t.weights, certificate)
+        certificate, unit = certificate_of(t, mix.price, self._counts, is_level=True, path=path)
+        return LiveAnswer(mix.time, mix.price / unit, certificate)
 
     def _row_of(self, job_id: str) -> int:
         if job_id not in self._row:

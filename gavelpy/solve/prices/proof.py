@@ -16,6 +16,7 @@ from gavelpy.solve.certificate import floors_of
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.dual import kernels
 from gavelpy.solve.prices.jobs import Jobs
+from gavelpy.solve.prices.table import Tally
 from gavelpy.solve.repair import NOISE
 
 
@@ -37,16 +38,23 @@ def proved(jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floa
         case MaxSum(gain=gain, gpu_type_worth=given):
             worth = given if len(given) else worth
     t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
-    over = float(((t.used - W) / np.where(W > 0, W, 1.0)).max(initial=0.0))
-    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
-    bound = t.budgets + float(prices @ W) - t.floors
-    value, unit = (t.least, t.weights) if isinstance(objective, MaxMin) else (t.total, 1.0)
-    bound = bound / unit if unit > 0 else math.inf
     path = "prices" if jobs.classes is None else "classes+prices"
-    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
+    certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
     if not (W > 0).all():
         prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
-    return Answer(share, prices / unit, Certificate(value, bound, gap, violation, path, solve_s=0.0))
+    return Answer(share, prices / unit, certificate)
+
+
+def certificate_of(
+    t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
+) -> tuple[Certificate, float]:
+    """The certificate of a tally with its prices (T,), and the unit of these: of a level all duals share a factor."""
+    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
+    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
+    value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
+    bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
+    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
+    return Certificate(value, bound, gap, violation, path, solve_s=0.0), unit
 
 
 def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
