@@ -228,6 +228,8 @@ class AllocationProblem:
     @cached_property
     def rate_alone_steps_per_s(self) -> Floats:
         """Rate of each job by itself on each type, (J, T): its best lone configuration there; 0 = cannot run."""
+        if self.runs_alone:
+            return self.member_rate_steps_per_s
         rates = np.zeros((self.job_count, len(self.gpu_types)))
         alone = self.member_count[self.member_configuration] == 1
         np.maximum.at(rates, self.member_job[alone], self.member_rate_steps_per_s[alone])
@@ -239,13 +241,18 @@ class AllocationProblem:
 
         As in the papers, a gang larger than a type may: g x <= W is all that is asked of it (see with_whole_gangs).
         """
-        runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
-        np.logical_or.at(runs, self.member_configuration, self.member_rate_steps_per_s > 0)
+        runs = self.member_rate_steps_per_s > 0
+        if not self.runs_alone:
+            runs_of_members = runs
+            runs = np.zeros((self.configuration_count, len(self.gpu_types)), dtype=np.bool_)
+            np.logical_or.at(runs, self.member_configuration, runs_of_members)
         return runs & (self.capacity > 0).all(axis=1)
 
     @cached_property
     def can_run(self) -> Bools:
         """Whether a job can run by itself on some type that has GPUs, (J,)."""
+        if self.runs_alone:
+            return np.asarray(self.fits.any(axis=1))
         alone = self.member_count[self.member_configuration] == 1
         possible = np.zeros(self.job_count, dtype=np.bool_)
         here = self.fits[self.member_configuration] & (self.member_rate_steps_per_s > 0)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gavelpy.model.arrays import Floats, Ints
 
 MANTISSA_BITS = 40  # figures that agree to 2^-40 are equal; the certificate is computed from the figures themselves
+_FEW = 256  # rows; up to here comparing them is quicker than sorting their hashes
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 
 
@@ -49,6 +50,8 @@ def mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _classes(rows: Floats | Ints) -> Classes:
+    if len(rows) <= _FEW:
+        return _classes_of_few(rows)
     keys = _hashes(rows)
     _, first, inverse, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(first, kind="stable")
@@ -58,6 +61,18 @@ def _classes(rows: Floats | Ints) -> Classes:
     if not np.array_equal(rows[representative[of_job]], rows):  # two different rows with one hash: nobody is merged
         return singletons(len(rows))
     return Classes(of_job, representative, count[order])
+
+
+def _classes_of_few(rows: Floats | Ints) -> Classes:
+    """The same by comparing the bytes of rows."""
+    keys = [row.tobytes() for row in np.ascontiguousarray(rows)]
+    first: dict[bytes, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    number = {key: k for k, key in enumerate(first)}
+    of_job = np.array([number[key] for key in keys], dtype=np.int64)
+    representative = np.array(list(first.values()), dtype=np.int64)
+    return Classes(of_job, representative, np.bincount(of_job, minlength=len(first)))
 
 
 def _rounded(features: Floats) -> Floats:

@@ -34,8 +34,8 @@ from gavelpy.solve.curves import Curves, Rising
 from gavelpy.solve.highs import CAREFUL, QUICK, Effort, Model, Optimum, Run
 from gavelpy.solve.lp import TRACE
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
-from gavelpy.solve.prices.engine import CLASSES_MIN
 from gavelpy.solve.prices.programs import height
+from gavelpy.solve.prices.start import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.repair import repaired
 
@@ -115,7 +115,7 @@ Rung = Callable[["Solver"], Candidate]
 
 def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]]:
     """The ways to an answer, from quick to sure: name, the part of the targets that is kept, and the way."""
-    if program.problem.runs_alone and len(program.value) >= CLASSES_MIN:
+    if program.problem.runs_alone and len(program.value) >= NEWTON_MIN:
         yield "prices", 1.0, partial(_by_prices, program, curves)
     for effort, slack in _efforts(len(program.problem.gpu_types)):
         yield effort.name, 1.0 - slack, partial(_by_highs, program, curves, effort, 1.0 - slack)

@@ -2,10 +2,12 @@
 
     types       GPU types that are equal for every job become one (types.py); always
     classes     equal jobs become one (program.py, packing/partition.py); always
-    prices      64 classes or more that run alone: Newton on prices and an exact step (prices/), from the last prices
-                of a kept `Solver` where the optimum is the only one
+    prices      jobs that run alone (prices/). Up to 63 classes: pivots, where there is no level or the slowest job
+                limits it. More: an exact step from the last prices of a kept `Solver` where the optimum is the only
+                one, from those of HiGHS up to 255 classes, or from those that Newton's method finds
+    interior    more than 512 classes that run alone: the exact step from a block interior point (interior/); it also
+                answers sums of logarithms
     columns     many configurations of pairs: the program grows by those that pay (packing/)
-    interior    sums of logarithms: a block interior point (interior/)
     highs       HiGHS on the whole LP, on equilibrated numbers
     careful     HiGHS again with its own scaling, presolve and tightest tolerances
     cvxpy       any other concave objective

@@ -57,6 +57,7 @@ def _rungs(problem: AllocationProblem, objective: LinearObjective) -> Iterator[t
 
     if engine.answers(problem, objective):
         yield "prices", lambda solver: engine.best_by_prices(problem, objective, solver)
+        yield "interior", lambda solver: engine.best_by_prices(problem, objective, solver, inside=True)
     floors = floors_of(objective, problem.job_count)
     program = _program(problem, objective, floors)
     if has_many(program):

@@ -22,8 +22,8 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import failed
 from gavelpy.solve.highs import Effort, Run
-from gavelpy.solve.prices.engine import CLASSES_MIN
 from gavelpy.solve.prices.programs import height
+from gavelpy.solve.prices.start import NEWTON_MIN
 from gavelpy.solve.program import Program
 from gavelpy.solve.rise import Rise
 
@@ -94,7 +94,7 @@ def raised(
 
 def is_for_prices(problem: AllocationProblem) -> bool:
     """Whether the price engine may find levels of such a problem."""
-    return problem.runs_alone and problem.job_count >= CLASSES_MIN
+    return problem.runs_alone and problem.job_count >= NEWTON_MIN
 
 
 def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
@@ -111,7 +111,7 @@ def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, nex
 def _by_prices(market: Market, rise: Rise, solver: Solver) -> Raised | None:
     """The same by the price engine, where many jobs run alone."""
     program, live = market.program, np.flatnonzero(market.live)
-    if not is_for_prices(program.problem) or len(live) < CLASSES_MIN:
+    if not is_for_prices(program.problem) or len(live) < NEWTON_MIN:
         return None
     some, counts = _narrowed(market), program.problem.gpu_counts
     found = height(some, counts * market.left, _Live(rise, live), solver)

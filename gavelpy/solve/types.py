@@ -25,6 +25,8 @@ def groups_of_types(problem: AllocationProblem, worth: Floats) -> Ints:
     rates, gpus = problem.member_rate_steps_per_s, problem.gpu_counts
     if len(worth):
         rates = np.vstack((rates, worth))
+    if len(rates) and len(set(rates[-1].tolist())) == len(gpus):  # as a rule one job tells them all apart
+        return np.arange(len(gpus))
     group: list[int] = []
     leaders: list[int] = []
     for column in range(len(gpus)):

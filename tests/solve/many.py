@@ -26,7 +26,7 @@ from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
 from gavelpy.solve.packing import master
-from gavelpy.solve.prices import engine
+from gavelpy.solve.prices import engine, start
 from gavelpy.solve.solver import Solver
 from tests.solve.exact import Duals, proof
 from tests.solve.improvement import improvement
@@ -61,8 +61,10 @@ KINDS = (
 # size keeps away from small ones meet them, too.
 WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     "as it comes": (),
+    "prices from HiGHS's": ((engine, "CLASSES_MIN", 1),),
     "quick rungs always": (
-        *((module, "CLASSES_MIN", 1) for module in (engine, finish_time, raising)),
+        (engine, "CLASSES_MIN", 1),
+        *((module, "NEWTON_MIN", 1) for module in (engine, start, finish_time, raising)),
         (master, "MANY", 0),
         (master, "MANY_FOR_EACH", 0),
     ),

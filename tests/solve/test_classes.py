@@ -32,6 +32,7 @@ def test_figures_that_differ_by_rounding_are_equal() -> None:
 
 
 def test_rows_that_differ_under_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classes, "_FEW", 0)  # hashes, even of so few
     monkeypatch.setattr(classes, "_MULTIPLIER", 0)  # every row has hash 0
 
     found = classes_of(np.array([[1.0], [2.0], [1.0]]))

@@ -112,8 +112,9 @@ def test_an_answer_that_is_not_certified_falls_to_the_next_rung(monkeypatch: pyt
     crippled = highs.Effort("highs", {**highs.QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
     monkeypatch.setattr(highs, "QUICK", crippled)
     solver = Solver()
+    crowded = random_problem(0, jobs=20).with_gpus({"type-0": 1, "type-1": 1, "type-2": 1})
 
-    allocation = solve(random_problem(0, jobs=20), MaxMin(np.ones(20)), solver)
+    allocation = solve(crowded, MaxMin(np.ones(20)), solver)
 
     assert allocation.certificate.path == "careful after highs"
     assert solver.falls == {"highs": 1}

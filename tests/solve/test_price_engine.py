@@ -11,7 +11,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import compiled, interpreted
+from gavelpy.solve.prices import compiled, engine, interpreted, newton
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_sum
@@ -157,3 +157,44 @@ def test_thousands_of_jobs_are_certified_to_rounding(objective: Callable[[int], 
     assert certificate.gap <= 1e-12
     assert certificate.violation <= 1e-12
     assert not solver.falls
+
+
+LINEAR = {
+    "min": lambda p: MaxMin(1.0 / p.weight),
+    "sum": lambda p: MaxSum(p.weight),
+    "sum, floors": lambda p: MaxSum(np.ones(p.job_count), np.where(p.can_run, 1e-3, 0.0)),
+}
+
+
+@pytest.mark.parametrize("types", [3, 8])
+@pytest.mark.parametrize("kind", LINEAR)
+@pytest.mark.parametrize("seed", range(3))
+def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
+    seed: int, kind: str, types: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = sparse(seed, 600, types, (20, 120))
+    monkeypatch.setattr(newton, "_STEPS_MAX", 1)
+    monkeypatch.setattr(engine, "ATTEMPTS", 1)
+    solver = Solver()
+
+    allocation = solve(problem, LINEAR[kind](problem), solver)
+
+    monkeypatch.setattr(engine, "answers", lambda *_: False)
+    by_highs = solve(problem, LINEAR[kind](problem)).certificate
+    certificate = allocation.certificate
+    assert (certificate.path, by_highs.path) == ("interior after prices", "highs")
+    assert solver.falls == {"prices": 1}
+    assert certificate.objective == pytest.approx(by_highs.objective, rel=1e-9)
+    assert certificate.gap <= 1e-10
+    assert certificate.violation <= 1e-12
+
+
+def test_where_both_searches_for_prices_fail_highs_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = sparse(0, 600, 4, (20, 120))
+    monkeypatch.setattr(engine, "ATTEMPTS", 0)
+    solver = Solver()
+
+    certificate = solve(problem, MaxMin(1.0 / problem.weight), solver).certificate
+
+    assert certificate.path == "highs after interior after prices"
+    assert solver.falls == {"prices": 1, "interior": 1}

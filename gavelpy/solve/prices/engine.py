@@ -17,27 +17,28 @@ from gavelpy.solve.answer import Answer
 from gavelpy.solve.certificate import failed, floors_of
 from gavelpy.solve.lp import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
-from gavelpy.solve.prices.crossover import exact
+from gavelpy.solve.prices.crossover import ATTEMPTS, exact
 from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point, kernels
 from gavelpy.solve.prices.jobs import jobs_of
 from gavelpy.solve.prices.needs import Fixed, Proportional
-from gavelpy.solve.prices.newton import near
+from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.proof import proved
+from gavelpy.solve.prices.start import NEWTON_MIN, near_level, near_sum
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
 from gavelpy.solve.solver import Solver
+from gavelpy.solve.twins import INTERPRETED_MAX
 
-CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick
+CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick, where pivots are not quicker still
 AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is nothing
-_FIRST_LEVEL = 0.7  # of what an even split would give a job of median value at its best rate
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
 
 
 def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
     """Whether this rung is for such a problem."""
-    if not problem.runs_alone or problem.job_count < CLASSES_MIN:
+    if not problem.runs_alone:
         return False
     match objective:
         case MaxMin():
@@ -47,23 +48,31 @@ def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
             return True
 
 
-def best_by_prices(problem: AllocationProblem, objective: LinearObjective, solver: Solver) -> Answer | None:
-    """The best shares with their proof, or None where classes are few. See `answers`.
+def best_by_prices(
+    problem: AllocationProblem, objective: LinearObjective, solver: Solver, *, inside: bool = False
+) -> Answer | None:
+    """The best shares with their proof, or None where classes are few. See `answers`; for `inside` see start.py.
 
     Raises SolverFailed where the prices are not found.
     """
     floors = floors_of(objective, problem.job_count)
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
     jobs = jobs_of(problem, values, floors)
-    if len(jobs.value) < CLASSES_MIN:
-        return None
     table, floor = jobs.table, jobs.floor
     if isinstance(objective, MaxSum):
         gains = table.rate * jobs.value[:, None]
         if len(objective.gpu_type_worth):
             gains *= objective.gpu_type_worth if jobs.types is None else objective.gpu_type_worth[jobs.types]
         table = replace(table, gain=gains)
-    mix = max_sum(table, floor, solver) if len(table.gain) else max_min(table, jobs.value, solver)
+    if inside and len(jobs.value) <= INTERPRETED_MAX:  # HiGHS is as quick
+        return None
+    if len(jobs.value) < CLASSES_MIN:
+        mix = _of_few(table, jobs.value, floor)
+        return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
+    if len(table.gain):
+        mix = max_sum(table, floor, solver, inside=inside)
+    else:
+        mix = max_min(table, jobs.value, solver, inside=inside)
     if mix is not None and mix.price.any() and not mix.is_unique:  # prices may be many: what the next GPU is worth
         more = _with_a_trace_more(
             replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, mix, solver
@@ -71,7 +80,27 @@ def best_by_prices(problem: AllocationProblem, objective: LinearObjective, solve
         mix = more and replace(mix, price=more.price, steepness=more.steepness)
     if mix is None:
         raise failed(problem, "not found", "prices")
-    return proved(jobs, objective, mix.time, mix.steepness, mix.price)
+    return proved(jobs, objective, mix.time, mix.steepness, mix.price, by="interior" if inside else "prices")
+
+
+def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
+    """The answer for few classes, where pivots find it."""
+    if not len(table.gain):
+        return _limited_few(table, value)
+    mix = most_gain(table, floor)
+    if mix is None or mix.is_unique or not mix.price.any():
+        return mix
+    more = most_gain(replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), floor)
+    return replace(mix, price=more.price, steepness=more.steepness) if more is not None and more.is_unique else None
+
+
+def _limited_few(table: Table, value: Floats) -> Mix | None:
+    """The answer for few classes where the slowest job limits the level, and pivots find it."""
+    need = np.minimum(float(value.min()) / value, 1.0)
+    if table.load @ need > table.gpu_counts.sum():  # not even if all GPUs were the best ones
+        return None
+    rest = most_gain(replace(table, gain=table.rate * (value / value.max())[:, None]), need)
+    return None if rest is None else _limited(rest, value)
 
 
 def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
@@ -85,41 +114,43 @@ def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, sol
     return None if vertex is None else as_left(table, vertex, vertex.level)
 
 
-def max_min(table: Table, value: Floats, solver: Solver) -> Mix | None:
-    """Times with the highest least value_k rate_k, and among those the highest sum."""
+def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False) -> Mix | None:
+    """Times with the highest least value_k rate_k, and among those the highest sum. For `inside` see start.py."""
     limit = float(value.min())
     dual = Dual(table, Proportional(1.0 / value), level_max=limit)
     W = table.gpu_counts
-    mix = _recalled(dual, "level", solver)
+    mix = None if inside else _recalled(dual, "level", solver)
     if mix is None:
-        median = float(np.median(value))
-        start = Point(np.ones(len(W)), min(limit, _FIRST_LEVEL * median * W.sum() / table.load.sum()))
-        found = near(dual, start)
+        mix = _limited_few(table, value) if len(value) < NEWTON_MIN else None
+        if mix is not None:
+            solver.points.pop(("level", len(W)), None)  # the next level is likely to be at its limit, too
+            return mix
+        found = near_level(dual, value, solver, inside=inside)
         if found.bound >= limit * (1 - AT_THE_LIMIT):
-            mix = _at_the_limit(table, value, limit, solver)
+            mix = _at_the_limit(table, value, limit, solver, inside=inside)
             if mix is not None:
                 return mix
         mix = _found(dual, found, "level", solver)
         if mix is None:
             return None
         if mix.level > limit * (1 - AT_THE_LIMIT):
-            return _at_the_limit(table, value, limit, solver)
-    return with_the_rest_spent(table, value, mix.level / value, mix, solver)
+            return _at_the_limit(table, value, limit, solver, inside=inside)
+    return with_the_rest_spent(table, value, mix.level / value, mix, solver, inside=inside)
 
 
-def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum") -> Mix | None:
+def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, inside: bool = False) -> Mix | None:
     """Times with the highest sum of gains that give every job its floor, (K,) in units of its best rate."""
     W = table.gpu_counts
     dual = Dual(table, Fixed(floor))
-    mix = _recalled(dual, kind, solver)
+    mix = None if inside else _recalled(dual, kind, solver)
     if mix is not None:
         return mix
     s = dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
     if (s.used <= W).all():
         time, steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, np.zeros(len(W)))
         return Mix(time, steepness, np.zeros(len(W)), level=0.0, is_unique=False)
-    per_gpu = table.gain.max(axis=1) / table.gpus
-    return _found(dual, near(dual, Point(np.full(len(W), float(per_gpu.mean())), 0.0)), kind, solver)
+    found = near_sum(dual, floor, solver, inside=inside)
+    return _found(dual, found, kind, solver)
 
 
 def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
@@ -138,24 +169,29 @@ def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
 
 
 def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
-    vertex = exact(dual, start, solver)
+    vertex = exact(dual, start, solver, ATTEMPTS)
     if vertex is None:
         return None
     solver.points[kind, len(vertex.price)] = Point(vertex.price, vertex.level, 0.0)
     return read_off(dual.table, vertex)
 
 
-def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver) -> Mix | None:
-    """The slowest job decides: it runs all the time, and its own time is all that has a price."""
-    rest = _spent(table, value, np.minimum(limit / value, 1.0), table.gpu_counts, solver)
-    if rest is None:
-        return None
+def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, inside: bool) -> Mix | None:
+    """The slowest job decides: it runs all the time."""
+    rest = _spent(table, value, np.minimum(limit / value, 1.0), table.gpu_counts, solver, inside=inside)
+    return None if rest is None else _limited(rest, value)
+
+
+def _limited(rest: Mix, value: Floats) -> Mix:
+    """Times with the duals of a level that the slowest job limits: its own time is all that has a price."""
     slowest = np.zeros(len(value))
     slowest[int(np.argmin(value))] = 1.0
-    return Mix(rest.time, slowest, np.zeros(len(table.gpu_counts)), limit, is_unique=False)
+    return Mix(rest.time, slowest, np.zeros(len(rest.price)), float(value.min()), is_unique=False)
 
 
-def with_the_rest_spent(table: Table, value: Floats, need: Floats, mix: Mix, solver: Solver) -> Mix | None:
+def with_the_rest_spent(
+    table: Table, value: Floats, need: Floats, mix: Mix, solver: Solver, *, inside: bool = False
+) -> Mix | None:
     """What free types have left goes to the jobs that pay for nothing, for the highest sum of values: no need is lost.
 
     `value` (K,) is that of a job's best rate.
@@ -170,7 +206,7 @@ def with_the_rest_spent(table: Table, value: Floats, need: Floats, mix: Mix, sol
     )  # fmt: skip
     taken = table.load @ mix.time - some.load @ mix.time[rows]
     least = np.minimum(need[rows], (some.rate * mix.time[rows][:, free]).sum(axis=1))
-    rest = _spent(some, value[rows], least, np.maximum(table.gpu_counts - taken, 0.0)[free], solver)
+    rest = _spent(some, value[rows], least, np.maximum(table.gpu_counts - taken, 0.0)[free], solver, inside=inside)
     if rest is None:
         return None
     time = mix.time.copy()
@@ -178,6 +214,10 @@ def with_the_rest_spent(table: Table, value: Floats, need: Floats, mix: Mix, sol
     return replace(mix, time=time)
 
 
-def _spent(table: Table, value: Floats, need: Floats, gpu_counts: Floats, solver: Solver) -> Mix | None:
+def _spent(
+    table: Table, value: Floats, need: Floats, gpu_counts: Floats, solver: Solver, *, inside: bool
+) -> Mix | None:
     gains = table.rate * (value / value.max())[:, None]
-    return max_sum(replace(table, gain=gains, gpu_counts=gpu_counts), need, solver, kind="rest")
+    worthy = replace(table, gain=gains, gpu_counts=gpu_counts)
+    mix = most_gain(worthy, need) if len(value) < NEWTON_MIN else None
+    return max_sum(worthy, need, solver, kind="rest", inside=inside) if mix is None else mix

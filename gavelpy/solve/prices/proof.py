@@ -20,7 +20,9 @@ from gavelpy.solve.prices.table import Tally
 from gavelpy.solve.repair import NOISE
 
 
-def proved(jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats) -> Answer:
+def proved(
+    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
+) -> Answer:
     """Shares of the problem from times (K, T') of the table, with the proof that prices (T',) and duals (K,) give."""
     problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
     time[time < NOISE] = 0.0
@@ -38,7 +40,7 @@ def proved(jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floa
         case MaxSum(gain=gain, gpu_type_worth=given):
             worth = given if len(given) else worth
     t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
-    path = "prices" if jobs.classes is None else "classes+prices"
+    path = by if jobs.classes is None else "classes+" + by
     certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
     if not (W > 0).all():
         prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))

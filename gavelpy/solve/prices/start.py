@@ -1,0 +1,116 @@
+"""Where the search for prices begins: what is near the best ones, by one of three ways.
+
+    some hundred classes   HiGHS on the whole program; Newton's sweeps are quick in machine code, not loaded for so few
+    more                   Newton's steps from an even price
+    where these fail       a block interior point, which no type that is nearly free holds up; 3 to 50 times slower
+
+What is found is made exact like any other point, so its rounding is in no answer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.model.arrays import Floats
+from gavelpy.solve.highs import BoxedModel, solve_small
+from gavelpy.solve.interior import Form, Level, Sum, optimum
+from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point
+from gavelpy.solve.prices.newton import near
+from gavelpy.solve.prices.table import Table
+from gavelpy.solve.solver import Solver
+
+NEWTON_MIN = 256  # classes; below, HiGHS finds prices as quickly as Newton's steps do
+_FIRST_LEVEL = 0.7  # of what an even split would give a job of median value at its best rate
+_INSIDE = 1e-9  # gap of an interior point that is near enough
+
+
+def near_level(dual: Dual, value: Floats, solver: Solver, *, inside: bool) -> Point:
+    """A point near the highest level; where its bound is the least of the values, (K,), that may limit it.
+
+    With `inside`, by the interior point.
+    """
+    table, limit = dual.table, float(value.min())
+    if inside:
+        at = optimum(_form(table, Level(np.zeros(len(value)), 1.0 / value)), _INSIDE)
+        level = min(at.level, limit)
+        return Point(_floored(at.prices), level, bound=min(level * (1 + 10 * _INSIDE), limit))
+    found = by_highs_level(table, 1.0 / value, limit, solver) if len(value) < NEWTON_MIN else None
+    if found is not None:
+        return found
+    W = table.gpu_counts
+    level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
+    return near(dual, Point(np.ones(len(W)), level))
+
+
+def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Point:
+    """Prices near those of the highest sum of gains that gives every class its floor, (K,)."""
+    table = dual.table
+    if inside:
+        return Point(_floored(optimum(_form(table, Sum(table.gain, floor)), _INSIDE).prices), 0.0)
+    found = by_highs_sum(table, floor, solver) if len(floor) < NEWTON_MIN else None
+    if found is not None:
+        return found
+    per_gpu = table.gain.max(axis=1) / table.gpus
+    return near(dual, Point(np.full(len(table.gpu_counts), float(per_gpu.mean())), 0.0))
+
+
+def _form(table: Table, goal: Level | Sum) -> Form:
+    return Form(table.rate, table.gpus, table.count, table.gpu_counts, goal)
+
+
+def _floored(price: Floats) -> Floats:
+    floored: Floats = np.maximum(price, PRICE_FLOOR * price.max())
+    return floored
+
+
+def by_highs_level(table: Table, per_level: Floats, level_max: float, solver: Solver) -> Point | None:
+    """Prices of the highest level up to `level_max`, where a unit of it takes `per_level` of rate; None: not found."""
+    K = len(per_level)
+    unit = min(level_max, float(table.gpu_counts.sum() / (table.load @ per_level)))
+    model = _model(table, np.zeros(K), np.zeros(table.rate.shape))
+    column = np.arange(K, dtype=np.int32)
+    model = BoxedModel(
+        start=np.append(model.start, model.start[-1] + K).astype(np.int32),
+        row=np.concatenate([model.row, column]),
+        value=np.concatenate([model.value, -per_level * unit]),
+        row_lower=model.row_lower,
+        row_upper=model.row_upper,
+        cost=np.append(model.cost, -float(K)),  # so that the duals of the rates are about 1
+        lower=np.append(model.lower, 0.0),
+        upper=np.append(model.upper, level_max / unit),
+    )
+    found = solve_small(solver, model)
+    if found is None:
+        return None
+    level = level_max if found.column[-1] >= model.upper[-1] else float(found.column[-1]) * unit
+    return Point(_prices(table, found.row_dual), level, bound=level)
+
+
+def by_highs_sum(table: Table, floor: Floats, solver: Solver) -> Point | None:
+    """Prices of the highest sum of gains that gives every class its floor, (K,); None where they are not found."""
+    unit = float(table.gain.max()) or 1.0
+    found = solve_small(solver, _model(table, floor, table.gain / unit))
+    return None if found is None else Point(_prices(table, found.row_dual) * unit, 0.0)
+
+
+def _model(table: Table, floor: Floats, gain: Floats) -> BoxedModel:
+    """Rows: rates, times, GPUs in parts of those there are. Columns: classes by types."""
+    K, T = table.rate.shape
+    k, t = np.nonzero(table.rate > 0)
+    rows = np.column_stack([k, K + k, 2 * K + t])
+    values = np.column_stack([table.rate[k, t], np.ones(len(k)), table.load[k] / table.gpu_counts[t]])
+    free = np.full(K, np.inf)
+    return BoxedModel(
+        start=np.arange(0, 3 * len(k) + 1, 3, dtype=np.int32),
+        row=rows.ravel().astype(np.int32),
+        value=values.ravel(),
+        row_lower=np.concatenate([floor, -free, np.full(T, -np.inf)]),
+        row_upper=np.concatenate([free, np.ones(K + T)]),
+        cost=-table.count[k] * gain[k, t],
+        lower=np.zeros(len(k)),
+        upper=np.full(len(k), np.inf),
+    )
+
+
+def _prices(table: Table, row_dual: Floats) -> Floats:
+    return _floored(np.maximum(-row_dual[-len(table.gpu_counts) :], 0.0) / table.gpu_counts)
