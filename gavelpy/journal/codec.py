@@ -2,11 +2,14 @@
 
 A record is `[version, name of the event, now_s, fields in order]`. Reading checks everything: a field of the wrong
 type or an unknown event is JournalCorrupt, never a broken object.
+
+Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
+settings in it any field that has a default: they mean what they meant before there was such a field.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, get_args
 
 import msgspec
@@ -17,13 +20,20 @@ from gavelpy.mechanism.events import Event, Outcome
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1  # version that can still be read
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
+_FIELDS_MIN = {
+    name: sum(field.default is MISSING is field.default_factory for field in fields(kind))
+    for name, kind in _EVENTS.items()
+}
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
+    "bool": (bool,),
     "str": (str,),
     "NodeId": (str,),
     "Ints": (np.ndarray,),
@@ -46,12 +56,16 @@ def decode(record: bytes) -> tuple[float, Event]:
     if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
         raise JournalCorrupt("record must be [version, event, now_s, fields]")
     version, name, now_s, values = raw
-    if version != VERSION:
-        raise JournalCorrupt(f"version must be {VERSION}, got {version!r}")
-    kind = _EVENTS.get(name)
-    if kind is None or not isinstance(now_s, int | float) or len(values) != len(fields(kind)):
+    if type(version) is not int or not OLDEST <= version <= VERSION:
+        raise JournalCorrupt(f"version must be in [{OLDEST}, {VERSION}], got {version!r}")
+    kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
+    count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
+    if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
         raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")
-    arguments = {f.name: _value(f"{name}.{f.name}", str(f.type), v) for f, v in zip(fields(kind), values, strict=True)}
+    arguments = {
+        field: _value(f"{name}.{field}", annotation, value)
+        for (field, annotation), value in zip(known, values, strict=False)
+    }
     event: Event = kind(**arguments)
     return float(now_s), event
 
@@ -76,14 +90,16 @@ def _value(name: str, annotation: str, value: Any) -> Any:
     try:
         match annotation:
             case "JobSpec":
-                return msgspec.convert(value, JobSpec)
+                return replace(
+                    msgspec.convert(value, JobSpec)
+                )  # a new one: msgspec leaves out fields that were missing
             case "MechanismSettings":
-                return msgspec.convert(value, MechanismSettings)
+                return replace(msgspec.convert(value, MechanismSettings))
             case "Outcome":
                 return Outcome(value)
     except (msgspec.ValidationError, InvalidInput, ValueError) as error:
         raise JournalCorrupt(f"{name}: {error}") from None
-    if not isinstance(value, _VALUES[annotation]) or isinstance(value, bool):
+    if not isinstance(value, _VALUES[annotation]) or (isinstance(value, bool) and annotation != "bool"):
         raise JournalCorrupt(f"{name} must be {annotation}, got {value!r}")
     if isinstance(value, np.ndarray) and value.dtype.kind != ("i" if annotation == "Ints" else "f"):
         raise JournalCorrupt(f"{name} must be {annotation}, got an array of {value.dtype}")

@@ -1,17 +1,21 @@
 """What happened to each job and GPU, folded from events one by one; nothing else is known here.
 
 A journal holds what nodes told, also what they told twice or late. Lease serials grow, so a start counts if its lease
-is newer than the last that started, and an end if it is that of the lease that runs.
+is newer than the last that started, and an end if it is that of the lease that runs. Stays also end with their server,
+or when it comes back without them.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from gavelpy.mechanism.events import (
+    NO_INTS,
+    AgentRejoined,
     AllocationSolved,
     Event,
     JobCancelled,
@@ -19,6 +23,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
+    NodeLost,
     Outcome,
     PriceChanged,
     WakeupDue,
@@ -56,10 +61,13 @@ class History:
         self.specs: list[JobSpec] = []
         self.gpu_types: list[str] = []
         self.gpu_counts: list[int] = []
-        self._nodes: set[NodeId] = set()
+        self._nodes: dict[NodeId, tuple[list[int], int, int]] = {}  # its GPUs, how many of them are there, their type
         self._gpu_type_of: list[int] = []
         self._gpu_type_array: Ints = np.zeros(0, dtype=np.int64)  # the same, once it is asked for
+        self._gpu_job: Ints = np.zeros(0, dtype=np.int64)  # (G,) who last ran there
+        self._gpu_lease: Ints = np.zeros(0, dtype=np.int64)  # (G,) and under which lease
         self.price_usd_per_gpu_h: dict[str, float] = {}
+        self._prices: list[tuple[float, str, float]] = []  # since when, of which type, USD per GPU-hour
         self.solves = 0
         self.wakeups = 0
         for name in _INTS:
@@ -88,9 +96,12 @@ class History:
             case JobCancelled():
                 self._cancelled(event.job, now_s)
             case NodeJoined():
-                self._joined(event)
+                self._joined(event, now_s)
+            case NodeLost() | AgentRejoined():
+                self._absent(event, now_s)
             case PriceChanged():
                 self.price_usd_per_gpu_h[event.gpu_type] = event.price_usd_per_gpu_h
+                self._prices.append((now_s, event.gpu_type, event.price_usd_per_gpu_h))
             case _:
                 pass
 
@@ -101,6 +112,21 @@ class History:
         parts = [*self._stays, (running, self.type_now[running], self.start_s[running], now)]
         jobs, types, starts, ends = (np.concatenate([part[k] for part in parts]) for k in range(4))
         return jobs, types, starts, ends
+
+    def cost_usd(self) -> float:
+        """What the time of all stays cost, each moment at the price that was then in force."""
+        jobs, types, starts, ends = self.stays()
+        if not any(since_s > 0 for since_s, _, _ in self._prices):
+            price_usd_per_gpu_s = np.array([self.price_usd_per_gpu_h.get(t, 0.0) for t in self.gpu_types]) / 3600
+            return float(((ends - starts) * self.gpus[jobs] * price_usd_per_gpu_s[types]).sum())
+        spent = np.zeros(len(jobs))
+        for kind, gpu_type in enumerate(self.gpu_types):
+            here = types == kind
+            changes = [(since_s, price) for since_s, name, price in self._prices if name == gpu_type]
+            for (since_s, price), (until_s, _) in pairwise([(0.0, 0.0), *changes, (math.inf, 0.0)]):
+                time_s = np.minimum(ends[here], until_s) - np.maximum(starts[here], since_s)
+                spent[here] += time_s.clip(min=0.0) * price / 3600
+        return float((spent * self.gpus[jobs]).sum())
 
     def owed(self) -> Floats:
         """Seconds of share that the policy owed each job on each type up to now, (J, T)."""
@@ -126,18 +152,44 @@ class History:
             self._settle(np.array([row]), now_s)
             self.cancelled_s[row] = now_s
 
-    def _joined(self, event: NodeJoined) -> None:
-        if event.node_id in self._nodes:
-            return  # its GPUs keep their numbers
-        self._nodes.add(event.node_id)
+    def _joined(self, event: NodeJoined, now_s: float) -> None:
+        """A server comes for the first time, or again, perhaps with other GPUs; those it had keep their numbers."""
         if event.gpu_type not in self.gpu_types:
             self.gpu_types.append(event.gpu_type)
             self.gpu_counts.append(0)
             self.target = np.pad(self.target, ((0, 0), (0, 1)))
             self.owed_s = np.pad(self.owed_s, ((0, 0), (0, 1)))
         kind = self.gpu_types.index(event.gpu_type)
+        gpus, count, kind_before = self._nodes.get(event.node_id, ([], 0, kind))
+        if (count, kind_before) == (event.gpu_count, kind):
+            return
+        gone = gpus if kind_before != kind else gpus[event.gpu_count :]
+        if gone:
+            self._leave_gpus(np.array(gone), NO_INTS, now_s)
+        first = len(self._gpu_type_of)
+        fresh = list(range(first, first + event.gpu_count - len(gpus)))
+        self._gpu_type_of.extend([kind] * len(fresh))
+        for gpu in gpus:
+            self._gpu_type_of[gpu] = kind
+        self.gpu_counts[kind_before] -= count
         self.gpu_counts[kind] += event.gpu_count
-        self._gpu_type_of.extend([kind] * event.gpu_count)
+        self._nodes[event.node_id] = [*gpus, *fresh], event.gpu_count, kind
+        self._gpu_type_array = NO_INTS
+
+    def _absent(self, event: NodeLost | AgentRejoined, now_s: float) -> None:
+        """Nothing runs on a server but what it says itself."""
+        gpus, _, _ = self._nodes.get(event.node_id, ([], 0, 0))
+        runs = event.leases if isinstance(event, AgentRejoined) else NO_INTS
+        self._leave_gpus(np.array(gpus, dtype=np.int64), runs, now_s)
+
+    def _leave_gpus(self, gpus: Ints, runs: Ints, now_s: float) -> None:
+        """Who runs on any of these GPUs leaves all of theirs, but for the leases `runs`."""
+        gpus = gpus[gpus < len(self._gpu_job)]
+        jobs, leases = self._gpu_job[gpus], self._gpu_lease[gpus]
+        running = (jobs != NOBODY) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NOBODY)
+        rows = np.unique(jobs[running & ~np.isin(leases, runs)])
+        self._leave(rows, now_s)
+        self.preemptions[rows] += 1
 
     def _started(self, event: LeaseStarted, now_s: float) -> None:
         fresh = event.leases > self.lease[event.jobs]
@@ -153,6 +205,13 @@ class History:
         self.migrations[rows] += moved
         if len(self._gpu_type_array) < len(self._gpu_type_of):
             self._gpu_type_array = np.array(self._gpu_type_of)
+            room = len(self._gpu_type_of) - len(self._gpu_job)
+            self._gpu_job = np.concatenate([self._gpu_job, np.full(room, NOBODY)])
+            self._gpu_lease = np.concatenate([self._gpu_lease, np.full(room, NOBODY)])
+        counts = np.diff(event.gpu_offsets)
+        where_fresh = np.repeat(fresh, counts)
+        self._gpu_job[event.gpus[where_fresh]] = np.repeat(event.jobs, counts)[where_fresh]
+        self._gpu_lease[event.gpus[where_fresh]] = np.repeat(event.leases, counts)[where_fresh]
         self.type_now[rows] = self._gpu_type_array[first]
         self.start_s[rows] = now_s
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import priorities, questions, reports
+from gavelpy.mechanism import accept, lots, nodes, priorities, reports
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -27,23 +27,27 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     Event,
     JobCancelled,
+    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
     NodeJoined,
     NodeLost,
+    NodeSilent,
+    PolicyChanged,
     PriceChanged,
     ProgressReported,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.gpus import NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.leases import LeaseBook
+from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
-from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion
+from gavelpy.mechanism.lots import Lots
+from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
 from gavelpy.mechanism.selection import Selection, select_by_type, select_global
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.view import CoreView, read_only
@@ -71,13 +75,17 @@ class SchedulerCore:
         self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the wakeup that waits
-        self.unmeasured: list[int] = []  # jobs whose rates have not been asked for
+        self.throughput = ThroughputQuestion()
 
     # The one door ------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
-        """Applies one event and returns what shells must do. `now_s` must not go back."""
+        """Applies one event and returns what shells must do. `now_s` must not go back.
+
+        Raises InvalidInput, and nothing has changed, when the event makes no sense: see `accept`.
+        """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
+        accept.check(self, event)
         self.now_s = now_s
         match event:
             case WakeupDue():
@@ -85,7 +93,7 @@ class SchedulerCore:
             case AllocationSolved() | AllocationFailed():
                 return self._answered(event)
             case LeaseStarted() | ProgressReported() | CheckpointSaved():
-                reports.running(self.jobs, event, now_s)
+                reports.running(self.jobs, self.pool, event, now_s)
                 return []
             case LeaseEnded():
                 return self._lease_ended(event)
@@ -94,10 +102,12 @@ class SchedulerCore:
             case JobCancelled():
                 return self._cancelled(event.job)
             case ThroughputEstimated():
-                if len(questions.apply_throughput(event, self.jobs)):
+                if self.throughput.apply(event, self.jobs):
                     self._disturb()
+                if self.throughput.may_ask:
+                    self.attention_s = now_s
                 return []
-            case NodeJoined() | NodeLost() | NodeDraining() | AgentRejoined():
+            case NodeJoined() | NodeLost() | NodeSilent() | NodeDraining() | AgentRejoined():
                 return self._node_changed(event)
             case PriceChanged():
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
@@ -107,6 +117,12 @@ class SchedulerCore:
                 self._settle()  # the time up to now is booked by the rules it passed under
                 self.settings = event.settings
                 self._disturb()
+                return []
+            case PolicyChanged():
+                self.throughput.want(self.jobs.unmeasured.tolist())  # its table may know more
+                self._disturb()
+                return []
+            case JobNoted():
                 return []
             case SchedulerRestarted():
                 return self._restarted(event.incarnation)
@@ -139,9 +155,7 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a job could run on the GPUs there are: its rate is positive on a type with enough of them."""
-        enough = self.jobs.gpus[rows, None] <= self.pool.counts[None, :]
-        fits: Bools = (self.jobs.rate[rows] > 0) & enough  # NaN > 0 is false: unknown
-        return np.asarray(fits.any(axis=1))
+        return np.asarray(lots.can_run(self.jobs, self.pool, rows).any(axis=1))
 
     def view(self) -> CoreView:
         """What shells, queries and reports may read."""
@@ -168,10 +182,8 @@ class SchedulerCore:
             self.type_order = event.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
         commands: list[Command] = []
-        if self.unmeasured:
-            rows = np.array(self.unmeasured, dtype=np.int64)
-            commands.append(questions.ask_throughput(self.jobs, self.pool, rows))
-            self.unmeasured = []
+        if self.throughput.may_ask:
+            commands.append(self.throughput.ask(self.jobs, self.pool))
         may_ask = self.question.may_ask(self.now_s, self.settings.solve_interval_s)
         if may_ask and (round_due or self.settings.solve_within_round):
             self._settle()
@@ -206,7 +218,7 @@ class SchedulerCore:
         self._settle()
         jobs, leases = self.jobs, self.leases
         active = jobs.active
-        chosen = self._select(active[self.runnable(active)], self.pool.counts)
+        chosen = self._select(active[self.runnable(active)], self.pool.usable_counts)
         leased = jobs.leased
         staying = leases.staying(chosen)
         leaving = leased[~jobs.marks(staying)[leased]]
@@ -215,11 +227,13 @@ class SchedulerCore:
             return []
         self.round += 1
         self.round_began_s = self.now_s
-        self.round_end_s = self.now_s + self._round_length_s(chosen)
-        if self._is_settled(chosen):
+        running = chosen if self.pool.all_see else (chosen[0], self.pool.lot_type[chosen[1]])
+        self.round_end_s = self.now_s + self._round_length_s(running)
+        if self._is_settled(running):
             self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
         fresh = ~jobs.marks(staying)[chosen[0]]
         grants = chosen[0][fresh], chosen[1][fresh]
+        leases.extend(staying, self.round_end_s)
         return [self._granted(grants, staying, leaving)]
 
     def _is_settled(self, chosen: Selection) -> bool:
@@ -255,7 +269,7 @@ class SchedulerCore:
 
     def _fill(self) -> list[Command]:
         """Free GPUs to waiting jobs, up to the end of the round."""
-        free = self.pool.free_counts
+        free = self.pool.lot_counts(self.pool.usable & (self.pool.job == NOBODY))
         if not free.any():
             return []
         self._settle()
@@ -265,15 +279,19 @@ class SchedulerCore:
         return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen[0]) else []
 
     def _select(self, rows: Ints, free: Ints) -> Selection:
+        jobs, pool = self.jobs, self.pool
         if self.settings.newcomers_wait:
-            rows = rows[self.jobs.solved[rows] >= 0]
+            rows = rows[jobs.solved[rows] >= 0]
+        if pool.any_silent:
+            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+        by_lot = None if pool.all_see else Lots(jobs, pool)
         if self.settings.queue is QueueRule.GLOBAL:
-            return select_global(self.jobs, rows, free, self.settings)
-        order = self.type_order if len(self.type_order) else np.arange(len(self.pool.gpu_types))
-        return select_by_type(self.jobs, rows, free, self.settings, order)
+            return select_global(jobs, rows, free, self.settings, by_lot)
+        order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
+        return select_by_type(jobs, rows, free, self.settings, order, by_lot)
 
     def _granted(self, grants: Selection, staying: Ints, leaving: Ints) -> RoundPlan:
-        revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s)
+        revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s, self.round_end_s)
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants[0], granted, offsets, gpus,
@@ -285,7 +303,7 @@ class SchedulerCore:
         row = self.jobs.add(event.spec, self.pool.gpu_types, self.now_s)
         self.jobs.received_s[row] = priorities.newcomer_received_s(self.settings)
         if not event.spec.rates_steps_per_s:
-            self.unmeasured.append(row)
+            self.throughput.want([row])
             self.attention_s = self.now_s
         elif self.runnable(np.array([row]))[0]:
             self._disturb()
@@ -295,59 +313,53 @@ class SchedulerCore:
         ended = reports.ended(self.jobs, self.leases, event, self.now_s, self.settings.failures_max)
         if ended.any_gone:
             self._disturb()
-        elif ended.any_free:
+        elif ended.any_free or (ended.any_stopped and self.pool.any_silent):  # its job may have waited for that
             self._notice()
         self._end_idle_round()
         return [KillLease(job, lease) for job, lease in ended.orphaned]
 
     def _cancelled(self, job: int) -> list[Command]:
-        if not 0 <= job < self.jobs.count or self.jobs.state[job] > ALIVE[-1]:
+        jobs = self.jobs
+        if jobs.state[job] > ALIVE[-1]:
             return []
-        row, lease = np.array([job]), int(self.jobs.lease[job])
-        commands: list[Command] = []
-        if lease >= 0:
+        row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NOBODY}
+        if jobs.lease[job] >= 0:
             self.leases.revoke(row, self.now_s)
-            commands.append(KillLease(job, lease))
-        self.jobs.change(row, JobFact.CANCELLED)
+        jobs.change(row, JobFact.CANCELLED)
         self._disturb()
         self._end_idle_round()
-        return commands
+        return [KillLease(job, lease) for lease in sorted(held)]
 
-    def _node_changed(self, event: NodeJoined | NodeLost | NodeDraining | AgentRejoined) -> list[Command]:
-        pool, commands = self.pool, list[Command]()
+    def _node_changed(self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | AgentRejoined) -> list[Command]:
+        kills: nodes.Kills = []
         match event:
             case NodeJoined():
-                if pool.join(event.node_id, event.gpu_type, event.gpu_count):
-                    self.jobs.add_type(event.gpu_type)
-                    self.unmeasured = self._rows_unmeasured()
+                joined = nodes.joined(self.leases, event, self.now_s)
+                kills = joined.kills
+                if joined.is_new_type:
+                    self.throughput.want(self.jobs.unmeasured.tolist())
             case NodeDraining():
-                pool.set_state(event.node_id, NodeState.DRAINING)
+                self.pool.set_draining(event.node_id)
+            case NodeSilent():
+                self.pool.set_silent(event.node_id, True)
             case NodeLost():
-                pool.set_state(event.node_id, NodeState.LOST)
-                dead = reports.lost(self.jobs, self.leases, pool.jobs_on(event.node_id), self.now_s)
-                commands.extend(KillLease(job, lease) for job, lease in dead)
+                kills = nodes.lost(self.leases, event.node_id, self.now_s)
             case AgentRejoined():
-                kills = reports.rejoined(self.jobs, self.leases, pool, event, self.now_s)
-                commands.extend(KillLease(job, lease) for job, lease in kills)
+                kills = nodes.rejoined(self.leases, event, self.now_s)
         self._disturb()
         self._end_idle_round()
-        return commands
+        return [KillLease(job, lease) for job, lease in kills]
 
     def _restarted(self, incarnation: int) -> list[Command]:
-        assert incarnation > self.incarnation, f"incarnation {incarnation} is not after {self.incarnation}"
         self.incarnation = incarnation
         if self.question.open_epoch != NONE_OPEN:
             self.question.open_epoch, self.awaiting = NONE_OPEN, False
             self.question.asked_s = -math.inf
-        self.unmeasured = self._rows_unmeasured()
+        self.throughput = ThroughputQuestion()
+        self.throughput.want(self.jobs.unmeasured.tolist())
         self._disturb()
         states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
         return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
-
-    def _rows_unmeasured(self) -> list[int]:
-        active = self.jobs.active
-        rows: list[int] = active[np.isnan(self.jobs.rate[active]).any(axis=1)].tolist()
-        return rows
 
     def _disturb(self) -> None:
         """Jobs or GPUs have changed: the allocation in force is out of date."""

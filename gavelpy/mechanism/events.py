@@ -43,16 +43,24 @@ class _Endogenous:
 
 @dataclass(frozen=True, eq=False)
 class NodeJoined(_Exogenous):
-    """A server offers its GPUs (or offers them again)."""
+    """A server offers its GPUs (or offers them again, perhaps others; a drain is over then)."""
 
     node_id: NodeId
     gpu_type: str
     gpu_count: int
+    sees_checkpoints: bool = True  # the directory that servers share; what is saved on one that does not stays there
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLost(_Exogenous):
     """A server is surely dead: nothing runs there any more."""
+
+    node_id: NodeId
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSilent(_Exogenous):
+    """Nobody hears from a server: dead or cut off, who knows. AgentRejoined or NodeJoined ends the silence."""
 
     node_id: NodeId
 
@@ -94,6 +102,24 @@ class ConfigChanged(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class PolicyChanged(_Exogenous):
+    """Another policy answers from now on. The core does not know which, but asks again."""
+
+    policy: str
+    parameters: str  # JSON
+    blind: str = ""  # what it believes of GPU types if it must not tell them apart; empty = it may
+
+
+@dataclass(frozen=True, eq=False)
+class JobNoted(_Endogenous):
+    """What a node said of a job under a lease, for people. The core keeps nothing of it."""
+
+    job: int
+    lease: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
 class LeaseStarted(_Endogenous):
     """Jobs began to run under their leases."""
 
@@ -105,12 +131,13 @@ class LeaseStarted(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class LeaseEnded(_Endogenous):
-    """Leases are over and their GPUs free."""
+    """Leases are over and their GPUs free. That of a gang is over when all its servers have ended it, or are lost."""
 
     jobs: Ints  # (K,)
     leases: Ints  # (K,)
     steps_done: Floats  # (K,) of the job since its submission
     outcome: Outcome
+    is_by_time: bool = False  # steps that nobody reported, counted by time: no checkpoint of ours has them
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +181,7 @@ class AllocationFailed(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class ThroughputEstimated(_Endogenous):
-    """Rates for jobs that had none. A row of NaN: nobody knows."""
+    """Rates for jobs that had none, or better ones. NaN: nobody knows."""
 
     jobs: Ints  # (K,)
     rates_steps_per_s: Floats  # (K, T)
@@ -176,7 +203,7 @@ class SchedulerRestarted(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class AgentRejoined(_Endogenous):
-    """A node tells which leases it still runs."""
+    """A node tells which leases it still runs, or holds GPUs for. It is no longer silent."""
 
     node_id: NodeId
     jobs: Ints  # (K,)
@@ -187,11 +214,14 @@ class AgentRejoined(_Endogenous):
 Event = (
     NodeJoined
     | NodeLost
+    | NodeSilent
     | NodeDraining
     | JobSubmitted
     | JobCancelled
     | PriceChanged
     | ConfigChanged
+    | PolicyChanged
+    | JobNoted
     | LeaseStarted
     | LeaseEnded
     | ProgressReported

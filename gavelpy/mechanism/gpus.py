@@ -1,4 +1,11 @@
-"""The core's table of GPUs: a row a GPU, grouped by server."""
+"""The core's table of GPUs: a row a GPU, numbered in the order in which they joined; numbers never change.
+
+A server that comes back with more GPUs gets new numbers for the new ones; with fewer, the last ones are absent.
+
+GPUs come in *lots*: those that a job's checkpoint can follow it between. All GPUs of a type on servers that see the
+shared checkpoint directory are one lot, and bear the number of the type; a server that does not see it is a lot of its
+own, numbered after the types. Where every server sees it, lots are types.
+"""
 
 from __future__ import annotations
 
@@ -12,45 +19,82 @@ NOBODY = -1
 
 
 class GpuPool:
-    """Servers that joined, in that order; a GPU's number never changes."""
+    """Servers in the order in which they joined, and their GPUs."""
 
     def __init__(self) -> None:
         self.node_ids: list[NodeId] = []
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
+        self.node_silent: list[bool] = []  # nobody hears from it
+        self.node_sees: list[bool] = []  # the shared checkpoint directory
+        self.node_type: list[int] = []
         self.gpu_types: tuple[str, ...] = ()
         self.price_usd_per_gpu_h: list[float] = []
         self.type_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
         self.node_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
-        self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) may be leased: its node is up
+        self.number: Ints = np.zeros(0, dtype=np.int64)  # (G,) on its server, from 0
+        self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its server still has it
+        self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) may be leased: its server is up and heard of
         self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) whose lease is promised or running here
+        self.all_see = True
+        self.any_silent = False
+        self.in_order = True  # GPUs of a server have consecutive numbers
         self._counts: Ints | None = None
+        self._lots: tuple[Ints, Ints] | None = None
 
-    def join(self, node_id: NodeId, gpu_type: str, gpu_count: int) -> bool:
-        """A server joins, or is up again; returns whether its GPU type is new."""
-        known = self.node_row.get(node_id)
-        if known is not None:
-            self.set_state(node_id, NodeState.UP)
-            return False
+    def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, sees_checkpoints: bool = True) -> bool:
+        """A server joins, or is up again; returns whether its GPU type is new. See `displaced`."""
         new_type = gpu_type not in self.gpu_types
         if new_type:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
-        row = self.node_row[node_id] = len(self.node_ids)
-        self.node_ids.append(node_id)
-        self.node_state.append(NodeState.UP)
+        kind = self.gpu_types.index(gpu_type)
+        self._counts = self._lots = None
+        row = self.node_row.get(node_id)
+        if row is None:
+            row = self.node_row[node_id] = len(self.node_ids)
+            self.node_ids.append(node_id)
+            self.node_state.append(NodeState.UP)
+            self.node_silent.append(False)
+            self.node_sees.append(sees_checkpoints)
+            self.node_type.append(kind)
+            self.all_see = self.all_see and sees_checkpoints
+            self._add(row, 0, gpu_count)
+            return new_type
+        had = np.flatnonzero(self.node_of == row)
+        self.node_sees[row], self.node_type[row] = sees_checkpoints, kind
+        self.all_see = all(self.node_sees)
+        self.type_of[had] = kind
+        self.present[had] = self.number[had] < gpu_count
+        if len(had) < gpu_count:
+            self._add(row, len(had), gpu_count)
+            self.in_order = self.in_order and row == len(self.node_ids) - 1
+        self.set_state(node_id, NodeState.UP)
+        return new_type
+
+    def displaced(self, node_id: NodeId, gpu_type: str, gpu_count: int) -> Ints:
+        """Serials of jobs whose leases hold GPUs that a known server, joining like this, no longer has, ascending."""
+        row = self.node_row.get(node_id)
+        if row is None:
+            return np.zeros(0, dtype=np.int64)
+        here = self.node_of == row
+        if self.gpu_types[self.node_type[row]] == gpu_type:
+            here &= self.number >= gpu_count
+        return self.jobs_holding(here)
+
+    def _add(self, row: int, first_number: int, gpu_count: int) -> None:
         first = len(self.job)
-        self._resize(first + gpu_count)
-        self._counts = None
-        self.type_of[first:] = self.gpu_types.index(gpu_type)
+        self._resize(first + gpu_count - first_number)
+        self.type_of[first:] = self.node_type[row]
         self.node_of[first:] = row
+        self.number[first:] = np.arange(first_number, gpu_count)
+        self.present[first:] = True
         self.usable[first:] = True
         self.job[first:] = NOBODY
-        return new_type
 
     def _resize(self, count: int) -> None:
         """Columns of `count` rows; room doubles when short, so that adding a server costs little on average."""
-        for name in ("type_of", "node_of", "usable", "job"):
+        for name in ("type_of", "node_of", "number", "present", "usable", "job"):
             column = getattr(self, name)
             room = column.base if column.base is not None else column
             if len(room) < count:
@@ -58,16 +102,53 @@ class GpuPool:
             setattr(self, name, room[:count])
 
     def set_state(self, node_id: NodeId, state: NodeState) -> None:
-        """Marks a server up, draining or lost."""
+        """Marks a server up, draining or lost; it is no longer silent."""
         row = self.node_row[node_id]
         self.node_state[row] = state
-        self.usable[self.node_of == row] = state is NodeState.UP
+        self.set_silent(node_id, False)
+
+    def set_draining(self, node_id: NodeId) -> None:
+        """Marks a server as draining; a lost one stays lost, a silent one silent."""
+        row = self.node_row[node_id]
+        if self.node_state[row] is NodeState.UP:
+            self.node_state[row] = NodeState.DRAINING
+            self.set_silent(node_id, self.node_silent[row])
+
+    def set_silent(self, node_id: NodeId, silent: bool) -> None:
+        """Marks a server as heard of or not; whether it is up or draining stays, and a lost one is never silent."""
+        row = self.node_row[node_id]
+        self.node_silent[row] = silent and self.node_state[row] is not NodeState.LOST
+        here = self.node_of == row
+        self.usable[here] = self.present[here] & (self.node_state[row] is NodeState.UP and not silent)
+        self.any_silent = any(self.node_silent)
         self._counts = None
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease promised or running on a server, ascending."""
-        here = self.job[self.node_of == self.node_row[node_id]]
-        return np.unique(here[here != NOBODY])
+        return self.jobs_holding(self.on(node_id))
+
+    def on(self, node_id: NodeId) -> Bools:
+        """Which GPUs are a server's, (G,)."""
+        here: Bools = self.node_of == self.node_row[node_id]
+        return here
+
+    @property
+    def silent(self) -> Bools:
+        """Which GPUs are on servers that nobody hears from, (G,)."""
+        return np.array(self.node_silent, dtype=np.bool_)[self.node_of]
+
+    def jobs_holding(self, gpus: Bools) -> Ints:
+        """Serials of jobs with a lease promised or running on any of these GPUs (G,), ascending."""
+        holders = self.job[gpus]
+        return np.unique(holders[holders != NOBODY])
+
+    def relate(self) -> None:
+        """Works out what follows from the columns, when all of them have been set."""
+        self.all_see, self.any_silent = all(self.node_sees), any(self.node_silent)
+        self.in_order = bool((np.diff(self.node_of) >= 0).all())
+        up = np.array([state is NodeState.UP for state in self.node_state], dtype=np.bool_)
+        self.usable = (up & ~np.array(self.node_silent, dtype=np.bool_))[self.node_of] & self.present
+        self._counts = self._lots = None
 
     @property
     def counts(self) -> Ints:
@@ -82,6 +163,33 @@ class GpuPool:
         """Usable GPUs of each type that no lease claims, (T,)."""
         free = self.usable & (self.job == NOBODY)
         return np.bincount(self.type_of[free], minlength=len(self.gpu_types))
+
+    @property
+    def lot_of(self) -> Ints:
+        """Lot of each GPU, (G,)."""
+        return self.type_of if self.all_see else self._related()[0]
+
+    @property
+    def lot_type(self) -> Ints:
+        """GPU type of each lot, (L,)."""
+        return self._related()[1]
+
+    @property
+    def usable_counts(self) -> Ints:
+        """Usable GPUs of each lot, (L,)."""
+        return self.counts if self.all_see else self.lot_counts(self.usable)
+
+    def lot_counts(self, among: Bools) -> Ints:
+        """How many of some GPUs (G,) each lot has, (L,)."""
+        return np.bincount(self.lot_of[among], minlength=len(self.lot_type))
+
+    def _related(self) -> tuple[Ints, Ints]:
+        if self._lots is None:
+            T = len(self.gpu_types)
+            kinds = np.arange(T) if self.all_see else np.concatenate([np.arange(T), self.node_type])
+            sees = np.array(self.node_sees, dtype=np.bool_)
+            self._lots = np.where(sees[self.node_of], self.type_of, T + self.node_of), kinds
+        return self._lots
 
     @property
     def prices(self) -> Floats:

@@ -6,13 +6,15 @@ import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import NOBODY
-from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState
+from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
 
 
 def check(core: SchedulerCore) -> None:
     """Raises AssertionError saying which promise is broken."""
     _check_leases(core)
+    _check_stopping(core)
     _check_gpus(core)
+    _check_checkpoints(core)
     _check_accounts(core)
     _check_timer(core)
 
@@ -28,8 +30,25 @@ def _check_leases(core: SchedulerCore) -> None:
     assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never given out"
     stopping = jobs.stopping[:n]
     assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
+    assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never given out"
     both = (stopping >= 0) & (state == JobState.RUNNING)
     assert not both.any(), f"jobs {np.flatnonzero(both).tolist()} run while an older lease of theirs is stopping"
+
+
+def _check_stopping(core: SchedulerCore) -> None:
+    jobs, pool = core.jobs, core.pool
+    rows = np.flatnonzero(jobs.stopping_first[: jobs.count] >= 0)
+    assert (jobs.stopping[rows] >= 0).all(), "a job without a stopping lease has GPUs of one"
+    assert set(jobs.stopping_gangs) <= set(rows.tolist()), "the table of stopping gangs is out of step"
+    lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
+    for row in rows.tolist():
+        gpus = jobs.gpus_stopping(row)
+        assert gpus[0] == jobs.stopping_first[row], f"job {row} disagrees with itself about its stopping lease"
+        assert len(gpus) <= jobs.gpus[row], f"the stopping lease of job {row} has more GPUs than it asked for"
+        assert not lost[pool.node_of[gpus]].any(), f"the lease of job {row} is being stopped on a lost server"
+    held = np.flatnonzero(pool.job != NOBODY)
+    assert not lost[pool.node_of[held]].any(), "a lease is in force on a lost server"
+    assert pool.present[held].all(), "a lease is in force on a GPU that is not there"
 
 
 def _check_gpus(core: SchedulerCore) -> None:
@@ -42,6 +61,15 @@ def _check_gpus(core: SchedulerCore) -> None:
         gpus = jobs.gpus_held(row)
         assert (pool.job[gpus] == row).all(), f"job {row} believes it holds GPUs that are promised to others"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
+    counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
+    assert np.array_equal(pool.counts, counts), "the count of usable GPUs is stale"
+
+
+def _check_checkpoints(core: SchedulerCore) -> None:
+    jobs, n = core.jobs, core.jobs.count
+    lease, saved = jobs.saved_lease[:n], jobs.steps_saved[:n]
+    assert (saved[lease >= 0] > 0).all(), "a lease is named for a checkpoint of no steps"
+    assert (lease < core.leases.next_lease).all(), "a checkpoint was written under a lease that was never given out"
 
 
 def _check_accounts(core: SchedulerCore) -> None:

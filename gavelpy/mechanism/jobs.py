@@ -12,10 +12,13 @@ from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 
 _FIRST_ROWS = 64
-INT_COLUMNS = ("state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "solved", "entity")
+INT_COLUMNS = (
+    "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
+    "saved_on", "solved", "entity",
+)  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
-    "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps",
+    "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
 )  # fmt: skip
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
 
@@ -30,6 +33,9 @@ class JobTable:
     lease_type: Ints  # (N,) its GPU type
     stopping: Ints  # (N,) serial of the lease that is being stopped
     gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
+    stopping_first: Ints  # (N,) first GPU of the lease that is being stopped; gangs have all theirs in stopping_gangs
+    saved_lease: Ints  # (N,) serial of the lease that wrote the checkpoint of steps_saved; -1 = none, or not ours
+    saved_on: Ints  # (N,) where that checkpoint is: the row of a server, or lots.SHARED
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
 
@@ -44,6 +50,8 @@ class JobTable:
     isolated_s: Floats  # time the steps up to isolated_steps would have taken on an isolated share
     isolated_rate: Floats
     isolated_steps: Floats
+    until_s: Floats  # (N,) the latest end that a plan has promised the lease
+    stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
 
     rate: Floats  # (N, T) believed steps/s; NaN = unknown
     target: Floats  # (N, T) share of the allocation in force
@@ -54,8 +62,9 @@ class JobTable:
     def __init__(self, type_count: int) -> None:
         self.count = 0
         self.specs: list[JobSpec] = []
-        self.serial_of: dict[JobId, int] = {}
+        self.serial_of: dict[JobId, int] = {}  # of the last job of an id; ids of jobs that are over may come again
         self.gang_gpus: dict[int, Ints] = {}
+        self.stopping_gangs: dict[int, Ints] = {}
         self.entities: list[str] = []
         for name in INT_COLUMNS:
             setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
@@ -68,7 +77,6 @@ class JobTable:
     def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
         """A row for a new job; returns its serial."""
         row = self.count
-        assert spec.id not in self.serial_of, f"job id {spec.id!r} was submitted before"
         self.reserve(row + 1)
         self.count += 1
         self.specs.append(spec)
@@ -112,6 +120,12 @@ class JobTable:
         return self._active
 
     @property
+    def unmeasured(self) -> Ints:
+        """Serials of living jobs whose rate on some type nobody knows, ascending."""
+        active = self.active
+        return active[np.isnan(self.rate[active]).any(axis=1)]
+
+    @property
     def leased(self) -> Ints:
         """Serials of jobs with a lease promised or running, ascending."""
         active = self.active
@@ -127,6 +141,35 @@ class JobTable:
         """GPUs of a job's lease."""
         gang = self.gang_gpus.get(row)
         return gang if gang is not None else self.gpu_first[row : row + 1]
+
+    def gpus_stopping(self, row: int) -> Ints:
+        """GPUs of a job's stopping lease, as far as they may still be in use; none where there is no such lease."""
+        gang = self.stopping_gangs.get(row)
+        first = self.stopping_first[row : row + 1]
+        return gang if gang is not None else first[first >= 0]
+
+    def stop(self, rows: Ints) -> None:
+        """The leases of these jobs, who have no other that is stopping, are being stopped."""
+        self.stopping[rows] = self.lease[rows]
+        self.stopping_first[rows] = self.gpu_first[rows]
+        self.stopping_until_s[rows] = self.until_s[rows]
+        for row in rows[self.gpus[rows] > 1].tolist():
+            self.stopping_gangs[row] = self.gang_gpus[row]
+
+    def stopped(self, rows: Ints) -> None:
+        """The stopping leases of these jobs are over."""
+        self.stopping[rows] = self.stopping_first[rows] = -1
+        self.stopping_until_s[rows] = 0.0
+        for row in rows[self.gpus[rows] > 1].tolist():
+            self.stopping_gangs.pop(row, None)
+
+    def stopping_on(self, gpus: Bools) -> Ints:
+        """Serials of jobs, living or not, whose stopping lease may still use any of these GPUs (G,), ascending."""
+        first = self.stopping_first[: self.count]
+        rows = np.flatnonzero(first >= 0)
+        hit = gpus[first[rows]]
+        gangs = [row for row, held in self.stopping_gangs.items() if gpus[held].any()]
+        return np.union1d(rows[hit], np.array(gangs, dtype=np.int64))
 
     def reserve(self, count: int) -> None:
         """Room for this many rows; doubles when short, so that adding a job costs little on average."""

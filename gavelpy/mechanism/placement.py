@@ -15,19 +15,19 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.model.arrays import Bools, Ints
 
 
-def place(pool: GpuPool, free: Bools, gpu_type: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Ints]:
     """GPU rows for each job, as offsets (K + 1,) into a flat array; job k gets flat[offsets[k]:offsets[k + 1]].
 
-    `gpus` (K,) is how many each job wants, all of its `gpu_type` (K,); `free` (G,) says which GPUs may be used. The
-    caller has made sure that they suffice.
+    `gpus` (K,) is how many each job wants, all of its lot (K,); `free` (G,) says which GPUs may be used. The caller has
+    made sure that they suffice.
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    for kind in range(len(pool.gpu_types)):
-        here = np.flatnonzero(gpu_type == kind)
-        if not len(here):
-            continue
-        candidates = np.flatnonzero(free & (pool.type_of == kind))
+    for lot in np.unique(lots).tolist():
+        here = np.flatnonzero(lots == lot)
+        candidates = np.flatnonzero(free & (pool.lot_of == lot))
+        if not pool.in_order:
+            candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
         assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
         gangs = here[gpus[here] > 1]
         servers = _Servers(pool.node_of[candidates])

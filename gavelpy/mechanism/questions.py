@@ -15,6 +15,7 @@ from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstima
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lots import can_run
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
@@ -80,11 +81,44 @@ class AllocationQuestion:
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
 
 
+class ThroughputQuestion:
+    """The jobs whose rates nobody knows, and the question that is out about some of them."""
+
+    def __init__(self) -> None:
+        self.wanted: list[int] = []  # jobs to ask about
+        self.asked: Ints = NO_INTS  # jobs of the open question that are not answered yet, ascending
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a question is due and none is out."""
+        return bool(self.wanted) and not len(self.asked)
+
+    def want(self, rows: list[int]) -> None:
+        """Asks about these jobs next."""
+        self.wanted += rows
+
+    def ask(self, jobs: JobTable, pool: GpuPool) -> EstimateThroughput:
+        """The question about all jobs that wait for one; those that have died meanwhile are answered for nobody."""
+        rows = self.asked = np.unique(np.array(self.wanted, dtype=np.int64))
+        self.wanted = []
+        specs = [jobs.specs[row] for row in rows.tolist()]
+        return EstimateThroughput(rows, tuple(s.job_type for s in specs), jobs.gpus[rows], pool.gpu_types)
+
+    def apply(self, answer: ThroughputEstimated, jobs: JobTable) -> bool:
+        """Believes the rates that are known; returns whether living jobs got any."""
+        self.asked = np.setdiff1d(self.asked, answer.jobs)
+        rates: Floats = answer.rates_steps_per_s
+        known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
+        rows, rates, types = answer.jobs[known], rates[known], rates.shape[1]  # types that joined since stay unknown
+        jobs.rate[rows, :types] = np.where(np.isnan(rates), jobs.rate[rows, :types], rates)
+        return bool(len(rows))
+
+
 def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> AllocationProblem:
     """The allocation problem of these jobs now; books the isolated time of the work done since the last one."""
     counts = pool.counts
     gpus = jobs.gpus[rows]
-    usable = (jobs.rate[rows] > 0) & (gpus[:, None] <= counts[None, :])  # unknown, or a gang too large: not run there
+    usable = can_run(jobs, pool, rows)  # unknown, or a gang too large: not run there
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, rows, counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
@@ -110,21 +144,6 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> Alloc
         gpu_type_held=jobs.lease_type[rows],
         entities=tuple(Entity(name) for name in jobs.entities),
     )
-
-
-def ask_throughput(jobs: JobTable, pool: GpuPool, rows: Ints) -> EstimateThroughput:
-    """The question about jobs that came without rates."""
-    specs = [jobs.specs[row] for row in rows.tolist()]
-    return EstimateThroughput(rows, tuple(s.job_type for s in specs), jobs.gpus[rows], pool.gpu_types)
-
-
-def apply_throughput(answer: ThroughputEstimated, jobs: JobTable) -> Ints:
-    """Believes the rates; returns the jobs that have become known."""
-    rates: Floats = answer.rates_steps_per_s
-    known = ~np.isnan(rates).any(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
-    rows: Ints = answer.jobs[known]
-    jobs.rate[rows, : rates.shape[1]] = rates[known]  # a type that joined since the question stays unknown
-    return rows
 
 
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:

@@ -8,10 +8,10 @@ from enum import StrEnum
 import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import GpuPool
-from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.arrays import Ints
+from gavelpy.mechanism.leases import leases_on
+from gavelpy.mechanism.lifecycle import JobState, NodeState
+from gavelpy.mechanism.lots import NOT_BOUND, SHARED, bound, most
+from gavelpy.model.arrays import Bools, Ints
 
 
 class ReasonKind(StrEnum):
@@ -20,7 +20,11 @@ class ReasonKind(StrEnum):
     UNKNOWN_THROUGHPUT = "unknown-throughput"
     RUNS_ON_NO_TYPE = "runs-on-no-type"
     GANG_TOO_LARGE = "gang-too-large"
+    NODES_AWAY = "nodes-away"  # there are GPUs enough, but on servers that drain or are silent
+    CHECKPOINT_AWAY = "checkpoint-away"  # no server that sees it has room for the job at all
+    LEASE_UNCLEAR = "lease-unclear"  # nobody hears from a server that may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
+    LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
     STARTING = "starting"
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
@@ -34,48 +38,113 @@ class Reason:
     text: str
 
 
-def reasons(core: SchedulerCore) -> dict[int, Reason]:
-    """The reason of every living job that does not run, by serial."""
-    jobs, pool = core.jobs, core.pool
-    active = jobs.active
-    waiting = active[jobs.state[active] != JobState.RUNNING]
-    leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
-    counts = pool.counts
-    return {row: _unable(jobs, pool, row, counts) or _in_turn(core, row, leases) for row in waiting.tolist()}
+def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
+    """The reason of every living job that does not run, or of those among `rows`, by serial."""
+    jobs = core.jobs
+    asked = jobs.active if rows is None else np.intersect1d(rows, jobs.active)
+    waiting = asked[jobs.state[asked] != JobState.RUNNING]
+    explain = _Explanation(core, waiting)
+    return {row: explain(k, row) for k, row in enumerate(waiting.tolist())}
 
 
-def _unable(jobs: JobTable, pool: GpuPool, row: int, counts: Ints) -> Reason | None:
-    """Why a job cannot run on the GPUs there are, if it cannot; `counts` (T,) are those."""
-    if jobs.state[row] == JobState.GRANTED:
-        return None
-    rate, gpus = jobs.rate[row], int(jobs.gpus[row])
-    wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    usable = np.flatnonzero(rate > 0)
-    if not len(usable) and np.isnan(rate).any():
-        job_type = jobs.specs[row].job_type
-        return Reason(ReasonKind.UNKNOWN_THROUGHPUT, f"nobody knows the throughput of {job_type!r} on {wants}")
-    if not len(usable):
-        here = ", ".join(pool.gpu_types) or "none"
-        return Reason(ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type there is ({here})")
-    best = int(usable[np.argmax(counts[usable])])
-    if gpus > counts[best]:
-        most = f"{counts[best]} {pool.gpu_types[best]}"
-        return Reason(ReasonKind.GANG_TOO_LARGE, f"asks for {wants} of one type; the most there are is {most}")
-    return None
+class _Explanation:
+    """What is worked out once for all jobs (K,) that wait."""
 
+    def __init__(self, core: SchedulerCore, waiting: Ints) -> None:
+        jobs, pool = core.jobs, core.pool
+        self.core, self.jobs, self.pool = core, jobs, pool
+        self.most = most(jobs, pool, waiting)
+        self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
+        is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
+        self.away: Bools = pool.present & ~pool.usable & ~is_lost[pool.node_of]  # (G,) whose servers may come back
+        self.most_back = most(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
+        self.unclear = set(leases_on(jobs, pool, pool.silent).tolist()) if pool.any_silent else set[int]()
+        self.ending: Bools = np.zeros(len(pool.job), dtype=np.bool_)  # (G,) a stopping lease may still use it
+        first = jobs.stopping_first[: jobs.count]
+        self.ending[first[first >= 0]] = True
+        for gpus in jobs.stopping_gangs.values():
+            self.ending[gpus] = True
 
-def _in_turn(core: SchedulerCore, row: int, leases: Ints) -> Reason:
-    """Why a job that could run does not; `leases` (T,) is how many there are on each type."""
-    jobs, types = core.jobs, core.pool.gpu_types
-    if jobs.state[row] == JobState.GRANTED:
+    def __call__(self, k: int, row: int) -> Reason:
+        if self.jobs.state[row] == JobState.GRANTED:
+            return self._granted(row)
+        if row in self.unclear:
+            return self._unclear(row)
+        return self._unable(k, row) or self._in_turn(row)
+
+    def _granted(self, row: int) -> Reason:
+        older = int(self.jobs.stopping[row])
+        if older >= 0:
+            return Reason(ReasonKind.LEASE_ENDING, f"has a lease and starts when its older lease {older} has ended")
+        if self.ending[self.jobs.gpus_held(row)].any():
+            return Reason(ReasonKind.LEASE_ENDING, "has a lease and starts when older leases on its GPUs have ended")
         return Reason(ReasonKind.STARTING, "has a lease and is about to start")
-    if jobs.solved[row] < 0:
-        return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
-    wanted = np.flatnonzero(jobs.target[row] > 0)
-    if not len(wanted):
-        return Reason(ReasonKind.NO_SHARE, "the policy gives it no share of time now; others come first")
-    ahead = int(leases[wanted].sum())
-    who = "1 job has" if ahead == 1 else f"{ahead} jobs have"
-    where = " or ".join(types[t] for t in wanted)
-    until = f"until the round ends at {core.round_end_s:g} s" if core.is_in_round else "now"
-    return Reason(ReasonKind.BEHIND_OTHERS, f"waits for its turn on {where}: {who} it {until}")
+
+    def _unclear(self, row: int) -> Reason:
+        jobs, pool = self.jobs, self.pool
+        held = jobs.gpus_stopping(row)
+        where = _names([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.silent[held]]])])
+        lease = int(jobs.stopping[row])
+        text = f"may still run under lease {lease} on {where}, from where nothing is heard; waits until that is known"
+        return Reason(ReasonKind.LEASE_UNCLEAR, text)
+
+    def _unable(self, k: int, row: int) -> Reason | None:
+        """Why a job cannot run on the GPUs there are, if it cannot."""
+        jobs, pool = self.jobs, self.pool
+        rate, gpus, most_there = jobs.rate[row], int(jobs.gpus[row]), self.most[k]
+        wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        usable, unknown = np.flatnonzero(rate > 0), np.flatnonzero(np.isnan(rate))
+        if (most_there[usable] >= gpus).any():
+            return None
+        job_type, elsewhere = jobs.specs[row].job_type, ""
+        if len(unknown):
+            on = "" if len(unknown) == len(rate) else f" of {_names([pool.gpu_types[t] for t in unknown], 'or')}"
+            elsewhere = f"nobody knows the throughput of {job_type!r} on {wants}{on}"
+        if not len(usable):
+            here = ", ".join(pool.gpu_types) or "none"
+            nowhere = Reason(ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type there is ({here})")
+            return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
+        home = NOT_BOUND if pool.all_see else int(bound(jobs, pool, np.array([row]))[0])
+        if home >= 0:
+            return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only on {self._server(home)}")
+        if (self.most_back[k][usable] >= gpus).any():
+            return self._away(usable, wants)
+        best = int(usable[np.argmax(most_there[usable])])
+        there = f"the most there are is {most_there[best]} {pool.gpu_types[best]}"
+        if home == SHARED and (pool.counts[usable] >= gpus).any():
+            text = f"asks for {wants} of one type; on servers that see its checkpoint {there}"
+            return Reason(ReasonKind.CHECKPOINT_AWAY, text)
+        tail = f"; {elsewhere}" if elsewhere else ""
+        return Reason(ReasonKind.GANG_TOO_LARGE, f"asks for {wants} of one type; {there}{tail}")
+
+    def _away(self, usable: Ints, wants: str) -> Reason:
+        pool = self.pool
+        away = self.away & np.isin(pool.type_of, usable)
+        servers = _names([self._server(node) for node in np.unique(pool.node_of[away])])
+        return Reason(ReasonKind.NODES_AWAY, f"asks for {wants}; there are enough only with those of {servers}")
+
+    def _server(self, node: int) -> str:
+        pool = self.pool
+        name, state = pool.node_ids[node], pool.node_state[node]
+        how = "silent" if pool.node_silent[node] else state.name.lower()
+        return name if how == "up" else f"{name} ({how})"
+
+    def _in_turn(self, row: int) -> Reason:
+        """Why a job that could run does not."""
+        core, jobs, types = self.core, self.jobs, self.pool.gpu_types
+        if jobs.solved[row] < 0:
+            return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
+        wanted = np.flatnonzero(jobs.target[row] > 0)
+        if not len(wanted):
+            return Reason(ReasonKind.NO_SHARE, "the policy gives it no share of time now; others come first")
+        ahead = int(self.leases[wanted].sum())
+        who = "1 job has" if ahead == 1 else f"{ahead} jobs have"
+        where = " or ".join(types[t] for t in wanted)
+        until = f"until the round ends at {core.round_end_s:g} s" if core.is_in_round else "now"
+        return Reason(ReasonKind.BEHIND_OTHERS, f"waits for its turn on {where}: {who} it {until}")
+
+
+def _names(names: list[str], last: str = "and") -> str:
+    """Names in a sentence; many are counted."""
+    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return f" {last} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)

@@ -1,11 +1,12 @@
 """The whole state of a core as plain values and arrays, and back, exactly.
 
-A core restored from a snapshot answers every later event as the original would. Derived values are not kept.
+A core restored from a snapshot answers every later event as the original would. Derived values are not kept. Snapshots
+of older versions are read too: what they do not tell was not known then.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,19 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.questions import AllocationQuestion
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
-VERSION = 1
+VERSION = 2
+OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting")
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
-_GPU_COLUMNS = ("type_of", "node_of", "job")
+_GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present")
+_JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 
 def snapshot(core: SchedulerCore) -> dict[str, Any]:
@@ -35,29 +40,74 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "settings": asdict(core.settings),
         "core": {name: getattr(core, name) for name in _CORE},
         "type_order": core.type_order.copy(),
-        "unmeasured": list(core.unmeasured),
+        "unmeasured": list(core.throughput.wanted),
+        "asked_rates": core.throughput.asked.copy(),
         "next_lease": core.leases.next_lease,
         "question": {name: getattr(question, name) for name in _QUESTION},
         "asked_jobs": question.asked_jobs.copy(),
-        "nodes": [[node, int(state)] for node, state in zip(pool.node_ids, pool.node_state, strict=True)],
+        "nodes": {
+            "ids": list(pool.node_ids),
+            "states": [int(state) for state in pool.node_state],
+            "silent": list(pool.node_silent),
+            "sees": list(pool.node_sees),
+            "types": list(pool.node_type),
+        },
         "gpu_types": list(pool.gpu_types),
         "prices": list(pool.price_usd_per_gpu_h),
-        "gpus": {name: getattr(pool, name).copy() for name in _GPU_COLUMNS},
-        "specs": [asdict(spec) for spec in jobs.specs],
+        "gpus": {name: getattr(pool, name).astype(np.int64) for name in _GPU_COLUMNS},
+        "specs": [[getattr(spec, name) for name in _JOB_FIELDS] for spec in jobs.specs],
+        "spec_fields": list(_JOB_FIELDS),
         "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)},
         "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
+        "stopping_gangs": {str(row): gpus.copy() for row, gpus in jobs.stopping_gangs.items()},
     }
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
     """The core of a snapshot; raises JournalCorrupt when it is of another version or not whole."""
-    if state.get("version") != VERSION:
-        raise JournalCorrupt(f"snapshot version must be {VERSION}, got {state.get('version')!r}")
+    version = state.get("version")
+    if type(version) is not int or not OLDEST <= version <= VERSION:
+        raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {VERSION}], got {version!r}")
     try:
-        return _restored(state)
+        return _restored(_from_version_1(state) if version == 1 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
+
+
+def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
+    """The same in version 2. Which GPUs a stopping lease uses, and under which lease a job was saved, is unknown."""
+    jobs, gpus, count = state["jobs"], state["gpus"], len(state["specs"])
+    node_of = np.array(gpus["node_of"], dtype=np.int64)
+    nodes, first = np.unique(node_of, return_index=True)
+    end_s = max(state["core"]["now_s"], *(s for s in (state["core"]["round_end_s"],) if s < np.inf), 0.0)
+    unknown = np.full(count, -1, dtype=np.int64)
+    return state | {
+        "asked_rates": np.zeros(0, dtype=np.int64),
+        "nodes": {
+            "ids": [node for node, _ in state["nodes"]],
+            "states": [value for _, value in state["nodes"]],
+            "silent": [False] * len(state["nodes"]),
+            "sees": [True] * len(state["nodes"]),
+            "types": np.array(gpus["type_of"])[first].tolist(),
+        },
+        "gpus": gpus
+        | {
+            "number": np.arange(len(node_of)) - first[np.searchsorted(nodes, node_of)],
+            "present": np.ones(len(node_of), dtype=np.int64),
+        },
+        "specs": [list(spec.values()) for spec in state["specs"]],
+        "spec_fields": list(state["specs"][0]) if count else [],
+        "jobs": jobs
+        | {
+            "stopping_first": unknown,
+            "saved_lease": unknown,
+            "saved_on": np.where(np.array(jobs["steps_saved"]) > 0, SHARED, -1),
+            "until_s": np.where(np.array(jobs["lease"]) >= 0, end_s, 0.0),
+            "stopping_until_s": np.where(np.array(jobs["stopping"]) >= 0, end_s, 0.0),
+        },
+        "stopping_gangs": {},
+    }
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:
@@ -68,7 +118,8 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     for name in _CORE:
         setattr(core, name, state["core"][name])
     core.type_order = np.array(state["type_order"], dtype=np.int64)
-    core.unmeasured = list(state["unmeasured"])
+    core.throughput.wanted = list(state["unmeasured"])
+    core.throughput.asked = np.array(state["asked_rates"], dtype=np.int64)
     core.leases.next_lease = state["next_lease"]
     core.question = AllocationQuestion()
     for name in _QUESTION:
@@ -85,23 +136,33 @@ def _settings(values: dict[str, Any]) -> MechanismSettings:
 def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.gpu_types = tuple(state["gpu_types"])
     pool.price_usd_per_gpu_h = list(state["prices"])
-    pool.node_ids = [NodeId(node) for node, _ in state["nodes"]]
+    nodes = state["nodes"]
+    pool.node_ids = [NodeId(node) for node in nodes["ids"]]
     pool.node_row = {node: row for row, node in enumerate(pool.node_ids)}
-    pool.node_state = [NodeState(value) for _, value in state["nodes"]]
+    pool.node_state = [NodeState(value) for value in nodes["states"]]
+    pool.node_silent = list(nodes["silent"])
+    pool.node_sees = list(nodes["sees"])
+    pool.node_type = list(nodes["types"])
     for name in _GPU_COLUMNS:
         setattr(pool, name, np.array(state["gpus"][name], dtype=np.int64))
-    up = np.array([value is NodeState.UP for value in pool.node_state], dtype=np.bool_)
-    pool.usable = up[pool.node_of]
+    pool.present = pool.present.astype(np.bool_)
+    pool.relate()
 
 
 def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs = JobTable(type_count)
-    jobs.specs = [JobSpec(**(spec | {"kind": JobKind(spec["kind"])})) for spec in state["specs"]]
+    named = (dict(zip(state["spec_fields"], spec, strict=True)) for spec in state["specs"])
+    jobs.specs = [JobSpec(**(spec | {"kind": JobKind(spec["kind"])})) for spec in named]
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count = len(jobs.specs)
     jobs.entities = list(state["entities"])
-    jobs.gang_gpus = {int(row): np.array(gpus, dtype=np.int64) for row, gpus in state["gangs"].items()}
+    jobs.gang_gpus = _gangs(state["gangs"])
+    jobs.stopping_gangs = _gangs(state["stopping_gangs"])
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     return jobs
+
+
+def _gangs(state: dict[str, Any]) -> dict[int, Ints]:
+    return {int(row): np.array(gpus, dtype=np.int64) for row, gpus in state.items()}

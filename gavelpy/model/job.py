@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,6 +15,8 @@ from gavelpy.model.arrays import FIGURE_MAX, Floats, floats, index_of, require
 from gavelpy.model.ids import JobId
 
 GPUS_MAX = 1_000_000
+SIGNAL_MAX = 64
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class JobKind(StrEnum):
@@ -39,6 +42,12 @@ class JobSpec:
     kind: JobKind = JobKind.BATCH
     command: str = ""
     working_directory: str = ""
+    owner: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)  # of its processes, beside what the runtime sets
+    one_process_a_node: bool = False  # else one a GPU
+    checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
+    warning_s: float = 0.0  # before the end of a lease the job gets warning_signal; 0 = never
+    warning_signal: int = 0
 
     def __post_init__(self) -> None:
         if not self.id or "," in self.id or any(c.isspace() and c != " " for c in self.id):
@@ -57,6 +66,33 @@ class JobSpec:
         if self.kind is not JobKind.BATCH:
             raise InvalidInput(
                 f"kind of job {self.id!r} must be 'batch' (the others are not built yet), got {self.kind!r}"
+            )
+        self._check_how_it_runs()
+
+    def _check_how_it_runs(self) -> None:
+        if not self.owner.isprintable():
+            raise InvalidInput(f"owner of job {self.id!r} must be without control characters, got {self.owner!r}")
+        object.__setattr__(self, "environment", dict(self.environment))
+        for name, value in self.environment.items():
+            if not _VARIABLE.fullmatch(name):
+                raise InvalidInput(
+                    f"environment of job {self.id!r}: a name is letters, digits and '_', no digit first, got {name!r}"
+                )
+            if not isinstance(value, str) or "\0" in value:
+                raise InvalidInput(
+                    f"environment[{name!r}] of job {self.id!r} must be a text without NUL, got {value!r}"
+                )
+        if not isinstance(self.one_process_a_node, bool):
+            raise InvalidInput(
+                f"one_process_a_node of job {self.id!r} must be true or false, got {self.one_process_a_node!r}"
+            )
+        _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
+        _not_negative(self.id, "warning_s", self.warning_s)
+        number = self.warning_signal
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= SIGNAL_MAX:
+            raise InvalidInput(
+                f"warning_signal of job {self.id!r} must be a whole number in [0, {SIGNAL_MAX}] (0 = none), "
+                f"got {number!r}"
             )
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
@@ -89,3 +125,8 @@ class Trace:
 def _positive(job_id: str, name: str, value: float) -> None:
     if not 0 < value <= FIGURE_MAX:
         raise InvalidInput(f"{name} of job {job_id!r} must be > 0 and at most {FIGURE_MAX:g}, got {value!r}")
+
+
+def _not_negative(job_id: str, name: str, value: float) -> None:
+    if not 0 <= value <= FIGURE_MAX:
+        raise InvalidInput(f"{name} of job {job_id!r} must be in [0, {FIGURE_MAX:g}], got {value!r}")

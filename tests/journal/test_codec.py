@@ -20,13 +20,16 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     Event,
     JobCancelled,
+    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     Outcome,
+    PolicyChanged,
     PriceChanged,
     ProgressReported,
     SchedulerRestarted,
@@ -39,16 +42,32 @@ from gavelpy.model.job import JobSpec
 
 TWO = np.array([3, 5])
 STEPS = np.array([1.5, np.inf])
+RUNTIME_JOB = JobSpec(
+    JobId("b"),
+    100.0,
+    owner="alice",
+    environment={"SEED": "7"},
+    one_process_a_node=True,
+    checkpoint_every_s=30.0,
+    warning_s=5.0,
+    warning_signal=10,
+)
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
     NodeLost(NodeId("n0")),
     NodeDraining(NodeId("n0")),
+    NodeJoined(NodeId("n1"), "v100", 4, False),
+    NodeSilent(NodeId("n0")),
+    PolicyChanged("max_min_fairness", "{}", "mean"),
+    JobNoted(3, 5, "exit code 1"),
     JobSubmitted(JobSpec(JobId("a"), 100.0, gpus=2, rates_steps_per_s={"v100": 2.5}, deadline_s=60.0, entity="vision")),
+    JobSubmitted(RUNTIME_JOB),
     JobCancelled(7),
     PriceChanged("v100", 2.48),
     ConfigChanged(MechanismSettings(round_s=60.0, queue=QueueRule.BY_TYPE)),
     LeaseStarted(TWO, TWO, np.array([0, 1, 3]), np.array([9, 4, 5])),
     LeaseEnded(TWO, TWO, STEPS, Outcome.LOST),
+    LeaseEnded(TWO, TWO, STEPS, Outcome.STOPPED, True),
     ProgressReported(TWO, TWO, STEPS),
     CheckpointSaved(TWO, TWO, STEPS),
     AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs"),
@@ -77,19 +96,19 @@ def test_every_kind_of_event_has_an_example_here() -> None:
 
 
 def test_values_come_back_as_they_were() -> None:
-    event = decode(encode(EXAMPLES[3], 0.0))[1]
+    event = decode(encode(JobSubmitted(RUNTIME_JOB), 0.0))[1]
 
     assert isinstance(event, JobSubmitted)
-    assert event.spec == JobSpec(
-        JobId("a"), 100.0, gpus=2, rates_steps_per_s={"v100": 2.5}, deadline_s=60.0, entity="vision"
-    )
+    assert event.spec == RUNTIME_JOB
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         [1, "JobCancelled", 0.0],
-        [2, "JobCancelled", 0.0, [3]],
+        [0, "JobCancelled", 0.0, [3]],
+        [3, "JobCancelled", 0.0, [3]],
+        [True, "JobCancelled", 0.0, [3]],
         [1, "JobExploded", 0.0, [3]],
         [1, "JobCancelled", "soon", [3]],
         [1, "JobCancelled", 0.0, []],
@@ -98,6 +117,9 @@ def test_values_come_back_as_they_were() -> None:
         [1, "LeaseEnded", 0.0, [[1], [2], [3.0], 0]],
         [1, "JobSubmitted", 0.0, [{"id": "a", "steps_total": -1.0}]],
         [1, "JobSubmitted", 0.0, [{"id": "a"}]],
+        [2, "JobSubmitted", 0.0, [{"id": "a", "steps_total": 1.0, "warning_signal": 65}]],
+        [2, "JobSubmitted", 0.0, [{"id": "a", "steps_total": 1.0, "environment": {"A": 1}}]],
+        [2, "WakeupDue", 0.0, []],
         [1, "ConfigChanged", 0.0, [{"round_s": -5.0}]],
         [1, "ConfigChanged", 0.0, [{"queue": "by_colour"}]],
         {"not": "a list"},

@@ -38,6 +38,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     Outcome,
     PriceChanged,
     ProgressReported,
@@ -87,9 +88,12 @@ class Player:
     def _event(self, verb: str, rest: list[str]) -> Event:
         match verb:
             case "node-joined":
-                return NodeJoined(NodeId(rest[0]), rest[1], int(rest[2].removeprefix("x")))
+                sees = _options(rest).get("sees", "yes") == "yes"
+                return NodeJoined(NodeId(rest[0]), rest[1], int(rest[2].removeprefix("x")), sees)
             case "node-lost":
                 return NodeLost(NodeId(rest[0]))
+            case "node-silent":
+                return NodeSilent(NodeId(rest[0]))
             case "node-draining":
                 return NodeDraining(NodeId(rest[0]))
             case "submit":

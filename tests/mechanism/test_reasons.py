@@ -110,4 +110,4 @@ def test_draining_servers_do_not_count() -> None:
     core = make_core(make_spec("a"))
     tell(core, NodeDraining(NodeId("n0")))
 
-    assert reason_of(core, 0).text == "asks for 1 GPU of one type; the most there are is 0 v100"
+    assert reason_of(core, 0).text == "asks for 1 GPU; there are enough only with those of n0 (draining)"

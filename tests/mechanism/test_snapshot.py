@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from gavelpy.errors import JournalCorrupt
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import JobSubmitted
+from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, Outcome, SchedulerRestarted
+from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.snapshot import restore, snapshot
-from tests.mechanism.builders import fail, make_core, make_spec, running_core, tell, wake
+from tests.mechanism.builders import fail, make_core, make_spec, running_core, start, tell, wake
 
 
 def make_state() -> dict[str, Any]:
@@ -52,9 +55,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1"])
+@pytest.mark.parametrize("version", [0, 3, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=f"snapshot version must be 1, got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 2\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
@@ -86,3 +89,53 @@ def test_a_snapshot_without_a_part_is_refused(key: str) -> None:
 def test_a_snapshot_with_a_damaged_part_is_refused(key: str, value: object) -> None:
     with pytest.raises(JournalCorrupt, match="snapshot is not whole"):
         restore(make_state() | {key: value})
+
+
+# Older versions --------------------------------------------------------------------------------------------------
+
+VERSION_1 = Path(__file__).parent / "fixtures" / "snapshot_version_1.msgpack"  # by the code that knew no later one
+
+
+def old_core() -> SchedulerCore:
+    """A gang (0) and job 1 are being stopped, 1 and 3 are promised leases, 2 was cancelled, 4 is unknown, 5 waits."""
+    return restore(decode_state(VERSION_1.read_bytes()))
+
+
+def test_a_snapshot_of_version_1_keeps_every_promise() -> None:
+    core = old_core()
+
+    check(core)
+    commands = tell(core, SchedulerRestarted(1), 380.0)
+
+    assert len(commands) == 2 + 1
+    assert [int(state) for state in core.jobs.state[:6]] == [0, 1, 4, 1, 0, 0]
+    assert core.pool.number.tolist() == [0, 1, 0, 1, 2, 0, 1]
+    assert core.pool.usable.tolist() == [True, True, False, False, False, True, True]
+
+
+def test_a_snapshot_of_version_1_goes_on_under_the_leases_it_knew() -> None:
+    core = old_core()
+
+    tell(core, CheckpointSaved(np.array([0]), np.array([0]), np.array([900.0])), 380.0)
+    tell(core, LeaseEnded(np.array([0, 1]), np.array([0, 2]), np.array([950.0, 640.0]), Outcome.STOPPED), 381.0)
+    start(core, 1, 3, now_s=382.0)
+
+    assert core.jobs.steps_saved[:2].tolist() == [950.0, 640.0]
+    assert core.jobs.saved_lease[:2].tolist() == [0, 2]
+    assert core.jobs.state[[1, 3]].tolist() == [JobState.RUNNING] * 2
+    assert core.jobs.until_s[[1, 3]].tolist() == [720.0] * 2
+
+
+def test_a_snapshot_of_version_1_is_of_the_latest_version_when_written_again() -> None:
+    state = snapshot(old_core())
+
+    assert state["version"] == 2
+    assert encode_state(snapshot(restore(state))) == encode_state(state)
+
+
+def test_a_damaged_snapshot_of_version_1_is_refused() -> None:
+    state = decode_state(VERSION_1.read_bytes())
+    del state["jobs"]
+
+    with pytest.raises(JournalCorrupt, match="snapshot is not whole"):
+        restore(state)

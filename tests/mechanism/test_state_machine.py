@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.commands import Command, KillLease, RoundPlan, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
@@ -28,7 +29,9 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     Outcome,
+    PriceChanged,
     ProgressReported,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -43,6 +46,26 @@ from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
 
 TYPES = ("v100", "k80")
+NAN, FAR = np.array([float("nan")]), np.array([9999])
+ONE, NONE = np.array([0]), np.array([], dtype=np.int64)
+WRONG: list[Event] = [
+    NodeLost(NodeId("nobody")),
+    NodeSilent(NodeId("nobody")),
+    NodeDraining(NodeId("nobody")),
+    AgentRejoined(NodeId("nobody"), NONE, NONE, NONE),
+    NodeJoined(NodeId("n0"), "v100", 0),
+    JobCancelled(9999),
+    JobCancelled(-1),
+    PriceChanged("a100", 1.0),
+    PriceChanged("v100", -1.0),
+    LeaseEnded(FAR, ONE, np.array([1.0]), Outcome.STOPPED),
+    ProgressReported(FAR, ONE, np.array([1.0])),
+    AllocationSolved(1, FAR, ONE, np.array([1.0])),
+    ProgressReported(ONE, ONE, NAN),
+    ThroughputEstimated(FAR, np.array([[1.0]])),
+    SchedulerRestarted(0),
+    WakeupDue(np.array([0, 0])),
+]
 OFTEN = st.sampled_from([True, True, True, False])
 
 
@@ -73,15 +96,26 @@ class CarelessWorld(RuleBasedStateMachine):
             fill_within_round=fill, fill_leftover=leftover, priority=rule, queue=queue, failures_max=1
         )
 
-    @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4))
-    def join(self, name: int, gpu_type: str, count: int) -> None:
-        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count))
+    @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
+    def join(self, name: int, gpu_type: str, count: int, sees: bool) -> None:
+        """For the first time, after a loss, or with other GPUs than it had."""
+        self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
 
     @precondition(lambda self: self.core.pool.node_ids)
-    @rule(data=st.data(), draining=st.booleans())
-    def leave(self, data: st.DataObject, draining: bool) -> None:
-        node = data.draw(st.sampled_from(self.core.pool.node_ids))
-        self._tell(NodeDraining(node) if draining else NodeLost(node))
+    @rule(data=st.data(), kind=st.sampled_from([NodeDraining, NodeSilent, NodeSilent, NodeLost]))
+    def leave(self, data: st.DataObject, kind: type[NodeDraining | NodeSilent | NodeLost]) -> None:
+        self._tell(kind(data.draw(st.sampled_from(self.core.pool.node_ids))))
+
+    @precondition(lambda self: self.core.pool.node_ids)
+    @rule(data=st.data(), wrong=st.sampled_from(WRONG))
+    def say_what_makes_no_sense(self, data: st.DataObject, wrong: Event) -> None:
+        before = encode_state(snapshot(self.core))
+        try:
+            self.core.handle(wrong, self.now_s)
+        except InvalidInput:
+            assert encode_state(snapshot(self.core)) == before
+        else:
+            raise AssertionError(f"{wrong} was accepted")
 
     @rule(gpus=st.integers(1, 5), rates=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=2, max_size=2), known=OFTEN)
     def submit(self, gpus: int, rates: list[float], known: bool) -> None:

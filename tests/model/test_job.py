@@ -45,6 +45,16 @@ def make_job(**fields: Any) -> JobSpec:
         ("deadline_s", NAN, "> 0"),
         ("kind", JobKind.SERVICE, "'batch'"),
         ("kind", JobKind.INTERACTIVE, "'batch'"),
+        ("owner", "al\nice", "without control characters"),
+        ("owner", "\x1b[31m", "without control characters"),
+        ("one_process_a_node", 1, "true or false"),
+        ("checkpoint_every_s", -1.0, "in [0, 1e+18]"),
+        ("checkpoint_every_s", INF, "in [0, 1e+18]"),
+        ("warning_s", -1.0, "in [0, 1e+18]"),
+        ("warning_s", NAN, "in [0, 1e+18]"),
+        ("warning_signal", -1, "a whole number in [0, 64]"),
+        ("warning_signal", 65, "a whole number in [0, 64]"),
+        ("warning_signal", True, "a whole number in [0, 64]"),
     ],
 )
 def test_bad_value_is_refused_by_name(field: str, value: Any, allowed: str) -> None:
@@ -60,6 +70,18 @@ def test_bad_rate_is_refused_by_type_and_job(rate: float) -> None:
         InvalidInput, match=rf"rates_steps_per_s\['k80'\] of job 'a' must be in \[0, 1e\+18\], got {rate!r}"
     ):
         make_job(rates_steps_per_s={"v100": 1.0, "k80": rate})
+
+
+@pytest.mark.parametrize("name", ["", "A B", "1A", "A-B", "A=B", "A\0"])
+def test_bad_name_of_a_variable_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"environment of job 'a': a name is .*, got {re.escape(repr(name))}$"):
+        make_job(environment={name: "1"})
+
+
+@pytest.mark.parametrize("value", ["a\0b", 7])
+def test_bad_value_of_a_variable_is_refused_by_its_name(value: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"environment\['SEED'\] of job 'a' must be a text without NUL, got "):
+        make_job(environment={"SEED": value})
 
 
 def test_a_blank_within_an_id_is_fine() -> None:

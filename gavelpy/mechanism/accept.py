@@ -1,0 +1,165 @@
+"""Whether an event makes sense to a core, asked before anything changes.
+
+What may come late, twice or never (leases that are over, answers to old questions) is accepted and ignored. What nobody
+could have meant (servers and jobs that never were, times and shares that are no numbers) is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationFailed,
+    AllocationSolved,
+    CheckpointSaved,
+    ConfigChanged,
+    Event,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    PolicyChanged,
+    PriceChanged,
+    ProgressReported,
+    SchedulerRestarted,
+    ThroughputEstimated,
+    WakeupDue,
+)
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints
+from gavelpy.model.cluster import GPU_COUNT_MAX
+from gavelpy.model.ids import NodeId
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
+
+NAMES_SHOWN = 8
+
+
+def check(core: SchedulerCore, event: Event) -> None:
+    """Raises InvalidInput naming the field, its value and what is allowed. The core is as before."""
+    match event:
+        case WakeupDue():
+            _type_order(core, event.type_order)
+        case LeaseStarted():
+            _jobs(core, event.jobs, event.leases)
+            _gpus(core, event)
+        case LeaseEnded() | ProgressReported() | CheckpointSaved():
+            _jobs(core, event.jobs, event.leases, event.steps_done)
+            _steps(event.steps_done)
+        case AllocationSolved():
+            _shares(core, event)
+        case JobSubmitted():
+            row = core.jobs.serial_of.get(event.spec.id, -1)
+            if row >= 0 and core.jobs.state[row] <= ALIVE[-1]:
+                raise InvalidInput(f"id must not be that of a living job, got {event.spec.id!r} (job {row})")
+        case JobCancelled():
+            _jobs(core, np.array([event.job]))
+        case NodeJoined():
+            _server(event)
+        case NodeLost() | NodeSilent() | NodeDraining():
+            _node(core, event.node_id)
+        case AgentRejoined():
+            _node(core, event.node_id)
+            _lengths(event.jobs, event.leases, event.steps_done)
+            _steps(event.steps_done)
+        case PriceChanged():
+            _price(core, event)
+        case ThroughputEstimated():
+            _rates(core, event)
+        case SchedulerRestarted():
+            if event.incarnation <= core.incarnation:
+                raise InvalidInput(f"incarnation must be > {core.incarnation}, got {event.incarnation}")
+        case AllocationFailed() | ConfigChanged() | PolicyChanged() | JobNoted():
+            pass
+
+
+def _within(name: str, values: Ints, count: int) -> None:
+    """Rows of a table of `count`."""
+    if len(values) and not (values.min() >= 0 and values.max() < count):
+        wrong = values[(values < 0) | (values >= count)][0]
+        raise InvalidInput(f"{name} must be in [0, {count}), got {wrong}")
+
+
+def _lengths(*columns: Ints | Floats) -> None:
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise InvalidInput(f"columns of one event must be of one length, got {lengths}")
+
+
+def _jobs(core: SchedulerCore, jobs: Ints, *others: Ints | Floats) -> None:
+    _lengths(jobs, *others)
+    _within("jobs", jobs, core.jobs.count)
+
+
+def _all(name: str, values: Floats, ok: Bools, allowed: str) -> None:
+    if not ok.all():
+        raise InvalidInput(f"{name} must be {allowed}, got {values[~ok][0]}")
+
+
+def _steps(steps_done: Floats) -> None:
+    _all("steps_done", steps_done, ~np.isnan(steps_done), "a number")
+
+
+def _gpus(core: SchedulerCore, event: LeaseStarted) -> None:
+    offsets, count = event.gpu_offsets, len(event.gpus)
+    whole = len(offsets) == len(event.jobs) + 1 and offsets[0] == 0 and offsets[-1] == count
+    if not whole or (np.diff(offsets) <= 0).any():
+        raise InvalidInput(f"gpu_offsets must rise from 0 to {count}, one more than the jobs, got {offsets.tolist()}")
+    _within("gpus", event.gpus, len(core.pool.job))
+
+
+def _type_order(core: SchedulerCore, order: Ints) -> None:
+    count = len(core.pool.gpu_types)
+    if len(order) and not np.array_equal(np.sort(order), np.arange(count)):
+        raise InvalidInput(f"type_order must hold each of 0 to {count - 1} once, or nothing, got {order.tolist()}")
+
+
+def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
+    _jobs(core, event.jobs, event.gpu_type, event.share)
+    _within("gpu_type", event.gpu_type, len(core.pool.gpu_types))
+    _all("share", event.share, (event.share >= 0) & (event.share <= 1), "in [0, 1]")
+
+
+def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
+    rates = event.rates_steps_per_s
+    _within("jobs", event.jobs, core.jobs.count)
+    if rates.ndim != 2 or len(rates) != len(event.jobs) or rates.shape[1] > len(core.pool.gpu_types):
+        expected = f"({len(event.jobs)}, {len(core.pool.gpu_types)})"
+        raise InvalidInput(f"rates_steps_per_s must have shape {expected} at most, got {rates.shape}")
+    allowed = f"in [0, {FIGURE_MAX:g}] (NaN = unknown)"
+    _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= FIGURE_MAX)), allowed)
+
+
+def _server(event: NodeJoined) -> None:
+    for name, value in (("node_id", event.node_id), ("gpu_type", event.gpu_type)):
+        if not value or not value.isprintable():
+            raise InvalidInput(f"{name} must be a non-empty name without control characters, got {value!r}")
+    if not 1 <= event.gpu_count <= GPU_COUNT_MAX:
+        raise InvalidInput(f"gpu_count of {event.node_id!r} must be in [1, {GPU_COUNT_MAX}], got {event.gpu_count!r}")
+
+
+def _node(core: SchedulerCore, node_id: NodeId) -> None:
+    if node_id not in core.pool.node_row:
+        known = core.pool.node_ids[:NAMES_SHOWN]
+        more = ", ..." if len(core.pool.node_ids) > NAMES_SHOWN else ""
+        raise InvalidInput(f"node_id must be one of {', '.join(known) or '(none has joined)'}{more}, got {node_id!r}")
+
+
+def _price(core: SchedulerCore, event: PriceChanged) -> None:
+    if event.gpu_type not in core.pool.gpu_types:
+        known = ", ".join(core.pool.gpu_types) or "(none)"
+        raise InvalidInput(f"gpu_type must be one of {known}, got {event.gpu_type!r}")
+    if not (event.price_usd_per_gpu_h >= 0 and math.isfinite(event.price_usd_per_gpu_h)):
+        price = f"price_usd_per_gpu_h of {event.gpu_type!r}"
+        raise InvalidInput(f"{price} must be a finite number >= 0, got {event.price_usd_per_gpu_h!r}")

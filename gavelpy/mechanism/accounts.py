@@ -1,0 +1,65 @@
+"""What one job is owed, has received and holds at a moment: for whoever asks, without changing the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.settings import PriorityRule
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.ids import NodeId
+
+
+@dataclass(frozen=True, eq=False)
+class JobAccount:
+    """One job at one moment. Columns follow gpu_types."""
+
+    state: JobState
+    gpu_types: tuple[str, ...]
+    rate_steps_per_s: Floats  # (T,) believed; NaN = unknown
+    share: Floats  # (T,) of the allocation in force
+    owed_s: Floats  # (T,) as the priority rule counts it
+    received_s: Floats  # (T,)
+    lease: int  # promised or running, -1 = none
+    until_s: float  # its latest end that a plan has promised
+    gpus: Ints  # that the lease holds, as the core numbers them
+    node_ids: tuple[NodeId, ...]  # theirs, each once
+    stopping_lease: int  # -1 = none
+    saved_lease: int  # under which the last checkpoint was written, -1 = none
+    steps_saved: float
+    steps_done: float
+
+
+def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
+    """What the core would book for a job if it settled its accounts at `now_s`, which is not before its last event."""
+    jobs, pool = core.jobs, core.pool
+    owed_s, received_s, share = jobs.owed_s[job].copy(), jobs.received_s[job].copy(), jobs.target[job].copy()
+    elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= ALIVE[-1]
+    if is_alive and core.settings.priority is PriorityRule.LAG:
+        fade = 0.5 ** (elapsed_s / core.settings.lag_half_life_s)
+        owed_s, received_s = owed_s * fade, received_s * fade
+    if is_alive:
+        owed_s += share * elapsed_s
+    lease, since_s = int(jobs.lease[job]), float(jobs.since_s[job])
+    if lease >= 0 and since_s >= 0:
+        received_s[jobs.lease_type[job]] += now_s - since_s
+    gpus = jobs.gpus_held(job).copy() if lease >= 0 else np.zeros(0, dtype=np.int64)
+    return JobAccount(
+        state=JobState(int(jobs.state[job])),
+        gpu_types=pool.gpu_types,
+        rate_steps_per_s=jobs.rate[job].copy(),
+        share=share if is_alive else np.zeros_like(share),
+        owed_s=owed_s,
+        received_s=received_s,
+        lease=lease,
+        until_s=float(jobs.until_s[job]),
+        gpus=gpus,
+        node_ids=tuple(pool.node_ids[row] for row in dict.fromkeys(pool.node_of[gpus].tolist())),
+        stopping_lease=int(jobs.stopping[job]),
+        saved_lease=int(jobs.saved_lease[job]),
+        steps_saved=float(jobs.steps_saved[job]),
+        steps_done=float(jobs.steps_done[job]),
+    )

@@ -1,0 +1,122 @@
+"""What follows for leases and jobs when servers come, change, fall silent, die or come back.
+
+Three kinds of absence. A *draining* server gives up its leases with the round. A *silent* one may be dead or cut off,
+and nobody can tell: what runs there is neither extended nor declared over, and its jobs wait until somebody knows. A
+*lost* one is surely dead: its leases are over, and of a gang that reaches further the rest is killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.mechanism.events import AgentRejoined, NodeJoined
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.leases import LeaseBook
+from gavelpy.mechanism.lifecycle import JobFact, JobState, NodeState
+from gavelpy.mechanism.lots import SHARED
+from gavelpy.mechanism.priorities import credit
+from gavelpy.mechanism.reports import started
+from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.ids import NodeId
+
+Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a server that joined has changed."""
+
+    is_new_type: bool
+    kills: Kills
+
+
+def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Joined:
+    """A server offers its GPUs. Leases on GPUs that it had and has no longer are revoked and killed."""
+    jobs, pool = leases.jobs, leases.pool
+    displaced = pool.displaced(event.node_id, event.gpu_type, event.gpu_count)
+    kills = _kill(leases, displaced, now_s) if len(displaced) else []
+    is_new_type = pool.join(event.node_id, event.gpu_type, event.gpu_count, event.sees_checkpoints)
+    if is_new_type:
+        jobs.add_type(event.gpu_type)
+    if event.sees_checkpoints:  # what was saved there can be read everywhere now
+        saved_on = jobs.saved_on[: jobs.count]
+        saved_on[saved_on == pool.node_row[event.node_id]] = SHARED
+    return Joined(is_new_type, kills)
+
+
+def lost(leases: LeaseBook, node_id: NodeId, now_s: float) -> Kills:
+    """A server is dead. Work goes back to the last checkpoint; returns the leases that were in force there.
+
+    A gang that reaches other servers is being stopped until they tell. Leases that were being stopped here are over.
+    """
+    jobs, pool = leases.jobs, leases.pool
+    pool.set_state(node_id, NodeState.LOST)
+    here = pool.on(node_id)
+    _narrow(jobs, jobs.stopping_on(here), here)
+    return _gone(leases, pool.jobs_on(node_id), here, now_s)
+
+
+def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float) -> Kills:
+    """Compares what a node runs, or holds GPUs for, with what it should run; returns the leases to kill.
+
+    Known and running: adopted. Running but not ours any more: killed. Ours but not running: it ended unheard, or was
+    granted by a scheduler that crashed before the node heard of it; its job waits again. A gang of which this node
+    runs nothing any more is being stopped until its other nodes tell.
+    """
+    jobs, pool = leases.jobs, leases.pool
+    pool.set_silent(event.node_id, False)
+    here = pool.on(event.node_id)
+    promised, stopping = pool.jobs_on(event.node_id), jobs.stopping_on(here)
+    is_current = np.isin(event.jobs, promised)
+    is_current[is_current] = jobs.lease[event.jobs[is_current]] == event.leases[is_current]
+    is_stopping = np.isin(event.jobs, stopping)
+    is_stopping[is_stopping] = jobs.stopping[event.jobs[is_stopping]] == event.leases[is_stopping]
+    ours = is_current | is_stopping
+    kills = list(zip(event.jobs[~ours].tolist(), event.leases[~ours].tolist(), strict=True))
+    current, rows = np.unique(event.jobs[is_current]), event.jobs[ours]
+    started(jobs, current[jobs.state[current] == JobState.GRANTED], now_s)
+    jobs.steps_done[rows] = np.clip(event.steps_done[ours], jobs.steps_saved[rows], jobs.steps_total[rows])
+    _narrow(jobs, np.setdiff1d(stopping, event.jobs[is_stopping]), here)
+    return kills + _gone(leases, np.setdiff1d(promised, current), here, now_s)
+
+
+def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float) -> Kills:
+    """Nothing of these jobs' leases runs on the GPUs `here` (G,) any more."""
+    jobs = leases.jobs
+    gangs = rows[jobs.gpus[rows] > 1].tolist()
+    reaching = np.array([row for row in gangs if not here[jobs.gang_gpus[row]].all()], dtype=np.int64)
+    ending = np.setdiff1d(rows, reaching)
+    dead = list(zip(ending.tolist(), jobs.lease[ending].tolist(), strict=True))
+    credit(jobs, ending, now_s)
+    leases.vacate(ending)
+    jobs.steps_done[ending] = jobs.steps_saved[ending]
+    jobs.change(ending, JobFact.STOPPED)
+    begun = reaching[jobs.stopping[reaching] < 0]
+    dead += _kill(leases, reaching, now_s)
+    _narrow(jobs, begun, here)
+    return sorted(dead)
+
+
+def _kill(leases: LeaseBook, rows: Ints, now_s: float) -> Kills:
+    """The leases of these jobs are revoked, and nothing they still do counts but whole checkpoints."""
+    jobs = leases.jobs
+    dead = list(zip(rows.tolist(), jobs.lease[rows].tolist(), strict=True))
+    leases.revoke(rows, now_s)
+    jobs.steps_done[rows] = jobs.steps_saved[rows]
+    return dead
+
+
+def _narrow(jobs: JobTable, rows: Ints, here: Bools) -> None:
+    """The stopping leases of these jobs use the GPUs `here` (G,) no more; those that use none are over."""
+    over = []
+    for row in rows.tolist():
+        held = jobs.gpus_stopping(row)
+        left = held[~here[held]]
+        if not len(left):
+            over.append(row)
+        elif len(left) < len(held):
+            jobs.stopping_first[row] = left[0]
+            jobs.stopping_gangs[row] = left
+    jobs.stopped(np.array(over, dtype=np.int64))

@@ -1,0 +1,233 @@
+"""A node's agent: what it remembers, what it says, and what the real reconciliation has it do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from random import Random
+
+from gavelpy.mechanism.events import Outcome
+from gavelpy.runtime.agent.orders import Orders, is_newer
+from gavelpy.runtime.agent.reconcile import (
+    Accept,
+    Action,
+    Amend,
+    Destroy,
+    Drop,
+    Forget,
+    LocalLease,
+    LocalPhase,
+    Place,
+    Refuse,
+    Start,
+    reconcile,
+)
+from gavelpy.runtime.daemon.lease_values import PartReport, Phase
+from tests.mechanism.faults.machine import Machine, Record, Run
+from tests.mechanism.faults.truth import Truth
+
+HEARTBEAT_S = 1.0
+SILENCE_S = 8.0  # after which the agent gives its connection up
+RETRY_S = 1.0
+START_S_MAX = 1.5
+PORT = 29500
+_PHASES = {
+    LocalPhase.PREPARED: Phase.PREPARED,
+    LocalPhase.STARTING: Phase.STARTING,
+    LocalPhase.RUNNING: Phase.RUNNING,
+    LocalPhase.STOPPING: Phase.STOPPING,
+    LocalPhase.ENDED: Phase.ENDED,
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """One message of an agent."""
+
+    node: str
+    stream: int
+    sequence: int
+    clock_s: float
+    boot: int
+    reports: tuple[PartReport, ...]
+    is_first: bool
+    is_confirmed_dead: bool = False
+
+
+class Agent:
+    """Its memory on the machine's disk outlives it; its orders and its connection do not."""
+
+    def __init__(self, machine: Machine, runs: dict[int, Run], truth: Truth, rng: Random) -> None:
+        self.machine, self.runs, self.truth, self.rng = machine, runs, truth, rng
+        self.is_alive = False
+        self.is_frozen = False
+        self.incarnation = 0  # on the disk: the newest that was obeyed
+        self.has_memory = False  # on the disk
+        self.streams = 0  # grows over lives, too: who listens tells one from the next
+        self.begin()
+
+    def begin(self) -> None:
+        """A new life of the agent."""
+        self.is_alive, self.is_frozen = True, False
+        self.knew_before, self.has_memory = self.has_memory, True
+        self.was_heard = self.is_connected = False
+        self.orders: Orders | None = None
+        self.sequence = 0
+        self.next_heartbeat_s = self.heard_at_s = self.retry_s = -math.inf
+        self.told: tuple[object, ...] = ()
+        for record in self.machine.records.values():
+            if record.phase is LocalPhase.STARTING and record.copy is None:
+                record.phase, record.start_due_s = LocalPhase.PREPARED, math.inf
+
+    def thaw(self) -> None:
+        """Goes on after a freeze, with what came meanwhile."""
+        self.is_frozen = False
+
+    def end(self) -> None:
+        """Killed."""
+        self.is_alive = self.is_connected = False
+
+    # Speaking -----------------------------------------------------------------------------------------------------
+
+    def speak(self, now_s: float, *, is_reachable: bool) -> Said | None:
+        """What it has to say now, if anything."""
+        if self.is_connected and now_s - self.heard_at_s > SILENCE_S:
+            self.disconnect(now_s)
+        if not self.is_connected:
+            if now_s < self.retry_s or not is_reachable:
+                return None
+            self.streams += 1
+            self.sequence, self.orders, self.is_connected, self.heard_at_s = 0, None, True, now_s
+            return self._said(now_s, is_first=True)
+        told = tuple((r.lease, r.phase, r.outcome, r.steps_saved) for r in self.machine.records.values())
+        if now_s >= self.next_heartbeat_s or told != self.told:
+            return self._said(now_s, is_first=False)
+        return None
+
+    def disconnect(self, now_s: float) -> None:
+        """The connection is gone; it tries again soon."""
+        self.is_connected, self.retry_s = False, now_s + self.rng.uniform(0.1, RETRY_S)
+
+    def _said(self, now_s: float, *, is_first: bool) -> Said:
+        self.sequence += 1
+        self.next_heartbeat_s = now_s + HEARTBEAT_S
+        records = self.machine.records.values()
+        self.told = tuple((r.lease, r.phase, r.outcome, r.steps_saved) for r in records)
+        is_dead = is_first and self.knew_before and not self.was_heard
+        reports = tuple(_report(record) for record in records)
+        clock_s = self.machine.clock_s
+        return Said(
+            self.machine.name, self.streams, self.sequence, clock_s, self.machine.boots, reports, is_first, is_dead
+        )
+
+    def hear(self, orders: Orders, now_s: float) -> None:
+        """Orders, if they came on the connection that is open."""
+        if not self.is_connected or orders.stream != self.streams:
+            return
+        self.was_heard, self.heard_at_s = True, now_s
+        if orders.incarnation < self.incarnation or not is_newer(orders, self.orders):
+            return
+        self.incarnation, self.orders = orders.incarnation, orders
+
+    # Acting -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Looks at every lease and does what is to be done."""
+        for record in list(self.machine.records.values()):
+            self._observe(record, now_s)
+        local = [_local(record) for record in self.machine.records.values()]
+        place = Place(self.machine.gpu_type, self.machine.gpu_count)
+        for action in reconcile(local, self.orders, place, self.machine.clock_s):
+            self._act(action, now_s)
+
+    def _observe(self, record: Record, now_s: float) -> None:
+        copy = record.copy
+        if record.outcome is not None or record.phase is LocalPhase.PREPARED:
+            return
+        if copy is None:
+            if now_s >= record.start_due_s:
+                self._start(record, now_s)
+        elif copy.is_alive:
+            record.steps_done = copy.run.steps
+            record.phase = LocalPhase.STOPPING if record.stop or record.kill else LocalPhase.RUNNING
+        elif record.last_word is not None:
+            record.conclude(record.last_word)
+        else:
+            record.is_orphan = True
+
+    def _start(self, record: Record, now_s: float) -> None:
+        """As the real starter: the orders are looked at once more when all is ready."""
+        if record.kill:
+            record.conclude(Outcome.LOST)
+        elif record.stop or self.machine.clock_s >= record.until_clock_s:
+            record.conclude(Outcome.STOPPED)
+        else:
+            self.machine.spawn(record, self.runs, self.truth, now_s)
+
+    def _act(self, action: Action, now_s: float) -> None:
+        records = self.machine.records
+        match action:
+            case Accept(order, assignment, start):
+                told = replace(assignment, rendezvous_port=assignment.rendezvous_port or PORT)
+                record = Record(order.lease, order.job, told if told.is_first_node else assignment, order.until_clock_s)
+                record.steps_done = record.steps_saved = assignment.steps_done
+                records[order.lease] = record
+                if start:
+                    self._begin(record, now_s)
+            case Refuse(order, outcome, _):
+                records[order.lease] = Record(order.lease, order.job, order.assignment, order.until_clock_s)
+                records[order.lease].conclude(Outcome[outcome.name])
+            case Start(lease, assignment):
+                records[lease].assignment = assignment
+                self._begin(records[lease], now_s)
+            case Amend(lease, until_clock_s, stop, kill, steps_saved):
+                record = records[lease]
+                if kill and not record.kill:
+                    record.killed_clock_s = self.machine.clock_s
+                record.until_clock_s, record.stop, record.kill = until_clock_s, stop, kill
+                record.steps_acknowledged = steps_saved
+            case Drop(lease, _):
+                records[lease].conclude(Outcome.STOPPED)
+            case Destroy(lease):
+                self._destroy(records[lease])
+            case Forget(lease):
+                del records[lease]
+
+    def _begin(self, record: Record, now_s: float) -> None:
+        record.phase, record.start_due_s = LocalPhase.STARTING, now_s + self.rng.uniform(0.0, START_S_MAX)
+
+    def _destroy(self, record: Record) -> None:
+        record.kill = True
+        if record.copy is None and record.phase is LocalPhase.STARTING and not record.is_orphan:
+            return  # whoever prepares the start will see it
+        if record.copy is not None and record.copy.is_alive:
+            record.copy.end(None)
+        record.conclude(Outcome.LOST)
+
+
+def _local(record: Record) -> LocalLease:
+    return LocalLease(
+        record.lease,
+        record.job,
+        record.phase,
+        record.assignment,
+        record.until_clock_s,
+        record.stop,
+        record.kill,
+        record.killed_clock_s,
+        record.steps_acknowledged,
+        record.is_orphan,
+    )
+
+
+def _report(record: Record) -> PartReport:
+    is_first = record.assignment is not None and record.assignment.is_first_node
+    return PartReport(
+        record.lease,
+        record.job,
+        _PHASES[record.phase],
+        steps_done=record.steps_done,
+        steps_saved=record.steps_saved,
+        rendezvous_port=record.assignment.rendezvous_port if is_first and record.assignment else 0,
+        outcome=record.outcome if record.outcome is not None else Outcome.LOST,
+    )

@@ -1,0 +1,225 @@
+"""A machine with its clock, its GPUs, the processes of leases, and what its disk remembers of them.
+
+A lease runs as one `Copy` of its job on each of its machines; the copies of a gang advance together or not at all. A
+copy obeys its lease's record on the disk, as a shim does its files, whether the agent lives or not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from gavelpy.mechanism.events import Outcome
+from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.reconcile import LocalPhase
+from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
+
+GRACE_S = 2.0
+STOP_LEAD_S = 2.0  # a job begins to stop so long before the end of its lease
+CHECKPOINT_S = 0.5
+HUNG_UP_S = 3.0  # a gang whose partner is gone breaks after this
+
+
+@dataclass(eq=False)
+class Record:
+    """What a machine's disk says of a lease."""
+
+    lease: int
+    job: int
+    assignment: Assignment | None
+    until_clock_s: float
+    phase: LocalPhase = LocalPhase.PREPARED
+    stop: bool = False
+    kill: bool = False
+    killed_clock_s: float = math.inf
+    steps_acknowledged: float = 0.0
+    steps_done: float = 0.0
+    steps_saved: float = 0.0
+    start_due_s: float = math.inf
+    copy: Copy | None = None
+    last_word: Outcome | None = None
+    outcome: Outcome | None = None  # once ended
+    is_orphan: bool = False
+
+    def conclude(self, outcome: Outcome) -> None:
+        """The lease has ended here; what it has saved counts."""
+        self.outcome, self.phase, self.is_orphan, self.start_due_s = outcome, LocalPhase.ENDED, False, math.inf
+
+
+@dataclass(eq=False)
+class Copy:
+    """The processes of a lease on one machine."""
+
+    run: Run
+    machine: Machine
+    record: Record
+    is_alive: bool = True
+    is_frozen: bool = False
+    stops_since_s: float = math.inf
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """Its GPUs on this machine."""
+        assert self.record.assignment is not None
+        return frozenset(self.record.assignment.gpus)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its time is over for good: nothing that it still does may count."""
+        return self.machine.clock_s > self.record.until_clock_s + GRACE_S
+
+    def end(self, outcome: Outcome | None) -> None:
+        """Its processes are gone; None: without a last word."""
+        self.is_alive = False
+        self.record.last_word = outcome
+        self.record.steps_done = self.run.saved if outcome is not Outcome.FINISHED else self.run.steps
+
+    def thaw(self) -> None:
+        """Goes on after a freeze."""
+        self.is_frozen = False
+
+    def look(self, now_s: float) -> None:
+        """What a shim does about its orders and its clock."""
+        record, clock_s = self.record, self.machine.clock_s
+        if record.kill:
+            self.end(Outcome.LOST)
+        elif self.is_spent or now_s > self.stops_since_s + GRACE_S + STOP_LEAD_S:
+            self.end(Outcome.STOPPED)
+        elif record.stop or clock_s >= record.until_clock_s - STOP_LEAD_S:
+            self.stops_since_s = min(self.stops_since_s, now_s)
+
+
+@dataclass(eq=False)
+class Run:
+    """What all copies of a lease do together."""
+
+    job: int
+    lease: int
+    rate: float
+    steps_total: float
+    steps: float
+    node_count: int
+    checkpoint_every_s: float
+    truth: Truth
+    copies: list[Copy] = field(default_factory=list)
+    saved: float = 0.0
+    saved_at_s: float = 0.0
+    stopping_at_s: float = math.inf
+    hangs_since_s: float = math.inf
+
+    def advance(self, now_s: float, elapsed_s: float) -> None:
+        """A little time goes by."""
+        if not any(copy.is_alive for copy in self.copies):
+            return
+        if not self._is_moving:
+            self._hang(now_s)
+            return
+        self.hangs_since_s = math.inf
+        if now_s >= self.stopping_at_s:
+            self._save(now_s)
+            self._end(Outcome.STOPPED)
+            return
+        if any(copy.stops_since_s <= now_s for copy in self.copies):
+            self.stopping_at_s = min(self.stopping_at_s, now_s + CHECKPOINT_S)
+            return
+        self.steps = min(self.steps + self.rate * elapsed_s, self.steps_total)
+        if self.steps == self.steps_total:
+            self.truth.done.add((self.job, self.lease))
+            self._end(Outcome.FINISHED)
+        elif now_s - self.saved_at_s >= self.checkpoint_every_s:
+            self._save(now_s)
+
+    @property
+    def _is_moving(self) -> bool:
+        return len(self.copies) == self.node_count and all(c.is_alive and not c.is_frozen for c in self.copies)
+
+    def _hang(self, now_s: float) -> None:
+        """A partner is not there: collective operations wait, and in the end they break."""
+        is_broken = len(self.copies) == self.node_count and any(not copy.is_alive for copy in self.copies)
+        self.hangs_since_s = min(self.hangs_since_s, now_s) if is_broken else math.inf
+        for copy in self.copies:
+            if copy.is_alive and not copy.is_frozen and now_s > self.hangs_since_s + HUNG_UP_S:
+                copy.end(Outcome.FAILED)
+
+    def _save(self, now_s: float) -> None:
+        self.saved_at_s = now_s
+        if math.floor(self.steps) <= self.saved:
+            return
+        self.saved = self.steps = float(math.floor(self.steps))
+        first = self.copies[0].machine
+        self.truth.checkpoints[self.job, self.lease].append(
+            Checkpoint(self.saved, SHARED if first.sees else first.name)
+        )
+        for copy in self.copies:
+            assert not copy.is_spent, f"job {self.job} writes a checkpoint after its lease {self.lease} was over"
+            copy.record.steps_saved = self.saved
+
+    def _end(self, outcome: Outcome) -> None:
+        for copy in self.copies:
+            assert not copy.is_spent, f"job {self.job} ends in good order after its lease {self.lease} was over"
+            copy.end(outcome)
+
+
+class Machine:
+    """GPUs, a clock, a disk and processes."""
+
+    def __init__(self, name: str, gpu_type: str, gpu_count: int, *, sees: bool, ahead_s: float, drift: float) -> None:
+        self.name = name
+        self.gpu_type = gpu_type
+        self.gpu_count = gpu_count
+        self.sees = sees
+        self.is_on = True
+        self.boots = 1
+        self.records: dict[int, Record] = {}
+        self._ahead_s, self._drift = ahead_s, drift
+        self.clock_s = ahead_s
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Processes that live here."""
+        return [r.copy for r in self.records.values() if r.copy is not None and r.copy.is_alive]
+
+    def tick(self, now_s: float) -> None:
+        """The clock goes on, and the processes look at it."""
+        self.clock_s = self._ahead_s + now_s * (1 + self._drift)
+        for copy in self.copies:
+            if not copy.is_frozen:
+                copy.look(now_s)
+
+    def spawn(self, record: Record, runs: dict[int, Run], truth: Truth, now_s: float) -> None:
+        """Starts the processes of a lease."""
+        told = record.assignment
+        assert told is not None
+        copies = self.copies
+        taken = [copy.record.lease for copy in copies if copy.gpus & frozenset(told.gpus)]
+        assert not taken, f"lease {record.lease} starts on GPUs of {self.name} on which {taken} run"
+        resumed = truth.resume(record.job, told.resume_lease, told.resume_steps, self.name, sees=self.sees)
+        resumed = truth.choices.setdefault(record.lease, resumed)
+        run = runs.get(record.lease)
+        if run is None:
+            others = [copy for other in runs.values() if other.job == record.job for copy in other.copies]
+            living = [copy.record.lease for copy in others if copy.is_alive and not copy.is_spent]
+            assert truth.is_fencing or not living, f"job {record.job} starts under {record.lease}, {living} still runs"
+            run = runs[record.lease] = Run(
+                record.job, record.lease, told.rate_steps_per_s, told.steps_total, resumed, told.node_count,
+                told.checkpoint_every_s, truth, saved=resumed, saved_at_s=now_s,
+            )  # fmt: skip
+        record.copy = Copy(run, self, record)
+        run.copies.append(record.copy)
+        run.copies.sort(key=lambda copy: copy.record.assignment.node_rank if copy.record.assignment else 0)
+        record.phase = LocalPhase.RUNNING
+
+    def die(self) -> None:
+        """Power is gone; the disk stays."""
+        self.is_on = False
+        for copy in self.copies:
+            copy.end(None)
+
+    def boot(self, ahead_s: float, now_s: float) -> None:
+        """Nothing of what ran before runs now, and the clock is another one."""
+        self.is_on, self._ahead_s = True, ahead_s - now_s * (1 + self._drift)
+        self.clock_s = ahead_s
+        self.boots += 1
+        for record in self.records.values():
+            if record.outcome is None:
+                record.conclude(record.last_word if record.last_word is not None else Outcome.LOST)

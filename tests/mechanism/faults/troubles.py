@@ -1,0 +1,139 @@
+"""What breaks, and how it comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gavelpy.mechanism.events import JobCancelled, NodeDraining, NodeLost, Outcome
+from gavelpy.model.ids import NodeId
+from tests.mechanism.faults.agent import Agent
+from tests.mechanism.faults.machine import Copy, Machine
+
+if TYPE_CHECKING:
+    from tests.mechanism.faults.world import World
+
+TICK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Hostility:
+    """How often what breaks. Chances of messages are for each, the others for each second."""
+
+    drop: float = 0.1
+    repeat: float = 0.1
+    delay: float = 0.15
+    crash_scheduler: float = 0.02
+    crash_in_commit: float = 0.002  # for each batch and each event in it
+    kill_agent: float = 0.06
+    freeze_agent: float = 0.03
+    kill_shim: float = 0.06
+    break_job: float = 0.03
+    freeze_shim: float = 0.06
+    cut: float = 0.05
+    power_off: float = 0.03
+    drain: float = 0.02
+    cancel: float = 0.005
+
+
+class Troubles:
+    """Befall a world: each kind with its chance, at every tick."""
+
+    def __init__(self, world: World, odds: Hostility) -> None:
+        self.world = world
+        self.odds = odds
+
+    def befall(self) -> None:
+        odds, rng = self.odds, self.world.rng
+        self.world.service.crash_chance = odds.crash_in_commit
+        for chance, fault in (
+            (odds.crash_scheduler, self._crash_scheduler),
+            (odds.kill_agent, self._kill_agent),
+            (odds.freeze_agent, self._freeze_agent),
+            (odds.kill_shim, self._kill_shim),
+            (odds.break_job, self._break_job),
+            (odds.freeze_shim, self._freeze_shim),
+            (odds.cut, self._cut),
+            (odds.power_off, self._power_off),
+            (odds.drain, self._drain),
+            (odds.cancel, self._cancel),
+        ):
+            if rng.random() < chance * TICK_S:
+                self.world.faults += 1
+                fault()
+
+    def _crash_scheduler(self) -> None:
+        self.world.service.end()
+
+    def _kill_agent(self) -> None:
+        agent = self.world.any(agent for agent in self.world.agents.values() if agent.is_alive)
+        if agent is not None:
+            self._agent_dies(agent)
+            self.world.after(self.world.rng.uniform(0.5, 20.0), lambda: self.world.agent_begins(agent))
+
+    def _agent_dies(self, agent: Agent) -> None:
+        name, stream = agent.machine.name, agent.streams
+        agent.end()
+        self.world.after(self.world.rng.uniform(0.0, 1.0), lambda: self._disconnected(name, stream))
+
+    def _disconnected(self, name: str, stream: int) -> None:
+        if self.world.service.is_alive:
+            self.world.service.disconnected(name, stream)
+
+    def _freeze_agent(self) -> None:
+        agent = self.world.any(agent for agent in self.world.agents.values() if agent.is_alive)
+        if agent is not None:
+            agent.is_frozen = True
+            self.world.after(self.world.rng.uniform(1.0, 40.0), agent.thaw)
+
+    def _copy(self) -> Copy | None:
+        return self.world.any(copy for machine in self.world.machines.values() for copy in machine.copies)
+
+    def _kill_shim(self) -> None:
+        copy = self._copy()
+        if copy is not None:
+            copy.end(None)
+
+    def _break_job(self) -> None:
+        copy = self._copy()
+        if copy is not None and not copy.is_frozen:
+            copy.end(Outcome.FAILED)
+
+    def _freeze_shim(self) -> None:
+        copy = self._copy()
+        if copy is not None:
+            copy.is_frozen = True
+            self.world.after(self.world.rng.uniform(1.0, 80.0), copy.thaw)
+
+    def _cut(self) -> None:
+        name = self.world.rng.choice(list(self.world.machines))
+        self.world.cut_until_s[name] = self.world.now_s + self.world.rng.uniform(1.0, 60.0)
+
+    def _power_off(self) -> None:
+        machine = self.world.any(machine for machine in self.world.machines.values() if machine.is_on)
+        if machine is None:
+            return
+        machine.die()
+        self.world.agents[machine.name].end()
+        if self.world.rng.random() < 0.5:
+            self.world.after(self.world.rng.uniform(1.0, 10.0), lambda: self._declare_lost(machine))
+        self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.boot(machine))
+
+    def _declare_lost(self, machine: Machine) -> None:
+        """An operator has seen that the machine is off."""
+        if not machine.is_on and self.world.knows(machine):
+            self.world.tell(NodeLost(NodeId(machine.name)))
+
+    def _drain(self) -> None:
+        machine = self.world.rng.choice(list(self.world.machines.values()))
+        if self.world.knows(machine):
+            self.world.tell(NodeDraining(NodeId(machine.name)))
+            self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.resume(machine))
+
+    def _cancel(self) -> None:
+        job = self.world.any(
+            job for job in self.world.truth.acknowledged - self.world.truth.cancelled - self.world.truth.finished
+        )
+        if job is not None and self.world.service.is_alive:
+            self.world.truth.cancelled.add(job)
+            self.world.tell(JobCancelled(job))

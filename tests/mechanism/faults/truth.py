@@ -1,0 +1,93 @@
+"""What is so, whatever anybody believes, and what must never be so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
+
+SHARED = ""  # where a checkpoint is that all servers which see the shared directory can read
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One whole checkpoint on a disk."""
+
+    steps: float
+    where: str  # SHARED, or the machine that alone has it
+
+
+class Truth:
+    """Checkpoints on disks, and what the scheduler was heard to believe."""
+
+    def __init__(self, *, is_fencing: bool) -> None:
+        self.is_fencing = is_fencing  # two copies of a job may run, and only one may count
+        self.checkpoints: defaultdict[tuple[int, int], list[Checkpoint]] = defaultdict(list)  # by job and lease
+        self.choices: dict[int, float] = {}  # what a gang's lease resumes from, chosen once
+        self.done: set[tuple[int, int]] = set()  # jobs whose last step was done, and the lease
+        self.acknowledged: set[int] = set()
+        self.cancelled: set[int] = set()
+        self.finished: set[int] = set()
+        self.leases: set[int] = set()  # serials seen
+        self.steps_saved: defaultdict[int, float] = defaultdict(float)  # as the scheduler believed last
+        self.saved_lease: defaultdict[int, int] = defaultdict(lambda: -1)
+
+    def resume(self, job: int, named_lease: int, steps_min: float, machine: str, *, sees: bool) -> float:
+        """The steps a lease resumes from: the newest checkpoint of the named lease that the machine can read."""
+        if not self.is_fencing:
+            assert steps_min >= self.steps_saved[job], f"job {job} starts at {steps_min}, behind its checkpoint"
+        if named_lease < 0:
+            assert steps_min == 0.0, f"job {job} starts at step {steps_min} from nowhere"
+            return 0.0
+        readable = [c.steps for c in self.checkpoints[job, named_lease] if c.where == (SHARED if sees else machine)]
+        newest = max(readable, default=-1.0)
+        assert newest >= steps_min, f"job {job} goes to {machine}, which cannot read its checkpoint of {named_lease}"
+        return newest
+
+    def believed(self, core: SchedulerCore) -> None:
+        """What the scheduler believes of jobs must be so, and never less than it was."""
+        jobs, n = core.jobs, core.jobs.count
+        known = np.array([self.steps_saved[job] for job in range(n)])
+        for job in np.flatnonzero(jobs.steps_saved[:n] != known).tolist():
+            self._saved(job, float(jobs.steps_saved[job]), int(jobs.saved_lease[job]), float(jobs.steps_total[job]))
+        for job in np.flatnonzero(jobs.state[:n] == JobState.FINISHED).tolist():
+            if job not in self.finished:
+                assert any(done == job for done, _ in self.done), f"job {job} is called finished, and is not"
+                self.finished.add(job)
+        for job in self.finished:
+            assert jobs.state[job] == JobState.FINISHED, f"job {job} had finished and is {jobs.state[job]}"
+
+    def _saved(self, job: int, steps: float, lease: int, steps_total: float) -> None:
+        assert steps > self.steps_saved[job], f"job {job} forgets its checkpoint of {self.steps_saved[job]} steps"
+        assert lease >= self.saved_lease[job], f"lease {lease} of job {job} counts after a newer one did"
+        known = {checkpoint.steps for checkpoint in self.checkpoints[job, lease]}
+        is_done = (job, lease) in self.done and steps == steps_total
+        assert steps in known or is_done, f"job {job} has no checkpoint of {steps} steps by lease {lease}: {known}"
+        self.steps_saved[job], self.saved_lease[job] = steps, lease
+
+    def granted(self, leases: list[int]) -> None:
+        """Serials of new leases grow and never come again, over restarts too."""
+        newest = max(self.leases, default=-1)
+        assert leases == sorted(leases), f"leases {leases} are not in order"
+        assert not leases or leases[0] > newest, f"lease {leases[0]} is not newer than {newest}"
+        self.leases.update(leases)
+
+    def recovered(self, core: SchedulerCore) -> None:
+        """A restarted scheduler believes what the last one had written down."""
+        for job in self.acknowledged:
+            assert job < core.jobs.count, f"job {job} was acknowledged and is forgotten"
+        self.believed(core)
+
+    def is_over(self, core: SchedulerCore) -> bool:
+        """Whether every acknowledged job is over."""
+        return all(core.jobs.state[job] > ALIVE[-1] for job in self.acknowledged)
+
+    def check_end(self, core: SchedulerCore) -> None:
+        """Every acknowledged job that nobody cancelled has finished."""
+        unfinished = self.acknowledged - self.cancelled - self.finished
+        states = {job: JobState(int(core.jobs.state[job])).name for job in sorted(unfinished)}
+        assert not unfinished, f"jobs that never finished: {states}"

@@ -1,0 +1,308 @@
+"""Virtual time, links that misbehave, and the faults: all drawn from one seed."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
+
+from gavelpy.mechanism.events import (
+    Event,
+    JobSubmitted,
+    NodeJoined,
+)
+from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.agent.orders import Orders
+from tests.mechanism.faults.agent import Agent, Said
+from tests.mechanism.faults.machine import Machine, Run
+from tests.mechanism.faults.service import ENGINE_S_MAX, Service
+from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles
+from tests.mechanism.faults.truth import Truth
+
+MACHINES = (("v100", 2), ("v100", 2), ("k80", 2), ("k80", 1), ("v100", 1))
+JOBS = 10
+CALM_S_MAX = 4000.0  # after the last fault everything must be over by then
+LEFT_S_MAX = 90.0  # and nothing may be left of it after this
+DELAY_S_MAX = 6.0
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What an episode was."""
+
+    faults: int
+    virtual_s: float
+    events: int
+    finished: int
+
+
+@dataclass(order=True)
+class _Due:
+    at_s: float
+    serial: int
+    do: Callable[[], None] = field(compare=False)
+
+
+class World:
+    """One episode: jobs arrive, faults come until there were enough, then all must come to an end."""
+
+    def __init__(self, seed: int, faults: int, hostility: Hostility | None = None) -> None:
+        self.seed = seed
+        self.rng = rng = Random(seed)
+        self.hostility = hostility or Hostility()
+        self.troubles = Troubles(self, self.hostility)
+        self.faults_wanted = faults
+        self.faults = 0
+        self.now_s = 0.0
+        self._timeline: list[_Due] = []
+        self._serial = 0
+        self.is_restarting = False
+        is_fencing = rng.random() < 0.25
+        self.truth = Truth(is_fencing=is_fencing)
+        self.runs: dict[int, Run] = {}
+        blind = set(rng.sample(range(len(MACHINES)), rng.choice([0, 0, 1, 2])))
+        self.machines = {
+            f"n{i}": Machine(
+                f"n{i}", kind, count, sees=i not in blind, ahead_s=rng.uniform(0, 1e5), drift=rng.uniform(-1e-3, 1e-3)
+            )
+            for i, (kind, count) in enumerate(MACHINES)
+        }
+        self.agents = {name: Agent(machine, self.runs, self.truth, rng) for name, machine in self.machines.items()}
+        self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
+        settings = MechanismSettings(
+            round_s=rng.choice([12.0, 20.0, 40.0]),
+            solve_patience_s=rng.choice([0.0, 5.0]),
+            fill_within_round=rng.random() < 0.8,
+            settled_rounds_max=rng.choice([1, 1, 5]),
+            priority=rng.choice(list(PriorityRule)),
+            queue=rng.choice(list(QueueRule)),
+            failures_max=1_000_000,
+        )
+        self.service = Service(settings, self.machines, self.truth, rng, "fence" if is_fencing else "wait")
+        for number in range(JOBS):
+            self.after(rng.uniform(0.0, 60.0), lambda number=number: self._submit(self._spec(number)))
+
+    def run(self) -> Episode:
+        """Raises AssertionError, with the seed, when something is that must never be."""
+        try:
+            while self.faults < self.faults_wanted:
+                self._tick(is_calm=False)
+                if self.truth.acknowledged and len(self.truth.acknowledged) >= JOBS and self._is_over():
+                    self._more_work()
+            self._calm_down()
+            self.truth.check_end(self.service.core)
+            self._check_nothing_is_left()
+        except (AssertionError, LookupError, ValueError, TypeError) as error:
+            raise AssertionError(f"seed {self.seed} at {self.now_s:.1f} s, fault {self.faults}: {error!r}") from error
+        return Episode(self.faults, self.now_s, len(self.service.journal), len(self.truth.finished))
+
+    # Time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self, *, is_calm: bool) -> None:
+        until_s = self.now_s + TICK_S
+        while self._timeline and self._timeline[0].at_s <= until_s:
+            due = heapq.heappop(self._timeline)
+            self.now_s = due.at_s
+            due.do()
+        self.now_s = until_s
+        if not is_calm:
+            self.troubles.befall()
+        for machine in self.machines.values():
+            machine.tick(self.now_s)
+        for run in list(self.runs.values()):
+            run.advance(self.now_s, TICK_S)
+            if not any(copy.is_alive for copy in run.copies) and len(run.copies) == run.node_count:
+                del self.runs[run.lease]
+        for name, agent in self.agents.items():
+            if agent.is_alive and not agent.is_frozen:
+                agent.tick(self.now_s)
+                self._speak(name, agent)
+        if self.service.is_alive:
+            self.service.look(self.now_s)
+        self._serve()
+
+    def after(self, delay_s: float, do: Callable[[], None]) -> None:
+        self._serial += 1
+        heapq.heappush(self._timeline, _Due(self.now_s + delay_s, self._serial, do))
+
+    # Links --------------------------------------------------------------------------------------------------------
+
+    def _is_cut(self, name: str) -> bool:
+        return self.now_s < self.cut_until_s[name]
+
+    def _carry(self, name: str, deliver: Callable[[], None]) -> None:
+        """A message on the link between a node and the scheduler."""
+        rng, odds = self.rng, self.hostility
+        if self._is_cut(name):
+            return
+        if self.faults < self.faults_wanted:
+            if rng.random() < odds.drop:
+                self.faults += 1
+                return
+            if rng.random() < odds.repeat:
+                self.faults += 1
+                self.after(rng.uniform(0.0, DELAY_S_MAX), deliver)
+            if rng.random() < odds.delay:
+                self.faults += 1
+                self.after(rng.uniform(0.0, DELAY_S_MAX), deliver)
+                return
+        self.after(rng.uniform(0.001, 0.05), deliver)
+
+    def _speak(self, name: str, agent: Agent) -> None:
+        said = agent.speak(self.now_s, is_reachable=self.service.is_alive and not self._is_cut(name))
+        if said is not None:
+            self._carry(name, lambda: self._arrives(said))
+
+    def _arrives(self, said: Said) -> None:
+        if self.service.is_alive and not self._is_cut(said.node):
+            self.service.hear(said, self.now_s)
+            self._serve()
+
+    def _serve(self) -> None:
+        """Orders out, and the engine's answers on their way."""
+        service = self.service
+        if not service.is_alive:
+            if not self.is_restarting:
+                self._scheduler_died()
+            return
+        for name, orders in service.orders(self.now_s):
+            self._carry(name, lambda name=name, orders=orders: self._ordered(name, orders))
+        incarnation = service.incarnation
+        for event in service.answers():
+            self.after(self.rng.uniform(0.0, ENGINE_S_MAX), lambda event=event: self._answered(event, incarnation))
+
+    def _ordered(self, name: str, orders: Orders) -> None:
+        agent = self.agents[name]
+        if agent.is_alive and not self._is_cut(name):
+            agent.hear(orders, self.now_s)
+
+    def _answered(self, event: Event, incarnation: int) -> None:
+        if self.service.is_alive and self.service.incarnation == incarnation:
+            self.service.put(event)
+            self.service.step(self.now_s)
+
+    # Jobs ---------------------------------------------------------------------------------------------------------
+
+    def _spec(self, number: int) -> JobSpec:
+        rng = self.rng
+        rates = {"v100": rng.uniform(2.0, 5.0), "k80": rng.uniform(1.0, 3.0)}
+        return JobSpec(
+            JobId(f"j{number}"),
+            float(rng.randint(20, 150)),
+            gpus=rng.choice([1, 1, 1, 2, 2, 3]),
+            rates_steps_per_s=rates if rng.random() < 0.9 else {},
+            owner="somebody",
+        )
+
+    def _submit(self, spec: JobSpec) -> None:
+        """Until it is acknowledged; the scheduler knows a submission that it has in its journal."""
+        if not self.service.is_alive:
+            self.after(2.0, lambda: self._submit(spec))
+            return
+        core = self.service.core
+        if spec.id in core.jobs.serial_of:
+            self.truth.acknowledged.add(core.jobs.serial_of[spec.id])
+            return
+        self.service.put(JobSubmitted(spec), lambda: self.truth.acknowledged.add(core.jobs.serial_of[spec.id]))
+        self.service.step(self.now_s)
+        if not self.service.is_alive:
+            self.after(2.0, lambda: self._submit(spec))
+
+    def _more_work(self) -> None:
+        for _ in range(JOBS // 2):
+            number = self.service.core.jobs.count + self._serial
+            self._serial += 1
+            self._submit(self._spec(number))
+
+    def _is_over(self) -> bool:
+        return self.service.is_alive and self.truth.is_over(self.service.core)
+
+    # Faults -------------------------------------------------------------------------------------------------------
+
+    def _scheduler_died(self) -> None:
+        """Seen by everybody a little later; it comes back after a while."""
+        self.is_restarting = True
+        for agent in self.agents.values():
+            self.after(
+                self.rng.uniform(0.0, 2.0), lambda agent=agent, stream=agent.streams: self._hung_up(agent, stream)
+            )
+        self.after(self.rng.choice([0.3, 2.0, 8.0, 30.0]) if self.faults < self.faults_wanted else 0.3, self._restart)
+
+    def _hung_up(self, agent: Agent, stream: int) -> None:
+        if agent.is_alive and agent.streams == stream:
+            agent.disconnect(self.now_s)
+
+    def _restart(self) -> None:
+        self.is_restarting = False
+        self.service.begin(self.now_s)
+        self._serve()
+
+    def agent_begins(self, agent: Agent) -> None:
+        if agent.machine.is_on and not agent.is_alive:
+            agent.begin()
+
+    def boot(self, machine: Machine) -> None:
+        if machine.is_on:
+            return
+        index = list(self.machines).index(machine.name)
+        grown = machine.sees and self.rng.random() < 0.2  # a gang whose checkpoint is there could not go elsewhere
+        machine.gpu_count = MACHINES[index][1] + grown
+        machine.boot(self.rng.uniform(0.0, 1e5), self.now_s)
+        self.agents[machine.name].begin()
+
+    def resume(self, machine: Machine) -> None:
+        if self.knows(machine) and self.service.core.pool.node_state[self.row(machine)] is NodeState.DRAINING:
+            self.tell(NodeJoined(NodeId(machine.name), machine.gpu_type, machine.gpu_count, machine.sees))
+
+    def tell(self, event: Event) -> None:
+        self.service.put(event)
+        self.service.step(self.now_s)
+        self._serve()
+
+    def knows(self, machine: Machine) -> bool:
+        return self.service.is_alive and machine.name in self.service.core.pool.node_row
+
+    def row(self, machine: Machine) -> int:
+        return self.service.core.pool.node_row[NodeId(machine.name)]
+
+    def any(self, things: Iterable[Thing]) -> Thing | None:
+        found = list(things)
+        return self.rng.choice(found) if found else None
+
+    def _calm_down(self) -> None:
+        """Everything works again, and must come to its end."""
+        self.service.crash_chance = 0.0
+        self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
+        for machine in self.machines.values():
+            for copy in machine.copies:
+                copy.thaw()
+            if not machine.is_on:
+                self.boot(machine)
+            agent = self.agents[machine.name]
+            agent.thaw()
+            self.agent_begins(agent)
+        until_s = self.now_s + CALM_S_MAX
+        while self.now_s < until_s and not (len(self.truth.acknowledged) >= JOBS and self._is_over()):
+            self._tick(is_calm=True)
+            for machine in self.machines.values():
+                self.resume(machine)
+
+    def _check_nothing_is_left(self) -> None:
+        """No process, no GPU, no entry in a table or on a disk outlives the last job for long."""
+        until_s = self.now_s + LEFT_S_MAX
+        while self.now_s < until_s:
+            self._tick(is_calm=True)
+        left = [(copy.record.job, copy.record.lease) for m in self.machines.values() for copy in m.copies]
+        assert not left, f"copies of jobs and leases that run on: {left}"
+        assert (self.service.core.pool.job == NOBODY).all(), "GPUs are held by jobs that are over"
+        assert not self.service.execution.leases.leases, "the lease table holds leases of jobs that are over"
+        records = {machine.name: list(machine.records) for machine in self.machines.values() if machine.records}
+        assert not records, f"leases that nodes were never told to forget: {records}"

@@ -1,0 +1,78 @@
+"""What a job is told of its account is what the core would book, at any moment and without being asked to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gavelpy.journal.codec import encode_state
+from gavelpy.mechanism.accounts import account
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import CheckpointSaved, ConfigChanged, JobCancelled
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.settings import PriorityRule
+from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.model.arrays import Floats
+from tests.mechanism.builders import answer, make_core, make_spec, running_core, start, tell, wake
+
+
+def shared_core(rule: PriorityRule) -> SchedulerCore:
+    """Job 0 runs since 10 s on n0, with a share of 0.7; job 1 waits with 0.3."""
+    core = make_core(make_spec("a"), make_spec("b"), servers=[("v100", 1)], priority=rule)
+    wake(core)
+    answer(core, (0, 0, 0.7), (1, 0, 0.3))
+    start(core, 0, now_s=10.0)
+    return core
+
+
+def booked(core: SchedulerCore) -> tuple[Floats, Floats]:
+    """What the core itself books now: a change of settings makes it settle."""
+    tell(core, ConfigChanged(core.settings))
+    return core.jobs.owed_s[:2].copy(), core.jobs.received_s[:2].copy()
+
+
+@pytest.mark.parametrize("rule", PriorityRule)
+@pytest.mark.parametrize("now_s", [10.0, 130.0, 359.0])
+def test_account_is_what_the_core_would_book(rule: PriorityRule, now_s: float) -> None:
+    core = shared_core(rule)
+    before = encode_state(snapshot(core))
+
+    found = [account(core, job, now_s) for job in (0, 1)]
+    unchanged = encode_state(snapshot(core)) == before
+    core.now_s = now_s
+    owed_s, received_s = booked(core)
+
+    assert unchanged
+    assert np.allclose([a.owed_s for a in found], owed_s, rtol=1e-12)
+    assert np.allclose([a.received_s for a in found], received_s, rtol=1e-12)
+
+
+def test_account_names_lease_servers_and_checkpoint() -> None:
+    core = running_core(make_spec("g", gpus=2), servers=[("v100", 1), ("v100", 1)])
+    tell(core, CheckpointSaved(np.array([0]), np.array([0]), np.array([250.0])), 50.0)
+
+    found = account(core, 0, 60.0)
+
+    assert (found.state, found.lease, found.stopping_lease, found.saved_lease) == (JobState.RUNNING, 0, -1, 0)
+    assert (found.gpus.tolist(), found.node_ids, found.until_s) == ([0, 1], ("n0", "n1"), 360.0)
+    assert (found.steps_saved, found.steps_done) == (250.0, 250.0)
+    assert (found.rate_steps_per_s.tolist(), found.share.tolist()) == ([10.0], [1.0])
+
+
+def test_account_of_a_job_that_is_over_stands_still() -> None:
+    core = shared_core(PriorityRule.LAG)
+    tell(core, JobCancelled(0), 100.0)
+
+    early, late = account(core, 0, 100.0), account(core, 0, 9000.0)
+
+    assert early.received_s.tolist() == late.received_s.tolist()
+    assert early.owed_s.tolist() == late.owed_s.tolist()
+    assert (late.lease, late.stopping_lease, late.gpus.tolist(), late.node_ids) == (-1, 0, [], ())
+
+
+def test_account_of_a_job_of_unknown_speed_says_so() -> None:
+    core = make_core(make_spec("a", rates={}))
+
+    assert math.isnan(account(core, 0, 5.0).rate_steps_per_s[0])

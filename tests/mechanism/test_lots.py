@@ -1,0 +1,222 @@
+"""A job whose checkpoint a server cannot see never goes there; where all servers see all, nothing changes."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    CheckpointSaved,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    SchedulerRestarted,
+)
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lots import SHARED
+from gavelpy.mechanism.reasons import ReasonKind, reasons
+from gavelpy.mechanism.settings import MechanismSettings, QueueRule
+from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
+from tests.mechanism.builders import answer, end, make_spec, plans, questions, start, tell, wake
+
+
+def blind_core(*specs: JobSpec, servers: str, gpus: int = 1, **settings: object) -> SchedulerCore:
+    """Servers n0, n1, ... of V100: s sees the shared checkpoints, b does not."""
+    core = SchedulerCore(MechanismSettings(**settings))
+    for i, kind in enumerate(servers):
+        core.handle(NodeJoined(NodeId(f"n{i}"), "v100", gpus, kind == "s"), 0.0)
+    submit(core, *specs)
+    return core
+
+
+def submit(core: SchedulerCore, *specs: JobSpec) -> None:
+
+    for spec in specs:
+        tell(core, JobSubmitted(spec))
+
+
+def run_and_save(core: SchedulerCore, job: int, steps: float = 100.0) -> None:
+    start(core, job)
+    lease = int(core.jobs.lease[job])
+    tell(core, CheckpointSaved(np.array([job]), np.array([lease]), np.array([steps])))
+
+
+def node_of(core: SchedulerCore, job: int) -> int:
+    return int(core.pool.node_of[core.jobs.gpus_held(job)[0]])
+
+
+def test_a_new_job_takes_a_server_that_sees_first() -> None:
+    core = blind_core(make_spec("a"), make_spec("b"), servers="bs")
+    wake(core)
+
+    answer(core, (0, 0, 1.0), (1, 0, 1.0))
+
+    assert [node_of(core, job) for job in (0, 1)] == [1, 0]
+
+
+def test_a_job_that_saved_where_all_see_waits_for_a_server_that_sees() -> None:
+    core = blind_core(make_spec("a"), servers="sb")
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    run_and_save(core, 0)
+
+    tell(core, NodeLost(NodeId("n0")), 10.0)
+    asked = questions(wake(core, 10.0))
+
+    assert core.jobs.saved_on[0] == SHARED
+    assert asked == []
+    reason = reasons(core)[0]
+    assert reason.kind == ReasonKind.CHECKPOINT_AWAY
+    assert reason.text == "asks for 1 GPU of one type; on servers that see its checkpoint the most there are is 0 v100"
+
+
+def test_a_job_that_saved_on_a_blind_server_goes_on_there_only() -> None:
+    core = blind_core(make_spec("a"), servers="bs")
+    tell(core, NodeLost(NodeId("n1")))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    run_and_save(core, 0)
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1), 5.0)
+    end(core, 0, 0, Outcome.FAILED, now_s=10.0)
+
+    wake(core, 10.0)
+    answer(core, (0, 0, 1.0), now_s=10.0)
+
+    assert node_of(core, 0) == 0
+
+
+def test_a_job_whose_only_checkpoint_is_on_a_lost_server_says_so() -> None:
+    core = blind_core(make_spec("a"), servers="bs")
+    tell(core, NodeLost(NodeId("n1")))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    run_and_save(core, 0)
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1), 5.0)
+
+    tell(core, NodeLost(NodeId("n0")), 10.0)
+
+    reason = reasons(core)[0]
+    assert (reason.kind, reason.text) == (ReasonKind.CHECKPOINT_AWAY, "its checkpoint is only on n0 (lost)")
+
+
+def test_a_job_that_may_still_save_on_a_blind_server_is_bound_to_it() -> None:
+    """Its lease is being stopped, and will leave a checkpoint that no other server sees."""
+    core = blind_core(make_spec("a"), make_spec("b"), servers="b", solve_interval_s=1e6)
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    start(core, 0)
+    core.jobs.target[:2, 0] = [0.0, 1.0]
+    wake(core, 360.0)
+    assert core.jobs.stopping[0] == 0
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1), 361.0)
+
+    wake(core, 361.0)
+
+    assert core.jobs.state[0] == JobState.WAITING
+
+
+def test_a_job_that_left_no_checkpoint_is_free_again() -> None:
+    core = blind_core(make_spec("a"), servers="bs")
+    tell(core, NodeLost(NodeId("n1")))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    start(core, 0)
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1), 5.0)
+    end(core, 0, 0, Outcome.FAILED, now_s=10.0)
+
+    wake(core, 10.0)
+    answer(core, (0, 0, 1.0), now_s=10.0)
+
+    assert node_of(core, 0) == 1
+
+
+def test_a_gang_reaches_over_servers_that_see_and_over_no_others() -> None:
+    core = blind_core(make_spec("g", gpus=2), servers="bsbs")
+    wake(core)
+
+    answer(core, (0, 0, 1.0))
+
+    assert core.pool.node_of[core.jobs.gpus_held(0)].tolist() == [1, 3]
+
+
+def test_a_gang_that_only_blind_servers_together_could_hold_waits() -> None:
+    core = blind_core(make_spec("g", gpus=2), servers="bb")
+
+    assert questions(wake(core)) == []
+    assert reasons(core)[0].text == "asks for 2 GPUs of one type; the most there are is 1 v100"
+
+
+def test_a_gang_fits_on_one_blind_server() -> None:
+    core = blind_core(make_spec("g", gpus=2), servers="bb", gpus=2)
+    wake(core)
+
+    answer(core, (0, 0, 1.0))
+
+    assert len(set(core.pool.node_of[core.jobs.gpus_held(0)].tolist())) == 1
+
+
+def test_what_was_saved_on_a_server_that_now_sees_can_go_anywhere() -> None:
+    core = blind_core(make_spec("a"), servers="b")
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    run_and_save(core, 0)
+
+    tell(core, NodeJoined(NodeId("n0"), "v100", 1, True), 5.0)
+
+    assert core.pool.all_see
+    assert core.jobs.saved_on[0] == SHARED
+
+
+@given(
+    servers=st.lists(st.tuples(st.booleans(), st.integers(1, 3)), min_size=2, max_size=5),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=8),
+    queue=st.sampled_from(QueueRule),
+    data=st.data(),
+)
+def test_jobs_follow_their_checkpoints_through_many_rounds(
+    servers: list[tuple[bool, int]], sizes: list[int], queue: QueueRule, data: st.DataObject
+) -> None:
+    core = SchedulerCore(MechanismSettings(queue=queue))
+    for i, (sees, gpus) in enumerate(servers):
+        core.handle(NodeJoined(NodeId(f"n{i}"), "v100", gpus, sees), 0.0)
+    submit(core, *(make_spec(f"j{k}", gpus=size) for k, size in enumerate(sizes)))
+
+    for round in range(6):
+        wake(core, core.now_s if not round else core.round_end_s if core.is_in_round else core.now_s)
+        asked = core.question.asked_jobs.tolist() if core.question.open_epoch >= 0 else []
+        share = data.draw(st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=len(asked), max_size=len(asked)))
+        if asked:
+            answer(core, *((job, 0, x) for job, x in zip(asked, share, strict=True) if x))
+        for job in core.jobs.leased.tolist():
+            check_reach(core, job)
+            save(core, job, 10.0 * (round + 1), stopping=core.jobs.stopping[job] >= 0)
+        tell(core, SchedulerRestarted(round + 1))
+
+
+def check_reach(core: SchedulerCore, job: int) -> None:
+    """The GPUs of a job's lease see its checkpoint, and one another's."""
+    nodes = set(core.pool.node_of[core.jobs.gpus_held(job)].tolist())
+    saved_on = int(core.jobs.saved_on[job])
+    all_see = all(core.pool.node_sees[node] for node in nodes)
+    assert all_see or len(nodes) == 1
+    assert all_see if saved_on == SHARED else saved_on in (-1, *nodes)
+
+
+def save(core: SchedulerCore, job: int, steps: float, *, stopping: bool) -> None:
+    if stopping:
+        end(core, job, int(core.jobs.stopping[job]), Outcome.STOPPED, steps=steps - 5.0)
+    start(core, job)
+    tell(core, CheckpointSaved(np.array([job]), core.jobs.lease[[job]], np.array([steps])))
+
+
+def test_the_seeing_servers_of_a_mixed_cluster_fill_up() -> None:
+    core = blind_core(*(make_spec(f"j{k}") for k in range(4)), servers="sbsb")
+    wake(core)
+
+    plan = plans(answer(core, *((job, 0, 1.0) for job in range(4))))[0]
+
+    assert sorted(plan.grant_gpus.tolist()) == [0, 1, 2, 3]
