@@ -3,7 +3,10 @@
     GavelError
     ├── InvalidInput        the caller's: a field, its value and what is allowed (file and line where there is one)
     │   └── JournalCorrupt  a journal that cannot be read to its end: where, and up to which event it is good
+    ├── JournalFailed       the world's: the journal's database refused or is gone; what was under way may be lost
+    ├── FencedOut           the world's: a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        the world's: no certified answer; carries the solver's status and the problem's size
+    ├── LeaseExpired        the world's: a job's lease was over before it could stop in good order
     └── RemoteViolation     a peer's: it broke the protocol
 
 Broken promises of our own are assertions. A job that cannot run is no error: it has a `Reason`.
@@ -41,6 +44,14 @@ class JournalCorrupt(InvalidInput):
     """A journal is torn or damaged; the message says where and how many events before it are good."""
 
 
+class JournalFailed(GavelError, RuntimeError):
+    """The journal's database refused a statement or cannot be reached; open the journal anew to learn what lasts."""
+
+
+class FencedOut(GavelError, RuntimeError):
+    """Another incarnation of the scheduler has taken over the journal: nothing of this one is written any more."""
+
+
 class SolverFailed(GavelError, RuntimeError):
     """No solver on the ladder gave an answer that could be certified."""
 
@@ -54,3 +65,7 @@ class SolverFailed(GavelError, RuntimeError):
 
 class RemoteViolation(GavelError):
     """A peer sent something the protocol does not allow."""
+
+
+class LeaseExpired(GavelError):
+    """The lease of this job was over before it could stop in good order; what it has not saved is lost."""

@@ -1,0 +1,357 @@
+"""The scheduler's journal in a database: events, submissions and snapshots that outlive every crash.
+
+An append is one durable transaction, and it counts only while its incarnation is the newest: the check and the rows
+commit together. Sequences have no gaps. `load` hands out what is good up to the last good append and names the rest,
+which is moved aside, never dropped. SQLite lies in one file for one process; PostgreSQL may be taken over.
+docs/journal.md tells operators what is where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
+from gavelpy.journal.codec import encode
+from gavelpy.journal.store_database import Database, database_of, failing
+from gavelpy.journal.store_reading import Loaded, Reading, quarantine, read, rows_after
+from gavelpy.journal.store_rows import (
+    Entry,
+    EventRow,
+    MetaRow,
+    Position,
+    SubmissionRow,
+    entry_of,
+    event_row,
+    is_whole,
+    meta_row,
+    snapshot_row,
+)
+from gavelpy.journal.store_salvage import DAMAGE, SNAPSHOTS_KEPT
+from gavelpy.journal.store_schema import (
+    CURRENT,
+    EVENTS,
+    INCARNATION,
+    META,
+    SCHEMA_VERSION,
+    SNAPSHOTS,
+    SUBMISSIONS,
+    migrate,
+    pending,
+    prepare,
+    version_of,
+)
+from gavelpy.mechanism.events import Event
+
+__all__ = ["EventStore", "Loaded", "Submission", "open_store"]
+_RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE})
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a submission was answered with: its repetition, by owner and key, gets the same."""
+
+    owner: str
+    key: str
+    digest: str  # of what was asked for; comparing it is the caller's matter
+    first_job: int
+    count: int
+    at_s: float
+
+
+def open_store(url: str, *, create: bool = True) -> EventStore:
+    """The journal that `sqlite:///PATH` or `postgresql://...` names, brought to this version's layout.
+
+    Raises InvalidInput where it is in use, of a newer version, or missing and not to be created; JournalCorrupt where
+    nothing of it can be read; JournalFailed where the database does not answer.
+    """
+    database = database_of(url, create=create)
+    try:
+        return EventStore(database, create=create)
+    except (GavelError, OSError):
+        database.release()
+        raise
+
+
+class EventStore:
+    """One connection; not for several threads at a time. After JournalFailed it is of no more use: open another."""
+
+    def __init__(self, database: Database, *, create: bool) -> None:
+        self._database = database
+        self._incarnation = 0
+        self._position: Position | None = None  # end of the good events, known after a load in this incarnation
+        self._failure = ""
+        with failing(database.name):
+            self._connection = database.connect()
+        try:
+            self._bring_up_to_date(create)
+        except GavelError:
+            self._connection.close()
+            raise
+
+    def begin_incarnation(self) -> int:
+        """Takes the journal over: every append of an older incarnation is refused from now on."""
+        with self._transaction() as connection:
+            told = _incarnation(connection)
+            newest = connection.execute(text(f"SELECT max(incarnation) FROM {EVENTS.name}")).scalar()
+            number = max(told, newest or 0) + 1
+            _put(connection, meta_row(INCARNATION, str(number)))
+        self._incarnation, self._position = number, None
+        return number
+
+    def load(self) -> Loaded:
+        """The state to go on from. What is damaged is moved aside if this is the incarnation in force."""
+        reading, told = self._read_or_repair()
+        if reading.fault:
+            told = f"{told}; {reading.fault}".removeprefix("; ")
+        if self._incarnation and (reading.fault or told):
+            with self._transaction() as connection:
+                self._check_incarnation(connection)
+                quarantine(connection, reading)
+                connection.execute(META.delete().where(META.c.name == DAMAGE))
+                _put(connection, meta_row(SCHEMA_VERSION, str(CURRENT)))
+                _put(connection, meta_row(INCARNATION, str(self._incarnation)))
+            told += "; the rest is kept in table gavel_quarantine" if reading.fault else ""
+        if self._incarnation:
+            self._position = reading.chain.end
+        damage = "; ".join(text for text in (told, self._database.note) if text)
+        damage = f"journal {self._database.name}: {damage}" if damage else ""
+        return Loaded(reading.state, iter(reading.chain.entries), damage, reading.chain.end.sequence)
+
+    def append(self, records: Sequence[tuple[float, Event]], submissions: Sequence[Submission] = ()) -> int:
+        """Writes (now_s, event) in order and what they answer, all or nothing; returns the last sequence.
+
+        When it returns, they are on disk. Raises FencedOut, InvalidInput for a key that its owner has used, and
+        JournalFailed, after which they may be there or not.
+        """
+        assert self._incarnation, "begin_incarnation comes before append"
+        assert records or not submissions, "submissions come with their events"
+        if self._position is None:
+            self.load()
+        assert self._position is not None
+        if not records:
+            return self._position.sequence
+        rows = self._rows(self._position, records, len(submissions))
+        answers = [_submission_row(submission, rows[-1].sequence) for submission in submissions]
+        try:
+            with self._transaction() as connection:
+                self._check_incarnation(connection)
+                connection.execute(EVENTS.insert(), [row._asdict() for row in rows])
+                if answers:
+                    connection.execute(SUBMISSIONS.insert(), [row._asdict() for row in answers])
+        except IntegrityError as error:
+            raise self._conflict(submissions, error) from None
+        self._position = Position(rows[-1].sequence, rows[-1].crc32)
+        return rows[-1].sequence
+
+    def submission(self, owner: str, key: str) -> Submission | None:
+        """What a key was answered with, or None where its owner has not used it."""
+        named = (SUBMISSIONS.c.owner == _storable("owner", owner), SUBMISSIONS.c.key == _storable("key", key))
+        query = select(SUBMISSIONS).where(*named)
+        with self._transaction() as connection:
+            found = connection.execute(query).one_or_none()
+        if found is None:
+            return None
+        row = SubmissionRow(*found)
+        if not is_whole(row):
+            raise JournalCorrupt(f"submission {key!r} of {owner!r} does not have its checksum")
+        return Submission(*row[:-2])
+
+    def forget_submissions(self, before_s: float) -> int:
+        """Drops the answers to submissions from before a time; how many there were."""
+        with self._transaction() as connection:
+            self._check_incarnation(connection)
+            return connection.execute(SUBMISSIONS.delete().where(SUBMISSIONS.c.at_s < before_s)).rowcount
+
+    def save_snapshot(self, sequence: int, state: bytes) -> None:
+        """Keeps the core's state (of `codec.encode_state`) after an event, and the snapshot before it."""
+        with self._transaction() as connection:
+            self._check_incarnation(connection)
+            row = snapshot_row(sequence, self._incarnation, state, self._checksum_at(connection, sequence))
+            connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence == sequence))
+            connection.execute(SNAPSHOTS.insert(), row._asdict())
+            kept = _snapshots(connection)[:SNAPSHOTS_KEPT]
+            connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence < kept[-1]))
+
+    def truncate(self, keep_after_sequence: int) -> int:
+        """Drops events up to a sequence, but none that the older of two snapshots needs; how many there were."""
+        with self._transaction() as connection:
+            self._check_incarnation(connection)
+            snapshots = _snapshots(connection)
+            if len(snapshots) < SNAPSHOTS_KEPT:
+                return 0
+            upto = min(keep_after_sequence, snapshots[-1])
+            return connection.execute(EVENTS.delete().where(EVENTS.c.sequence <= upto)).rowcount
+
+    def events(self, after: int, limit: int) -> list[Entry]:
+        """At most `limit` events after a sequence, from the first that is still kept; raises JournalCorrupt."""
+        if limit < 1:
+            raise InvalidInput(f"limit must be at least 1, got {limit!r}")
+        with self._transaction() as connection:
+            rows = [EventRow(*row) for row in rows_after(connection, after, limit)]
+        entries: list[Entry] = []
+        at = Position(rows[0].sequence - 1, rows[0].previous_crc32) if rows else Position()
+        for row in rows:
+            entries.append(entry_of(row, at))
+            at = Position(row.sequence, row.crc32)
+        return entries
+
+    def meta(self, name: str) -> str:
+        """A named value; "" where there is none."""
+        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == _storable("name", name))
+        with self._transaction() as connection:
+            found = connection.execute(query).one_or_none()
+        if found is not None and not is_whole(MetaRow(*found)):
+            raise JournalCorrupt(f"value {name!r} does not have its checksum")
+        return found.value if found is not None else ""
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Keeps a named value; after `begin_incarnation` only while that is the newest."""
+        if name in _RESERVED:
+            raise InvalidInput(f"name must not be one of {', '.join(sorted(_RESERVED))}, got {name!r}")
+        with self._transaction() as connection:
+            if self._incarnation:
+                self._check_incarnation(connection)
+            _put(connection, meta_row(_storable("name", name), _storable("value", value)))
+
+    def close(self) -> None:
+        """Lets go of the database."""
+        self._connection.close()
+        self._database.release()
+
+    def __enter__(self) -> EventStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        if self._failure:
+            raise JournalFailed(f"journal {self._database.name} must be opened anew: {self._failure}")
+        try:
+            with self._connection.begin():
+                yield self._connection
+        except IntegrityError:
+            raise
+        except DBAPIError as error:
+            self._failure = " ".join(str(error.orig).split())
+            raise JournalFailed(f"journal {self._database.name}: {self._failure}") from error
+
+    def _bring_up_to_date(self, create: bool) -> None:
+        with self._transaction() as connection:
+            if create:
+                prepare(connection)
+            if not connection.dialect.has_table(connection, META.name):
+                raise InvalidInput(f"journal is not there: no table {META.name}", file=self._database.name)
+            version = version_of(connection)
+        for step in pending(version):
+            with self._transaction() as connection:
+                incarnation = _incarnation(connection)
+                if version_of(connection) < step.version:  # another scheduler may have been quicker
+                    migrate(connection, step)
+                    _put(connection, meta_row(INCARNATION, str(incarnation + 1)))  # nothing more in the old layout
+
+    def _read_or_repair(self) -> tuple[Reading, str]:
+        """What the tables hold, and what a repair had to tell; a damaged file is replaced and read again."""
+        try:
+            reading, told = self._read()
+            fault = reading.fault
+        except JournalFailed as error:
+            cause = error.__cause__
+            if not (isinstance(cause, DBAPIError) and self._database.is_damage(cause.orig)):
+                raise
+            fault = self._failure
+        if not fault:
+            return reading, told
+        self._connection.close()
+        with failing(self._database.name):
+            self._database.repair(fault, self._incarnation)
+            self._connection = self._database.connect()
+        self._failure = ""
+        return self._read()
+
+    def _read(self) -> tuple[Reading, str]:
+        query = select(META.c.value).where(META.c.name == DAMAGE)
+        with self._transaction() as connection:
+            return read(connection), str(connection.execute(query).scalar() or "")
+
+    def _check_incarnation(self, connection: Connection) -> None:
+        """Raises FencedOut unless ours is in force; it stays in force until the transaction ends."""
+        assert self._incarnation, "begin_incarnation comes first"
+        newest = _incarnation(connection)
+        if newest != self._incarnation:
+            raise FencedOut(
+                f"journal {self._database.name}: incarnation {newest} has taken over from {self._incarnation}"
+            )
+
+    def _rows(self, start: Position, records: Sequence[tuple[float, Event]], submissions: int) -> list[EventRow]:
+        rows: list[EventRow] = []
+        at, end = start, start.sequence + len(records)
+        for now_s, event in records:
+            if not math.isfinite(now_s):
+                raise InvalidInput(f"now_s must be finite, got {now_s!r}")
+            place = (at.sequence + 1, end, submissions, at.crc32)
+            record = encode(event, now_s)
+            rows.append(event_row(self._incarnation, float(now_s), type(event).__name__, record, place))
+            at = Position(rows[-1].sequence, rows[-1].crc32)
+        return rows
+
+    def _conflict(self, submissions: Sequence[Submission], error: IntegrityError) -> GavelError:
+        """Whose fault it is that rows were there already: the caller's if a key was used, else nobody's we know."""
+        seen: set[tuple[str, str]] = set()
+        for submission in submissions:
+            name = (submission.owner, submission.key)
+            if name in seen or self.submission(*name) is not None:
+                return InvalidInput(f"key of a submission must be new for its owner, got {name[1]!r} of {name[0]!r}")
+            seen.add(name)
+        self._failure = " ".join(str(error.orig).split())
+        return JournalFailed(f"journal {self._database.name}: {self._failure}")
+
+    def _checksum_at(self, connection: Connection, sequence: int) -> int:
+        if sequence == 0:
+            return 0
+        query = text(f"SELECT crc32 FROM {EVENTS.name} WHERE sequence = :sequence")
+        found = connection.execute(query, {"sequence": sequence}).scalar()
+        if found is None:
+            raise InvalidInput(f"sequence of a snapshot must be that of an event in the journal, got {sequence!r}")
+        return int(found)
+
+
+def _incarnation(connection: Connection) -> int:
+    """The newest; whoever else would write waits until this transaction ends."""
+    query = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
+    found = connection.execute(query).scalar()
+    return int(found) if found and found.isdigit() else 0
+
+
+def _put(connection: Connection, row: MetaRow) -> None:
+    if not connection.execute(META.update().where(META.c.name == row.name), row._asdict()).rowcount:
+        connection.execute(META.insert(), row._asdict())
+
+
+def _snapshots(connection: Connection) -> list[int]:
+    """Sequences, newest first."""
+    return list(connection.execute(select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc())).scalars())
+
+
+def _submission_row(submission: Submission, sequence: int) -> SubmissionRow:
+    texts = {name: _storable(name, getattr(submission, name)) for name in ("owner", "key", "digest")}
+    numbers = (int(submission.first_job), int(submission.count), float(submission.at_s))
+    row = SubmissionRow(**texts, first_job=numbers[0], jobs=numbers[1], at_s=numbers[2], sequence=sequence, crc32=0)
+    return row._replace(crc32=row.checksum())
+
+
+def _storable(name: str, value: str) -> str:
+    """A text that both databases keep as it is."""
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidInput(f"{name} must be text without NUL and lone surrogates, got {value!r}")
+    return value

@@ -1,0 +1,183 @@
+"""Rows of the event store: what each holds, its checksum, and reading a chain of events up to the last good one.
+
+Every row carries a CRC-32 of all its fields, and every event the checksum of the event before it, so that a row from
+another history, an old page of the file say, never passes for the next event. An event knows the last sequence of the
+append it came with and how many submissions came along: recovery keeps or drops an append as a whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gavelpy.errors import JournalCorrupt
+from gavelpy.journal.codec import decode
+from gavelpy.mechanism.events import Event
+
+Entry = tuple[int, float, Event]  # sequence, now_s, event
+_EVENT = struct.Struct("<qqdqqIH")
+_INT = struct.Struct("<q")
+_FLOAT = struct.Struct("<d")
+_EVENT_SEED = zlib.crc32(b"gavel_events")
+
+
+# Tuples, as databases give and take them; the fields are in the order of the columns.
+class EventRow(NamedTuple):
+    """One event as it is stored."""
+
+    sequence: int
+    incarnation: int
+    now_s: float
+    kind: str
+    record: bytes
+    append_end: int  # sequence of the last event of the same append
+    submissions: int  # how many came with the append
+    previous_crc32: int
+    crc32: int
+
+    def checksum(self) -> int:
+        """What crc32 must be."""
+        kind = self.kind.encode()
+        head = _EVENT.pack(*self[:3], *self[5:8], len(kind))
+        return zlib.crc32(self.record, zlib.crc32(kind, zlib.crc32(head, _EVENT_SEED)))
+
+
+class SnapshotRow(NamedTuple):
+    """The core's state after an event."""
+
+    sequence: int
+    incarnation: int
+    data: bytes
+    event_crc32: int  # of the event at `sequence`: where the chain goes on
+    crc32: int
+
+    def checksum(self) -> int:
+        """What crc32 must be."""
+        return _mixed("gavel_snapshots", self[:-1])
+
+
+class SubmissionRow(NamedTuple):
+    """What was answered to a submission, by its idempotency key."""
+
+    owner: str
+    key: str
+    digest: str
+    first_job: int
+    jobs: int
+    at_s: float
+    sequence: int  # append_end of the events that came with it
+    crc32: int
+
+    def checksum(self) -> int:
+        """What crc32 must be."""
+        return _mixed("gavel_submissions", self[:-1])
+
+
+class MetaRow(NamedTuple):
+    """A named value."""
+
+    name: str
+    value: str
+    crc32: int
+
+    def checksum(self) -> int:
+        """What crc32 must be."""
+        return _mixed("gavel_meta", self[:-1])
+
+
+Row = EventRow | SnapshotRow | SubmissionRow | MetaRow
+
+
+@dataclass(frozen=True)
+class Position:
+    """The end of a chain of events: (0, 0) before the first."""
+
+    sequence: int = 0
+    crc32: int = 0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Good events in order from some position on, and why the reading stopped ("" at the end)."""
+
+    end: Position
+    entries: list[Entry] = field(default_factory=list)
+    damage: str = ""
+
+
+def event_row(incarnation: int, now_s: float, kind: str, record: bytes, place: tuple[int, int, int, int]) -> EventRow:
+    """A row with its checksum; `place` is its sequence, append_end, submissions and the checksum before it."""
+    sequence, append_end, submissions, previous = place
+    row = EventRow(sequence, incarnation, now_s, kind, record, append_end, submissions, previous, 0)
+    return row._replace(crc32=row.checksum())
+
+
+def snapshot_row(sequence: int, incarnation: int, data: bytes, event_crc32: int) -> SnapshotRow:
+    """A row with its checksum."""
+    row = SnapshotRow(sequence, incarnation, data, event_crc32, 0)
+    return row._replace(crc32=row.checksum())
+
+
+def meta_row(name: str, value: str) -> MetaRow:
+    """A row with its checksum."""
+    return MetaRow(name, value, MetaRow(name, value, 0).checksum())
+
+
+def is_whole(row: Row) -> bool:
+    """Whether the checksum is that of the fields; false for fields of other types, too."""
+    try:
+        return row.crc32 == row.checksum()
+    except (AttributeError, TypeError, ValueError, struct.error):
+        return False
+
+
+def read_chain(rows: Iterable[Sequence[Any]], start: Position) -> Chain:
+    """The events after `start`, up to the last append that is whole."""
+    entries: list[Entry] = []
+    at, end, good = start, start, 0
+    damage = ""
+    for values in rows:
+        row = EventRow(*values)
+        try:
+            entries.append(entry_of(row, at))
+        except JournalCorrupt as error:
+            damage = str(error)
+            break
+        at = Position(row.sequence, row.crc32)
+        if row.sequence == row.append_end:
+            end, good = at, len(entries)
+    if not damage and good < len(entries):
+        damage = f"event {at.sequence + 1} is missing"
+    if damage and good < len(entries):
+        damage += f"; it came with the events from {end.sequence + 1} on"
+    return Chain(end, entries[:good], damage)
+
+
+def entry_of(row: EventRow, before: Position) -> Entry:
+    """The event of a row that follows `before`; raises JournalCorrupt."""
+    if row.sequence != before.sequence + 1:
+        raise JournalCorrupt(f"event {before.sequence + 1} is missing")
+    if not is_whole(row):
+        raise JournalCorrupt(f"event {row.sequence} does not have its checksum")
+    if row.previous_crc32 != before.crc32:
+        raise JournalCorrupt(f"event {row.sequence} does not follow the event before it")
+    try:
+        return row.sequence, *decode(row.record)
+    except JournalCorrupt as error:
+        raise JournalCorrupt(f"event {row.sequence} cannot be decoded: {error}") from None
+
+
+def _mixed(table: str, values: Iterable[Any]) -> int:
+    crc = zlib.crc32(table.encode())
+    for value in values:
+        if isinstance(value, int):
+            crc = zlib.crc32(_INT.pack(value), crc)
+        elif isinstance(value, float):
+            crc = zlib.crc32(_FLOAT.pack(value), crc)
+        else:
+            data = value if isinstance(value, bytes) else value.encode()
+            crc = zlib.crc32(data, zlib.crc32(_INT.pack(len(data)), crc))
+    return crc

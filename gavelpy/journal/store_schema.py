@@ -1,0 +1,173 @@
+"""The event store's tables, and the ordered steps that bring an older layout up to this one.
+
+Columns are in the order of the rows in `store_rows`. Columns are only ever added, at the end of their table: so a
+migrated table and a new one look the same to whoever reads the file without a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    inspect,
+    text,
+)
+
+from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.journal.store_rows import event_row, meta_row, snapshot_row
+
+SCHEMA_VERSION = "schema_version"
+INCARNATION = "incarnation"
+_SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is SQLite's own row id
+
+TABLES = MetaData()
+META = Table(
+    "gavel_meta",
+    TABLES,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+EVENTS = Table(
+    "gavel_events",
+    TABLES,
+    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("now_s", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    Column("append_end", BigInteger, nullable=False, server_default="0"),
+    Column("submissions", BigInteger, nullable=False, server_default="0"),
+    Column("previous_crc32", BigInteger, nullable=False, server_default="0"),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+SNAPSHOTS = Table(
+    "gavel_snapshots",
+    TABLES,
+    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("event_crc32", BigInteger, nullable=False, server_default="0"),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+SUBMISSIONS = Table(
+    "gavel_submissions",
+    TABLES,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("first_job", BigInteger, nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("crc32", BigInteger, nullable=False),
+)
+QUARANTINE = Table(
+    "gavel_quarantine",
+    TABLES,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),  # name of the table it was taken from
+    Column("why", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # the columns in order, MessagePack
+)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step: what it does, and the schema version that it leaves behind."""
+
+    version: int
+    what: str
+    apply: Callable[[Connection], None]
+
+
+def prepare(connection: Connection) -> bool:
+    """Makes the tables where there are none; whether they were there already."""
+    names = set(inspect(connection).get_table_names())
+    if META.name in names:
+        return True
+    if EVENTS.name in names:
+        raise JournalCorrupt(f"journal has {EVENTS.name} but no {META.name}")
+    TABLES.create_all(connection)
+    for row in (meta_row(SCHEMA_VERSION, str(CURRENT)), meta_row(INCARNATION, "0")):
+        connection.execute(META.insert(), row._asdict())
+    return False
+
+
+def version_of(connection: Connection) -> int:
+    """The layout's version; raises JournalCorrupt where it cannot be read, InvalidInput where it is too new."""
+    query = text(f"SELECT value FROM {META.name} WHERE name = :name")
+    found = connection.execute(query, {"name": SCHEMA_VERSION}).scalar()
+    if not isinstance(found, str) or not found.isascii() or not found.isdigit() or int(found) < 1:
+        raise JournalCorrupt(f"journal's schema_version must be a number from 1 to {CURRENT}, got {found!r}")
+    if int(found) > CURRENT:
+        raise InvalidInput(
+            f"journal's schema_version must be at most {CURRENT}, got {found}: a newer gavelpy has written it"
+        )
+    return int(found)
+
+
+def pending(version: int) -> list[Migration]:
+    """The steps that a layout of this version still needs, in order."""
+    return [step for step in MIGRATIONS if step.version > version]
+
+
+def migrate(connection: Connection, step: Migration) -> None:
+    """Applies one step inside the caller's transaction."""
+    step.apply(connection)
+    row = meta_row(SCHEMA_VERSION, str(step.version))
+    statement = text(f"UPDATE {META.name} SET value = :value, crc32 = :crc32 WHERE name = :name")
+    connection.execute(statement, row._asdict())
+
+
+def _add_checksums(connection: Connection) -> None:
+    """Checksums in every row, appends that are known as a whole, submissions by key, a place for what is damaged."""
+    added = {
+        META.name: ("crc32",),
+        EVENTS.name: ("append_end", "submissions", "previous_crc32", "crc32"),
+        SNAPSHOTS.name: ("event_crc32", "crc32"),
+    }
+    for table, columns in added.items():
+        for column in columns:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0"))
+    TABLES.create_all(connection, tables=[SUBMISSIONS, QUARANTINE])
+    for name, value in connection.execute(text(f"SELECT name, value FROM {META.name}")).all():
+        row = meta_row(name, value)
+        connection.execute(META.update().where(META.c.name == name), row._asdict())
+    _chain_events(connection)
+    crcs = f"SELECT s.sequence, s.incarnation, s.data, e.crc32 FROM {SNAPSHOTS.name} s"
+    joined = text(f"{crcs} LEFT JOIN {EVENTS.name} e ON e.sequence = s.sequence")
+    for sequence, incarnation, data, event_crc32 in connection.execute(joined).all():
+        kept = snapshot_row(sequence, incarnation, data, event_crc32 or 0)
+        connection.execute(SNAPSHOTS.update().where(SNAPSHOTS.c.sequence == sequence), kept._asdict())
+
+
+def _chain_events(connection: Connection) -> None:
+    columns = "sequence, incarnation, now_s, kind, record"
+    query = text(f"SELECT {columns} FROM {EVENTS.name} WHERE sequence > :after ORDER BY sequence LIMIT 1000")
+    statement = EVENTS.update().where(EVENTS.c.sequence == bindparam("at"))
+    after, previous = -1, 0
+    while found := connection.execute(query, {"after": after}).all():
+        changes = []
+        for sequence, incarnation, now_s, kind, record in found:
+            row = event_row(incarnation, now_s, kind, record, (sequence, sequence, 0, previous))
+            changes.append({"at": sequence, **row._asdict()})
+            after, previous = sequence, row.crc32
+        connection.execute(statement, changes)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(2, "checksums, whole appends, submissions and quarantine", _add_checksums),
+)
+CURRENT = MIGRATIONS[-1].version

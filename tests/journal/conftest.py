@@ -1,0 +1,51 @@
+"""Journals for tests: an empty one in each kind of database."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from tests.journal.postgres_server import required, running
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a server: the one that GAVELPY_POSTGRES_URL names, or one of our own, once a session."""
+    named = os.environ.get("GAVELPY_POSTGRES_URL")
+    if named:
+        yield named
+        return
+    with running(required(os.environ)) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A journal's URL in a schema of its own, which goes with the test."""
+    schema = f"test_{uuid.uuid4().hex}"
+    engine = create_engine(postgres_server, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+    url = make_url(postgres_server).update_query_dict({"options": f"-csearch_path={schema}"})
+    yield url.render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        connection.execute(text("SET client_min_messages = warning"))
+        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A journal's URL in a folder of its own."""
+    return f"sqlite:///{tmp_path / 'journal.sqlite'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A journal's URL, for each kind of database."""
+    return str(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))

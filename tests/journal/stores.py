@@ -1,0 +1,79 @@
+"""What tests of the event store have in common: events, what a load hands out, a look at the tables from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from gavelpy.journal.codec import encode
+from gavelpy.journal.store import EventStore, Submission, open_store
+from gavelpy.journal.store_reading import Loaded
+from gavelpy.journal.store_rows import Entry
+from gavelpy.mechanism.events import Event, JobCancelled
+
+Record = tuple[float, Event]
+
+
+def cancelled(first: int, count: int = 1) -> list[Record]:
+    """Events that tell each other apart; event k comes at k seconds."""
+    return [(float(k), JobCancelled(k)) for k in range(first, first + count)]
+
+
+def submission(key: str = "k", owner: str = "ann", first_job: int = 0) -> Submission:
+    return Submission(owner, key, "digest", first_job, 1, 12.5)
+
+
+def begun(url: str) -> EventStore:
+    """An open journal whose incarnation is the newest."""
+    store = open_store(url)
+    store.begin_incarnation()
+    return store
+
+
+def filled(url: str, appends: int = 10) -> None:
+    """A journal with one event an append: event k has sequence k + 1."""
+    with begun(url) as store:
+        for k in range(appends):
+            store.append(cancelled(k))
+
+
+def bytes_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
+    """Entries as values that can be compared."""
+    return [(sequence, encode(event, now_s)) for sequence, now_s, event in entries]
+
+
+def expected(records: Sequence[Record], first_sequence: int = 1) -> list[tuple[int, bytes]]:
+    """What `bytes_of` gives for records that were appended."""
+    return [(first_sequence + k, encode(event, now_s)) for k, (now_s, event) in enumerate(records)]
+
+
+def loaded(url: str) -> tuple[Loaded, list[tuple[int, bytes]]]:
+    """What the next scheduler finds, events as values."""
+    with begun(url) as store:
+        found = store.load()
+    return found, bytes_of(list(found.events))
+
+
+def execute(url: str, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    """Runs SQL past the store; rows, if there are any. A SQLite file is left without a log."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        result = connection.execute(text(statement), parameters)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def harm(url: str, statement: str, **parameters: Any) -> None:
+    """Runs SQL past the store, and leaves no older version of a row in the pages of a SQLite file."""
+    execute(url, statement, **parameters)
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text({"sqlite": "VACUUM", "postgresql": "SELECT 1"}[engine.dialect.name]))
+
+
+def path_of(url: str) -> Path:
+    """The file of a SQLite journal."""
+    return Path(str(make_url(url).database))

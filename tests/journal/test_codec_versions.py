@@ -1,0 +1,53 @@
+"""Journals of older versions are still read: what they say means what it meant when it was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gavelpy.journal.codec import encode
+from gavelpy.journal.file import read
+from gavelpy.mechanism.events import JobNoted, JobSubmitted, NodeJoined, NodeSilent, PolicyChanged
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+from tests.journal.test_codec import EXAMPLES, RUNTIME_JOB
+
+VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code that knew no later version
+NEW_EVENTS = (NodeSilent, PolicyChanged, JobNoted)
+NEW_VALUES = (RUNTIME_JOB, NodeId("n1"))
+THEN = [
+    event
+    for event in EXAMPLES
+    if not isinstance(event, NEW_EVENTS)
+    and getattr(event, "spec", None) not in NEW_VALUES
+    and getattr(event, "node_id", None) not in NEW_VALUES
+    and not getattr(event, "is_by_time", False)
+]
+
+
+@pytest.mark.parametrize("position", range(len(THEN)))
+def test_event_of_version_1_is_read_as_it_was_meant(position: int) -> None:
+    now_s, event = list(read(VERSION_1))[position]
+
+    assert encode(event, now_s) == encode(THEN[position], position + 0.5)
+
+
+def test_every_event_of_the_old_journal_is_compared() -> None:
+    assert len(list(read(VERSION_1))) == len(THEN)
+
+
+def test_a_job_of_version_1_has_the_defaults_of_later_fields() -> None:
+    event = list(read(VERSION_1))[3][1]
+
+    assert isinstance(event, JobSubmitted)
+    assert event.spec == JobSpec(
+        JobId("a"), 100.0, gpus=2, rates_steps_per_s={"v100": 2.5}, deadline_s=60.0, entity="vision"
+    )
+
+
+def test_a_server_of_version_1_sees_the_shared_checkpoints() -> None:
+    event = next(read(VERSION_1))[1]
+
+    assert isinstance(event, NodeJoined)
+    assert event.sees_checkpoints

@@ -1,0 +1,241 @@
+"""Whatever happens to the bytes of a SQLite journal: a beginning of what was appended comes back, and loss is named."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavelpy.journal.codec import encode_state
+from gavelpy.journal.store_wal import PAGE_BYTES
+from gavelpy.mechanism.events import AllocationFailed, JobSubmitted, ProgressReported
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec
+from tests.journal.stores import Record, begun, expected, loaded, path_of, submission
+
+SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's bytes
+PLACES = st.lists(SOMEWHERE, min_size=1, max_size=8)
+MASK = st.integers(1, 255)
+FRAME_BYTES = 24 + PAGE_BYTES
+FEW = settings(max_examples=12)  # each opens and loads a journal four times, durably
+
+
+@dataclass(frozen=True, repr=False)
+class Journal:
+    """What a crash left, file and log, of so many acknowledged appends of two events each."""
+
+    file: bytes
+    log: bytes
+    records: list[Record]
+
+    def placed(self, folder: str) -> str:
+        """A copy that may be harmed; its URL."""
+        path = Path(folder) / "journal.sqlite"
+        path.write_bytes(self.file)
+        Path(f"{path}-wal").write_bytes(self.log)
+        return f"sqlite:///{path}"
+
+
+def record(k: int) -> Record:
+    """Small events, some with arrays, and now and then one that needs pages of its own."""
+    kinds = (
+        JobSubmitted(JobSpec(JobId(f"job-{k}"), 100.0, rates_steps_per_s={"v100": 2.0})),
+        ProgressReported(np.arange(k % 40), np.arange(k % 40), np.linspace(0.0, k, k % 40)),
+        JobSubmitted(JobSpec(JobId(f"job-{k}"), 5.0, entity="vision")),
+        AllocationFailed(k, "infeasible " * (2000 if k % 60 == 3 else 1)),
+    )
+    return float(k), kinds[k % len(kinds)]
+
+
+def crashed(folder: Path, appends: int, snapshots: tuple[int, ...]) -> Journal:
+    records = [record(k) for k in range(2 * appends)]
+    url = f"sqlite:///{folder / 'journal.sqlite'}"
+    with begun(url) as store:
+        for k in range(appends):
+            store.append(records[2 * k : 2 * k + 2], [submission(f"key-{k}", first_job=k)])
+            if k in snapshots:
+                store.save_snapshot(2 * k + 2, encode_state({"sequence": 2 * k + 2, "padding": "x" * 20_000}))
+        path = path_of(url)
+        return Journal(path.read_bytes(), Path(f"{path}-wal").read_bytes(), records)
+
+
+@pytest.fixture(scope="module")
+def young(tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    """All of it still in the log."""
+    return crashed(tmp_path_factory.mktemp("young"), 60, ())
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Journal:
+    """Checkpointed into the file more than once, with snapshots and a log of several generations."""
+    return crashed(tmp_path_factory.mktemp("grown"), 700, (200, 400, 600))
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as made:
+        yield made
+
+
+def check(journal: Journal, url: str, *, silent: bool = False) -> int:
+    """The last sequence that came back; `silent`: whether loss may go unnoticed."""
+    found, events = loaded(url)
+    first = found.state["sequence"] if found.state else 0
+    assert events == expected(journal.records, 1)[first : found.sequence]
+    assert found.sequence % 2 == 0, "appends are whole"
+    assert silent or found.damage or found.sequence == len(journal.records), "loss must be named"
+    with begun(url) as store:
+        assert store.load().damage == ""
+        for k in (0, found.sequence // 2 - 1)[: found.sequence]:
+            kept = store.submission("ann", f"key-{k}")
+            assert kept is None or kept.first_job == k
+        lost = store.submission("ann", f"key-{found.sequence // 2}")
+        assert lost is None, "a submission without its events must be made anew"
+        assert store.append(journal.records[:1]) == found.sequence + 1
+    again, events = loaded(url)
+    assert (again.damage, again.sequence) == ("", found.sequence + 1)
+    return found.sequence
+
+
+def flip(path: Path, places: list[float], mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    for place in places:
+        data[int(place * len(data))] ^= mask
+    path.write_bytes(data)
+
+
+def cut(path: Path, place: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(place * len(data))])
+
+
+@pytest.mark.parametrize("name", ["young", "grown"])
+def test_what_a_crash_leaves_is_all_there(request: pytest.FixtureRequest, folder: str, name: str) -> None:
+    journal = request.getfixturevalue(name)
+
+    assert check(journal, journal.placed(folder)) == len(journal.records)
+
+
+@FEW
+@given(places=PLACES, mask=MASK)
+def test_bytes_flipped_in_the_file(grown: Journal, places: list[float], mask: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = grown.placed(made)
+        flip(path_of(url), places, mask)
+
+        check(grown, url)
+
+
+@FEW
+@given(places=PLACES, mask=MASK)
+def test_bytes_flipped_in_the_log(young: Journal, places: list[float], mask: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = young.placed(made)
+        flip(Path(f"{path_of(url)}-wal"), places, mask)
+
+        check(young, url)
+
+
+@FEW
+@given(places=PLACES, mask=MASK)
+def test_bytes_flipped_in_the_log_of_an_old_journal(grown: Journal, places: list[float], mask: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = grown.placed(made)
+        flip(Path(f"{path_of(url)}-wal"), places, mask)
+
+        check(grown, url)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(name=st.sampled_from(["young", "grown"]), suffix=st.sampled_from(["", "-wal"]), places=PLACES, mask=MASK)
+def test_bytes_flipped_hundreds_of_times(
+    young: Journal, grown: Journal, name: str, suffix: str, places: list[float], mask: int
+) -> None:
+    journal = {"young": young, "grown": grown}[name]
+    with tempfile.TemporaryDirectory() as made:
+        url = journal.placed(made)
+        flip(Path(f"{path_of(url)}{suffix}"), places, mask)
+
+        check(journal, url)
+
+
+@FEW
+@given(place=SOMEWHERE)
+def test_a_file_cut_short(grown: Journal, place: float) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = grown.placed(made)
+        cut(path_of(url), place)
+
+        check(grown, url)
+
+
+@FEW
+@given(place=SOMEWHERE)
+def test_a_log_cut_short_gives_what_was_written_before(young: Journal, place: float) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = young.placed(made)
+        cut(Path(f"{path_of(url)}-wal"), place)
+
+        check(young, url, silent=True)  # a log that ends early looks like an earlier crash
+
+
+@FEW
+@given(tail=st.binary(min_size=1, max_size=3 * FRAME_BYTES))
+def test_garbage_after_the_last_commit_costs_nothing(young: Journal, tail: bytes) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = young.placed(made)
+        log = Path(f"{path_of(url)}-wal")
+        log.write_bytes(log.read_bytes() + tail)
+
+        assert check(young, url) == len(young.records)
+
+
+@FEW
+@given(place=SOMEWHERE, mask=MASK)
+def test_a_write_torn_before_it_was_acknowledged_costs_nothing(young: Journal, place: float, mask: int) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        url = young.placed(made)
+        with begun(url) as store:
+            acknowledged = Path(f"{path_of(url)}-wal").stat().st_size
+            store.append([record(900), record(901)])
+            shutil.copytree(made, f"{made}/copy")
+        copy = f"sqlite:///{made}/copy/journal.sqlite"
+        log = Path(f"{path_of(copy)}-wal")
+        data = bytearray(log.read_bytes())
+        data[acknowledged + int(place * (len(data) - acknowledged))] ^= mask
+        log.write_bytes(data)
+
+        _, events = loaded(copy)
+
+        assert events[: len(young.records)] == expected(young.records)
+        assert events[len(young.records) :] in ([], expected([record(900), record(901)], len(young.records) + 1))
+
+
+def test_a_shadow_of_an_older_history_is_not_taken_up(folder: str) -> None:
+    path = Path(folder) / "journal.sqlite"
+    url = f"sqlite:///{path}"
+    with begun(url) as store:
+        store.append([record(0)])
+        old = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+        store.append([record(1)])
+        store.append([record(2)])
+    stale = path.read_bytes()
+    path.write_bytes(old[0])
+    Path(f"{path}-wal").write_bytes(old[1])
+    with begun(url) as store:
+        store.append([record(10)])
+        store.append([record(11)])
+    path.write_bytes(b"\0" * PAGE_BYTES + path.read_bytes()[PAGE_BYTES:] + stale)
+
+    found, events = loaded(url)
+
+    assert events == expected([record(0), record(10), record(11)])
+    assert found.damage
