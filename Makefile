@@ -20,7 +20,7 @@ FAST := tests/house $(wildcard tests/model tests/mechanism tests/policies)
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check format lint types layers tidy bench bench-all help clean
+.PHONY: demo test test-slow check format lint types layers tidy bench bench-all generate help clean
 
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
@@ -47,6 +47,10 @@ clean:  ## remove everything that make and the tools have made here, the environ
 	@rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+generate: $(STAMP)  ## the code of the protocol from its .proto files
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. \
+		--mypy_out=quiet:. --mypy_grpc_out=quiet:. gavelpy/runtime/wire/*.proto
+
 # The parts of check.
 
 format: $(STAMP)
@@ -71,5 +75,5 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "gavelpy needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing into $(VENV) (once, and again when pyproject.toml or constraints.txt change)"
-	@$(PIP) --editable '.[report,dev]'
+	@$(PIP) --editable '.[report,runtime,torch,dev]'
 	@touch $@

@@ -6,18 +6,25 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import allocation, certainty, imports, live, simulation
+from benchmarks import allocation, certainty, estimator, imports, iterator, journal, live, simulation
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
+    "iterator": iterator.run,
     "allocation": allocation.run,
     "live": live.run,
     "simulation": simulation.run,
+    "journal": journal.run,
     "certainty": certainty.run,
+    "estimator": estimator.run,
     "scale": simulation.run_scale,
 }
-WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {"allocation": allocation.run, "certainty": certainty.run}
-MINUTES_LONG = ("certainty", "scale")
+WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
+    "allocation": allocation.run,
+    "certainty": certainty.run,
+    "estimator": estimator.run,
+}
+MINUTES_LONG = ("certainty", "estimator", "scale")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator.compare import simulate
 from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from gavelpy.traces.generator import GeneratorOptions, generate
@@ -51,13 +52,23 @@ def run() -> None:
 
 def the_trace() -> tuple[Trace, bool]:
     """The original's trace where the reference data are, else one of its kind; and which it is."""
-    default = Path(__file__).resolve().parents[2] / "shared"
-    data = Path(os.environ.get("GAVELPY_REFERENCE_DIR") or default) / "data" / "gavel"
-    if data.is_dir():
-        table = read_throughputs(data / "simulation_throughputs.json")
-        return read_trace(data / "traces" / "gen_single_lam900_seed0.trace", throughputs=table), True
+    table = reference_table()
+    if table is not None:
+        return read_trace(reference_data() / "traces" / "gen_single_lam900_seed0.trace", throughputs=table), True
     options = GeneratorOptions(jobs=1200, mean_interarrival_s=900.0)
     return generate(options, published_throughputs(), np.random.default_rng(0)), False
+
+
+def reference_data() -> Path:
+    """The folder of the original's data, which need not be there."""
+    default = Path(__file__).resolve().parents[2] / "shared"
+    return Path(os.environ.get("GAVELPY_REFERENCE_DIR") or default) / "data" / "gavel"
+
+
+def reference_table() -> ThroughputTable | None:
+    """The original's measured throughputs, where the reference data are."""
+    path = reference_data() / "simulation_throughputs.json"
+    return read_throughputs(path) if path.is_file() else None
 
 
 def run_scale() -> None:

@@ -19,18 +19,21 @@ _HOMES = {
     "Entity": "gavelpy.model.problem",
     "InvalidInput": "gavelpy.errors",
     "JobSpec": "gavelpy.model.job",
+    "LeaseExpired": "gavelpy.errors",
+    "LeaseIterator": "gavelpy.runtime.iterator",
     "SolverFailed": "gavelpy.errors",
     "ThroughputTable": "gavelpy.model.throughput",
     "Trace": "gavelpy.model.job",
 }
 
 if TYPE_CHECKING:
-    from gavelpy.errors import InvalidInput, SolverFailed
+    from gavelpy.errors import InvalidInput, LeaseExpired, SolverFailed
     from gavelpy.model.allocation import Allocation, Certificate
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import JobSpec, Trace
     from gavelpy.model.problem import AllocationProblem, BlindView, Entity
     from gavelpy.model.throughput import ThroughputTable
+    from gavelpy.runtime.iterator import LeaseIterator
 
 __all__ = [
     "Allocation",
@@ -41,6 +44,8 @@ __all__ = [
     "Entity",
     "InvalidInput",
     "JobSpec",
+    "LeaseExpired",
+    "LeaseIterator",
     "SolverFailed",
     "ThroughputTable",
     "Trace",

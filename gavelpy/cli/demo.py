@@ -1,4 +1,4 @@
-"""`gavel demo`: three policies, each blind and aware, on a trace that ships with the package."""
+"""`gavel demo`: three policies, each blind and aware, on a trace that ships with the package; then real jobs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli import simulate as s
+from gavelpy.cli.demo_live import check_installed, run_live
 
 _POLICIES = ("fifo", "max_min_fairness", "min_makespan")
 _GPUS = {"v100": 36, "p100": 36, "k80": 36}
@@ -20,12 +21,18 @@ def demo(
         "out/demo/report.html"
     ),
     seed: o.SeedOption = 0,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Then run real training jobs on three agents (a minute or so).")
+    ] = True,
 ) -> None:
     """See what knowing the throughputs is worth: 108 GPUs of three types, each policy blind and aware.
 
+    Then see it live: a scheduler, three agents and seven training jobs on this machine, one node of which is killed.
+
     \b
-    Example:
+    Examples:
       gavel demo
+      gavel demo --no-live
     """
     from gavelpy.model.cluster import Cluster
     from gavelpy.report import html
@@ -35,6 +42,8 @@ def demo(
     from gavelpy.traces.workloads import workloads_directory
 
     html.check_installed()
+    if live:
+        check_installed()
     p.writable_file("--report", report)
     trace = read_trace(workloads_directory() / "demo_trace.csv")
     experiment = s.Experiment(
@@ -49,3 +58,5 @@ def demo(
     s.show(results)
     s.write_report(report, experiment, results)
     typer.echo(f"\nreport: {report}")
+    if live:
+        run_live(report.parent / "live")

@@ -11,13 +11,31 @@ from typing import Annotated, cast
 
 import typer
 
-from gavelpy.cli import allocate, demo, policies, simulate, trace
+from gavelpy.cli import (
+    allocate,
+    demo,
+    jobs,
+    logs,
+    nodes,
+    policies,
+    policy,
+    profile,
+    simulate,
+    submit,
+    throughput,
+    token,
+    top,
+    trace,
+    waiting,
+)
+from gavelpy.cli.exits import BAD_INPUT, INTERRUPTED, NOT_ALLOWED, OK, READER_LEFT, UNREACHABLE, WORLD_FAILED
 from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-OK, WORLD_FAILED, BAD_INPUT, INTERRUPTED, READER_LEFT = 0, 1, 2, 130, 141
+_LIBRARY, _CLUSTER = "Library and simulator", "A running cluster"
 
 app = typer.Typer(
     name="gavel",
@@ -26,11 +44,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-app.command("simulate")(simulate.simulate)
-app.command("allocate")(allocate.allocate)
-app.command("policies")(policies.policies)
-app.add_typer(trace.app, name="trace")
-app.command("demo")(demo.demo)
+app.command("demo", rich_help_panel=_LIBRARY)(demo.demo)
+app.command("simulate", rich_help_panel=_LIBRARY)(simulate.simulate)
+app.command("allocate", rich_help_panel=_LIBRARY)(allocate.allocate)
+app.command("policies", rich_help_panel=_LIBRARY)(policies.policies)
+app.add_typer(trace.app, name="trace", rich_help_panel=_LIBRARY)
+app.add_typer(throughput.app, name="throughput", rich_help_panel=_LIBRARY)
+app.command("profile", rich_help_panel=_CLUSTER)(profile.profile)
+app.command("submit", rich_help_panel=_CLUSTER)(submit.submit)
+app.command("jobs", rich_help_panel=_CLUSTER)(jobs.jobs)
+app.command("status", rich_help_panel=_CLUSTER)(jobs.status)
+app.command("explain", rich_help_panel=_CLUSTER)(jobs.explain)
+app.command("logs", rich_help_panel=_CLUSTER)(logs.logs)
+app.command("cancel", rich_help_panel=_CLUSTER)(jobs.cancel)
+app.command("wait", rich_help_panel=_CLUSTER)(waiting.wait)
+app.command("top", rich_help_panel=_CLUSTER)(top.top)
+app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
+app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
+app.add_typer(nodes.app, name="node", rich_help_panel=_CLUSTER)
+app.add_typer(policy.app, name="policy", rich_help_panel=_CLUSTER)
+app.command("events", rich_help_panel=_CLUSTER)(logs.events)
+app.add_typer(token.app, name="token", rich_help_panel=_CLUSTER)
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,11 +82,12 @@ def gavel(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Schedule heterogeneous GPU clusters: simulate traces, solve allocations, compare policies.
+    """Schedule heterogeneous GPU clusters: run jobs, simulate traces, solve allocations, compare policies.
 
     \b
-    Start with:   gavel demo
-    Exit codes:   0 done, 1 no certified answer, 2 bad input, 130 interrupted
+    Start with:   gavel demo; on a cluster, gavel submit --help
+    Exit codes:   0 done, 1 a job or the world failed, 2 bad input, 3 scheduler not reachable,
+                  4 not allowed, 124 wait timed out, 130 interrupted
     """
     if context.invoked_subcommand is None and not version:
         typer.echo(context.get_help())
@@ -84,9 +119,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"error: {cast(typer.BadParameter, error).format_message()}", BAD_INPUT)
     except InvalidInput as error:
         return _complain(f"error: {error}", BAD_INPUT)
+    except SchedulerUnreachable as error:
+        return _complain(f"error: {error}", UNREACHABLE)
+    except NotAllowed as error:
+        return _complain(f"error: {error}", NOT_ALLOWED)
     except GavelError as error:
         return _complain(f"error: {error}", WORLD_FAILED)
-    return _complain("interrupted", INTERRUPTED) if code == INTERRUPTED else OK
+    if code == INTERRUPTED:
+        return _complain("interrupted", INTERRUPTED)
+    return code if isinstance(code, int) else OK
 
 
 def _open_closed_streams() -> None:

@@ -39,6 +39,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def tabbed(*cells: object) -> str:
+    """A line of cells for programs that cut at tabs; nothing within a cell is one."""
+    return "\t".join(printable(str(cell)) for cell in cells)
+
+
 def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: whatever JSON can say
     """Strict JSON on stdout: no NaN, no Infinity, ASCII only."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))

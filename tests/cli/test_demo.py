@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gavelpy.cli.demo_live import JOBS, run_live
 from gavelpy.model.job import Trace
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_trace
@@ -33,7 +34,7 @@ def test_demo_trace_has_three_hundred_jobs_or_more(shipped: Trace) -> None:
 
 
 def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(gavel: Gavel) -> None:
-    answer: Answer = gavel("demo")
+    answer: Answer = gavel("demo", "--no-live")
 
     assert answer.code == 0
     assert set(re.findall(r"^ (\w+(?:@blind)?) +\d", answer.out, re.MULTILINE)) == LABELS
@@ -43,3 +44,15 @@ def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(gav
     found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
     assert found
     assert len(json.loads(found[1])) == 6
+
+
+@pytest.mark.slow
+def test_live_part_ends_with_every_job_finished_beside_its_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_live(tmp_path / "live")
+
+    told = capsys.readouterr()
+
+    assert told.out.count("finished") == len(JOBS)
+    assert re.search(r"average time in the system: live [\d.]+ s, simulated [\d.]+ s", told.err)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gavelpy"
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "gavelpy", "tests", "workloads")
+GENERATED = ("_pb2", "_pb2_grpc")  # made from .proto files by `make generate`
+FOLDERS = (".ci", "benchmarks", "deploy", "docs", "examples", "gavelpy", "tests", "workloads")
 TEXT = frozenset(
     {"", ".cfg", ".csv", ".html", ".ini", ".ipynb", ".json", ".md", ".proto", ".py", ".sh", ".toml", ".txt"}
 )
@@ -18,8 +19,9 @@ def name_of(path: Path) -> str:
 
 
 def python_files(*folders: str) -> list[Path]:
-    """Every Python file below these folders of the project."""
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    """Every Python file below these folders of the project that somebody wrote: generated code is not read."""
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in files if not path.stem.endswith(GENERATED))
 
 
 def text_files() -> list[Path]:

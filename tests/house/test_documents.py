@@ -13,7 +13,7 @@ from tests.house.project import PACKAGE, ROOT, name_of
 DECISIONS = ROOT / "docs" / "decisions"
 RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-TARGETS = {"demo", "test", "test-slow", "check", "bench", "bench-all", "help", "clean"}
+TARGETS = {"demo", "test", "test-slow", "check", "bench", "bench-all", "generate", "help", "clean"}
 RECORD_SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
 PLANNED = "(planned)"
 
@@ -32,10 +32,10 @@ def tree() -> dict[str, bool]:
 
 
 def requirements() -> list[str]:
-    """Normalised names of what the library, its report and its developers need, as pyproject.toml states it."""
+    """Normalised names of what the library, its extras and its developers need, as pyproject.toml states it."""
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["report"], *extras["dev"]]
+    needed = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
     return [normalised(re.match(r"[\w.-]+", line)[0]) for line in needed]  # type: ignore[index]  # each has a name
 
 

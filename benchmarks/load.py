@@ -1,0 +1,153 @@
+"""The scheduler under load: durable submissions a second, round planning, memory, heartbeats.
+
+1,000 agents of two GPUs in a process of their own (`load_agents`), 10,000 jobs, real gRPC, SQLite with a commit to disk
+before every answer. Goals: 300 submissions a second one by one from 8 clients, 5,000 jobs a second in batches, rounds
+planned within 100 ms (99 %), no heartbeat missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+from gavelpy.runtime.local_cluster import LocalCluster, wait_until
+from gavelpy.runtime.wire import client_pb2 as pb
+from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
+
+NODES, GPUS = 1_000, 2
+JOBS = 10_000
+CLIENTS = 8
+ONE_BY_ONE_S = 10.0
+BATCH = 1_000
+LISTEN_S = 60.0
+SETTINGS = {"mechanism": {"round_s": 10.0}, "nodes": {"heartbeat_interval_s": 1.0, "silent_after_s": 10.0}}
+RATES = {"v100": 100.0, "p100": 40.0, "k80": 10.0}
+STEPS = 2_000.0  # 20 s to 200 s
+
+
+def run() -> None:
+    """One scheduler, all figures."""
+    with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), (), SETTINGS) as cluster:
+        cluster.start_scheduler()
+        idle = one_by_one(cluster, "submitted one by one from {clients} clients, no nodes")
+        command = [sys.executable, "-m", "benchmarks.load_agents", f"127.0.0.1:{cluster.port}"]
+        command += [str(NODES), str(GPUS), str(2 * ONE_BY_ONE_S + LISTEN_S + 60.0)]
+        agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            measure(cluster, agents, idle)
+        finally:
+            agents.kill()
+            agents.wait()
+
+
+def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int) -> None:
+    """Prints a line a figure."""
+    wait_until(lambda: cluster.nodes_up() == NODES, f"{NODES} nodes are up", 60.0)
+    submitted += one_by_one(cluster, f"the same beside {NODES:,} nodes of {GPUS} GPUs")
+    rest = max(BATCH, JOBS - submitted)
+    with cluster.client() as client, timed(cluster, f"submitted in batches of {BATCH:,} (goal 5,000/s)", [rest]):
+        for first in range(0, rest, BATCH):
+            client.SubmitJobs(request(min(BATCH, rest - first)), timeout=60.0)
+    with timed(cluster, f"{NODES:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", []):
+        time.sleep(LISTEN_S)
+    metrics = page(cluster)
+    print(f"nodes up: {cluster.nodes_up()} of {NODES}; fell silent meanwhile: {silences(metrics)} (goal 0)")
+    for name in ("gavel_round_planning_seconds", "gavel_journal_commit_seconds", "gavel_solve_seconds"):
+        print(f"{name}, 50 % and 99 %: {quantile(metrics, name, 0.5)}, {quantile(metrics, name, 0.99)}")
+    print(f"memory of the scheduler at its peak: {peak_mb(cluster.processes['scheduler'].pid):.0f} MB")
+    out, _ = agents.communicate(timeout=200.0)
+    print(f"agents: {json.dumps(json.loads(out))}")
+
+
+@contextlib.contextmanager
+def timed(cluster: LocalCluster, what: str, counts: list[int]) -> Iterator[None]:
+    """Prints how long something took, the scheduler's processor time for it, and how busy the machine was.
+
+    `counts`: how many things were done; their sum is read afterwards.
+    """
+    process = cluster.processes["scheduler"].pid
+    cpu_s, began_s = processor_s(process), time.monotonic()
+    yield
+    took_s, cpu_s = time.monotonic() - began_s, processor_s(process) - cpu_s
+    count = sum(counts)
+    rate = f"{count / took_s:.0f}/s, {1e3 * cpu_s / count:.2f} ms of the scheduler each; " if count else ""
+    busy = f"scheduler {cpu_s / took_s:.0%} of a core, load of the machine {os.getloadavg()[0]:.1f}"
+    print(f"{what}: {rate}{busy}", flush=True)
+
+
+def one_by_one(cluster: LocalCluster, what: str) -> int:
+    """Submissions that CLIENTS clients got acknowledged, one job a call."""
+    counts = [0] * CLIENTS
+    until_s = time.monotonic() + ONE_BY_ONE_S
+
+    def client(index: int) -> None:
+        channel = grpc.insecure_channel(f"127.0.0.1:{cluster.port}", [("grpc.use_local_subchannel_pool", 1)])
+        stub = SchedulerServiceStub(channel)
+        while time.monotonic() < until_s:
+            stub.SubmitJobs(request(1), timeout=10.0)
+            counts[index] += 1
+        channel.close()
+
+    threads = [threading.Thread(target=client, args=(index,)) for index in range(CLIENTS)]
+    with timed(cluster, f"{what.format(clients=CLIENTS)} (goal 300/s)", counts):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return sum(counts)
+
+
+def request(count: int) -> pb.SubmitJobsRequest:
+    """Jobs of some minutes at most."""
+    job = pb.JobDescription(steps_total=STEPS, rates_steps_per_s=RATES, command="true")
+    return pb.SubmitJobsRequest(idempotency_key=uuid.uuid4().hex, jobs=[job] * count)
+
+
+def page(cluster: LocalCluster) -> str:
+    """What /metrics says."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.http_port}/metrics", timeout=10.0) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def silences(metrics: str) -> int:
+    """How often a node was taken for silent."""
+    found = re.search(r'^gavel_events_total{kind="NodeSilent"} (\S+)$', metrics, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+def quantile(metrics: str, name: str, part: float) -> str:
+    """The bound of a histogram's bucket below which `part` of its values lie."""
+    buckets = re.findall(rf'^{name}_bucket{{.*?le="([^"]+)"}} ([\d.e+]+)$', metrics, re.MULTILINE)
+    total = float(buckets[-1][1]) if buckets else 0.0
+    return next((f"<= {bound} s" for bound, count in buckets if float(count) >= part * total > 0), "not measured")
+
+
+def peak_mb(process: int) -> float:
+    """The most memory a process has had, in MB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return float(found[1]) / 1024 if found else 0.0
+
+
+def processor_s(process: int) -> float:
+    """Processor time that a process has used."""
+    stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,245 @@
+"""The live part of `gavel demo`: a scheduler, three agents, real training jobs, and one machine that dies.
+
+The nodes play a V100, a P100 and a K80 by their speed factors. The machine may have fewer cores than the cluster has
+GPUs, so jobs are slower than alone; the simulation beside it therefore takes the speeds that this run has shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gavelpy.cli.output import console, tell
+from gavelpy.errors import InvalidInput, RemoteViolation
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gavelpy.model.job import Trace
+    from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
+    from gavelpy.runtime.wire import client_pb2 as pb
+
+ROUND_S = 20.0
+START_S = 4.0  # from a lease's beginning to the first step: a process starts and imports torch
+KILL_AFTER_S = 12.0
+BACK_AFTER_S = 6.0
+PATIENCE_S = 240.0
+LOOK_S = 0.5
+LINE_EVERY_S = 5.0  # where nobody watches a terminal
+FACTORS = {"v100": 1.0, "p100": 0.5, "k80": 0.25}
+GPUS = {"v100": 2, "p100": 1, "k80": 1}
+VICTIM = "p100"
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """One training script, and the steps/s it does alone on a core of a machine of today."""
+
+    script: str
+    steps: int
+    rate_steps_per_s: float
+    gpus: int = 1
+
+
+JOBS = (
+    LiveJob("image_classification", 150, 40.0),
+    LiveJob("language_model", 250, 60.0),
+    LiveJob("translation", 150, 40.0),
+    LiveJob("recommender", 800, 250.0),
+    LiveJob("gan", 150, 40.0),
+    LiveJob("actor_critic", 400, 100.0),
+    LiveJob("recommender", 400, 200.0, gpus=2),
+)
+
+
+def check_installed() -> None:
+    """Raises InvalidInput where what the live part needs is not there."""
+    missing = [name for name in ("grpc", "sqlalchemy", "aiohttp", "torch") if find_spec(name) is None]
+    if missing or sys.platform != "linux":
+        needs = f"{', '.join(missing)}: pip install 'gavelpy[runtime,torch]'" if missing else "Linux"
+        raise InvalidInput(f"the live part of the demo needs {needs}; or call `gavel demo --no-live`")
+
+
+def run_live(directory: Path) -> None:
+    """Runs the jobs to their end and prints what became of them; raises RemoteViolation where they do not end."""
+    from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
+
+    nodes = tuple(LocalNode(f"{name}-node", f"{name}:{GPUS[name]}", factor) for name, factor in FACTORS.items())
+    shutil.rmtree(directory, ignore_errors=True)
+    offered = ", ".join(f"{count} {name}" for name, count in GPUS.items())
+    tell(f"live: {len(JOBS)} training jobs on {offered}, played by three agents on this machine")
+    with LocalCluster(directory.resolve(), nodes, {"mechanism": {"round_s": ROUND_S}}) as cluster:
+        cluster.start()
+        began_s = time.monotonic()
+        _submit(cluster)
+        _watch(cluster, nodes)
+        took_s = time.monotonic() - began_s
+        jobs = _details(cluster)
+    console().print(_table(jobs))
+    _print_simulated(jobs, took_s)
+
+
+def _submit(cluster: LocalCluster) -> None:
+    from gavelpy.runtime.wire import client_pb2 as pb
+    from gavelpy.traces.workloads import workloads_directory
+
+    scripts = workloads_directory() / "jobs"
+    described = [
+        pb.JobDescription(
+            name=f"{job.script.replace('_', '-')}{'-gang' if job.gpus > 1 else ''}",
+            steps_total=job.steps,
+            gpus=job.gpus,
+            rates_steps_per_s={name: job.rate_steps_per_s * factor for name, factor in FACTORS.items()},
+            command=f"{sys.executable} {scripts / job.script}.py --steps {job.steps}",
+            working_directory=str(scripts.resolve()),
+            checkpoint_every_s=3.0,
+        )
+        for job in JOBS
+    ]
+    with cluster.client() as client:
+        client.SubmitJobs(pb.SubmitJobsRequest(idempotency_key="demo", jobs=described), timeout=10.0)
+
+
+def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> None:
+    """Shows how the jobs come on, and kills a node and brings it back on the way."""
+    from rich.console import Console
+    from rich.live import Live
+
+    victim = next(node for node in nodes if node.node_id.startswith(VICTIM))
+    began_s = time.monotonic()
+    acts = [
+        (KILL_AFTER_S, lambda: _kill(cluster, victim)),
+        (KILL_AFTER_S + BACK_AFTER_S, lambda: _back(cluster, victim)),
+    ]
+    screen = Console(stderr=True)
+    told_s = 0.0
+    with Live(console=screen, transient=True) if screen.is_terminal else contextlib.nullcontext() as view:
+        while True:
+            elapsed_s = time.monotonic() - began_s
+            while acts and elapsed_s >= acts[0][0]:
+                acts.pop(0)[1]()
+            jobs = _listed(cluster)
+            if view is not None:
+                view.update(_progress(jobs, elapsed_s))
+            elif elapsed_s - told_s >= LINE_EVERY_S:
+                told_s = elapsed_s
+                tell(f"{elapsed_s:5.0f} s  " + "  ".join(f"{job.name} {_percent(job)}" for job in jobs))
+            if not acts and all(_is_over(job) for job in jobs):
+                return
+            if elapsed_s > PATIENCE_S:
+                raise RemoteViolation(f"jobs have not ended within {PATIENCE_S:g} s; see {cluster.directory}")
+            time.sleep(LOOK_S)
+
+
+def _kill(cluster: LocalCluster, node: LocalNode) -> None:
+    tell(f"kill -9: {node.node_id}, its agent and all that runs there")
+    cluster.kill_node(node)
+
+
+def _back(cluster: LocalCluster, node: LocalNode) -> None:
+    tell(f"{node.node_id} comes back")
+    cluster.start_agent(node)
+
+
+def _listed(cluster: LocalCluster) -> list[pb.Job]:
+    from gavelpy.runtime.wire import client_pb2 as pb
+
+    with cluster.client() as client:
+        return list(client.ListJobs(pb.ListJobsRequest(all_states=True), timeout=10.0).jobs)
+
+
+def _details(cluster: LocalCluster) -> list[pb.GetJobResponse]:
+    from gavelpy.runtime.wire import client_pb2 as pb
+
+    numbers = [str(job.job) for job in _listed(cluster)]
+    with cluster.client() as client:
+        return [client.GetJob(pb.GetJobRequest(job=number), timeout=10.0) for number in numbers]
+
+
+def _is_over(job: pb.Job) -> bool:
+    from gavelpy.runtime.wire import client_pb2 as pb
+
+    return job.state in (pb.JOB_STATE_FINISHED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_FAILED)
+
+
+def _state(job: pb.Job) -> str:
+    from gavelpy.runtime.wire import client_pb2 as pb
+
+    return pb.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
+
+
+def _percent(job: pb.Job) -> str:
+    return f"{job.steps_done / job.steps_total:.0%}"
+
+
+def _progress(jobs: Sequence[pb.Job], elapsed_s: float) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table(title=f"{elapsed_s:.0f} s", box=None, title_justify="left")
+    for name in ("job", "state", "on", "", ""):
+        table.add_column(name)
+    for job in jobs:
+        bar = ProgressBar(total=job.steps_total, completed=job.steps_done, width=30)
+        table.add_row(job.name, _state(job), ", ".join(job.node_ids) or job.reason, bar, _percent(job))
+    return table
+
+
+def _table(jobs: Sequence[pb.GetJobResponse]) -> Table:
+    """What each job was owed and what it received, in seconds on each GPU type."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="live", title_justify="left")
+    for name in ("job", "GPUs", "ended", "steps", "restarts"):
+        table.add_column(name)
+    for gpu_type in FACTORS:
+        table.add_column(f"{gpu_type}: owed\nreceived, s", justify="right")
+    table.add_column("time in\nthe system, s", justify="right")
+    for answer in jobs:
+        job = answer.job
+        accounts = {account.gpu_type: account for account in answer.accounts}
+        times = [f"{accounts[t].owed_s:.0f}\n{accounts[t].received_s:.0f}" for t in FACTORS]
+        steps = f"{job.steps_done:.0f} of {job.steps_total:.0f}"
+        in_system = f"{job.ended_at_s - job.submitted_at_s:.1f}"
+        table.add_row(job.name, str(job.gpus), _state(job), steps, str(job.restarts), *times, in_system)
+    return table
+
+
+def _print_simulated(jobs: Sequence[pb.GetJobResponse], took_s: float) -> None:
+    """The same jobs, simulated with the speeds that the live run has shown."""
+    from gavelpy.mechanism.settings import MechanismSettings
+    from gavelpy.model.cluster import Cluster
+    from gavelpy.simulator.compare import simulate
+    from gavelpy.simulator.settings import Costs, SimulationSettings
+
+    trace = _trace(jobs)
+    settings = SimulationSettings(MechanismSettings(round_s=ROUND_S), Costs(1.0, START_S, 0.0))
+    result = simulate(trace, Cluster.of(GPUS), "max_min_fairness", settings=settings)
+    live_s = sum(answer.job.ended_at_s - answer.job.submitted_at_s for answer in jobs) / len(jobs)
+    simulated_s = result.metrics.avg_jct_s
+    tell(
+        f"all over after {took_s:.0f} s; average time in the system: live {live_s:.1f} s, simulated {simulated_s:.1f} s"
+    )
+
+
+def _trace(jobs: Sequence[pb.GetJobResponse]) -> Trace:
+    import numpy as np
+
+    from gavelpy.model.ids import JobId
+    from gavelpy.model.job import JobSpec, Trace
+
+    specs = []
+    for answer in jobs:
+        effective_s = sum(FACTORS[a.gpu_type] * max(0.0, a.received_s - START_S) for a in answer.accounts)
+        rate = answer.job.steps_total / max(effective_s, 1.0)
+        rates = {name: rate * factor for name, factor in FACTORS.items()}
+        specs.append(JobSpec(JobId(answer.job.name), answer.job.steps_total, answer.job.gpus, rates_steps_per_s=rates))
+    return Trace(tuple(specs), np.zeros(len(specs)), "live")

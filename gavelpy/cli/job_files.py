@@ -1,0 +1,235 @@
+"""Jobs as a person describes them: a TOML file, or a command line with flags; and arrays of jobs, one an index."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import signal
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.wire import client_pb2
+
+INDEX = "{index}"
+ARRAY_MAX = 10_000
+_FILE_BYTES_MAX = 4 << 20
+_DIGITS_MAX = 9
+
+
+@dataclass(frozen=True)
+class DescribedJob:
+    """One entry, before its array is spread out. What is empty or 0 is the scheduler's to choose."""
+
+    command: str
+    steps_total: float
+    name: str = ""
+    gpus: int = 1
+    weight: float = 1.0
+    job_type: str = ""
+    rates_steps_per_s: dict[str, float] = field(default_factory=dict)
+    deadline_s: float = 0.0
+    entity: str = ""
+    working_directory: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    one_process_a_node: bool = False
+    checkpoint_every_s: float = 0.0
+    warning_s: float = 0.0
+    warning_signal: int = 0
+    array: str = ""
+
+    def spread(self) -> list[DescribedJob]:
+        """Itself, or one job for each index of its array, with {index} filled in."""
+        if not self.array:
+            return [self]
+        return [self._at(index) for index in array_indices(self.array)]
+
+    def message(self) -> client_pb2.JobDescription:
+        """As it is sent."""
+        from gavelpy.runtime.wire import client_pb2
+
+        values = {name: value for name, value in vars(self).items() if name != "array"}
+        return client_pb2.JobDescription(**values)
+
+    def _at(self, index: int) -> DescribedJob:
+        def filled(text: str) -> str:
+            return text.replace(INDEX, str(index))
+
+        numbered = self.name if INDEX in self.name or not self.name else f"{self.name}-{INDEX}"
+        return replace(
+            self,
+            name=filled(numbered),
+            command=filled(self.command),
+            working_directory=filled(self.working_directory),
+            environment={name: filled(value) for name, value in self.environment.items()},
+            array="",
+        )
+
+
+def array_indices(text: str) -> list[int]:
+    """`0-9`, `0-9:2` or `1,5,7` as numbers; a `%N` at the end is not ours to read."""
+    found: list[int] = []
+    for part in text.split(","):
+        span, colon, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
+        numbers = [first, last if dash else first, step if colon else "1"]
+        if not all(n.isascii() and n.isdecimal() and len(n) <= _DIGITS_MAX for n in numbers) or int(numbers[2]) == 0:
+            raise InvalidInput(f"array must look like 0-9, 0-9:2 or 1,5,7, got {text[:60]!r}")
+        indices = range(int(numbers[0]), int(numbers[1]) + 1, int(numbers[2]))
+        if not indices or len(indices) + len(found) > ARRAY_MAX:
+            raise InvalidInput(f"array must have 1 to {ARRAY_MAX:,} indices, got {text[:60]!r}")
+        found.extend(indices)
+    if len(set(found)) < len(found):
+        raise InvalidInput(f"array must name each index once, got {text[:60]!r}")
+    return found
+
+
+def array_and_window(text: str) -> tuple[str, int]:
+    """`0-9%4` as ("0-9", 4): at most 4 of them alive at once; 0 = no limit."""
+    indices, percent, window = text.partition("%")
+    if not percent:
+        return indices, 0
+    if not (window.isascii() and window.isdecimal() and 0 < len(window) <= _DIGITS_MAX and int(window) > 0):
+        raise InvalidInput(f"--array must end in %N with N >= 1 jobs at once, got {text[:60]!r}")
+    return indices, int(window)
+
+
+def read_job_file(path: Path) -> list[DescribedJob]:
+    """The jobs of a TOML file, each a table [[job]]; raises InvalidInput naming file, job and field."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise InvalidInput(f"file must have at most {_FILE_BYTES_MAX >> 20} MiB", file=str(path))
+        document = tomllib.loads(content.decode("utf-8-sig"))
+    except OSError as error:
+        raise InvalidInput(f"file cannot be read ({error.strerror})", file=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"file is not TOML: {error}", file=str(path)) from None
+    tables = document.pop("job", None)
+    if document:
+        raise InvalidInput(f"tables must be [[job]], got {next(iter(document))!r}", file=str(path))
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise InvalidInput("job must be one or many tables [[job]], got none", file=str(path))
+    return [_described(path, f"job[{row}]", table) for row, table in enumerate(tables)]
+
+
+def warning(text: str) -> tuple[float, int]:
+    """`USR1@60` as (60.0, 10): the signal that a job gets so many seconds before its lease ends."""
+    name, at, seconds = text.partition("@")
+    try:
+        number, before_s = signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"], float(seconds)
+    except (KeyError, ValueError):
+        number, before_s = signal.SIGUSR1, math.nan
+    if not at or not 0 < before_s < math.inf:
+        raise InvalidInput(f"--warning must look like USR1@60 (a signal and seconds), got {text[:60]!r}")
+    return before_s, int(number)
+
+
+def pairs(option: str, texts: Sequence[str], separator: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` as {"a": "1", "b": "2"}."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition(separator)
+        if not sign or not name:
+            raise InvalidInput(f"{option} must look like NAME{separator}VALUE, got {text[:60]!r}")
+        if name in found:
+            raise InvalidInput(f"{option} must name each once, got {name!r} twice")
+        found[name] = value
+    return found
+
+
+def rates(texts: Sequence[str]) -> dict[str, float]:
+    """`["v100:10", "k80:1"]`, commas allowed, as {"v100": 10.0, "k80": 1.0}."""
+    found = pairs("--rate", [part for text in texts for part in text.split(",")], ":")
+    try:
+        return {gpu_type: float(rate) for gpu_type, rate in found.items()}
+    except ValueError:
+        raise InvalidInput(f"--rate must look like v100:10,k80:1.5 (steps/s), got {','.join(texts)[:60]!r}") from None
+
+
+def _described(path: Path, where: str, table: dict[str, Any]) -> DescribedJob:
+    """One table; Any: whatever TOML can say."""
+    for name in table:
+        if name not in _FIELDS:
+            raise InvalidInput(f"{where}: fields are {', '.join(_FIELDS)}; got {name!r}", file=str(path))
+    for name in ("command", "steps_total"):
+        if name not in table:
+            raise InvalidInput(f"{where}.{name} must be given", file=str(path))
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        allowed, read = _FIELDS[name]
+        try:
+            values[name] = read(value)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{where}.{name} must be {allowed}, got {value!r:.80}", file=str(path)) from None
+    directory = path.absolute().parent / values.get("working_directory", ".")
+    return DescribedJob(**values | {"working_directory": str(directory.resolve())})
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _command(value: object) -> str:
+    return value if isinstance(value, str) else shlex.join(map(_text, _list(value)))
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list) or not value:
+        raise TypeError
+    return value
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise TypeError
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise TypeError
+    return float(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _table(read: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]:
+    def of(value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise TypeError
+        return {str(name): read(inner) for name, inner in value.items()}
+
+    return of
+
+
+_FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
+    "name": ("a text", _text),
+    "command": ("a text or a list of texts", _command),
+    "steps_total": ("a number", _number),
+    "gpus": ("a whole number", _whole),
+    "weight": ("a number", _number),
+    "job_type": ("a text", _text),
+    "rates_steps_per_s": ("a table of numbers by GPU type", _table(_number)),
+    "deadline_s": ("a number of seconds", _number),
+    "entity": ("a text", _text),
+    "working_directory": ("a text", _text),
+    "environment": ("a table of texts", _table(_text)),
+    "one_process_a_node": ("true or false", _flag),
+    "checkpoint_every_s": ("a number of seconds", _number),
+    "warning_s": ("a number of seconds", _number),
+    "warning_signal": ("the number of a signal", _whole),
+    "array": ("a text such as 0-9", _text),
+}

@@ -1,0 +1,206 @@
+"""`gavel jobs`, `status`, `explain` and `cancel`: what there is, how it stands and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gavelpy.cli import connecting as c
+from gavelpy.cli import options as o
+from gavelpy.cli.output import Output, console, echo_json, printable, tabbed
+from gavelpy.cli.plain import NOTHING, count, duration, figure, moment, percent, plain, word
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gavelpy.runtime.wire import client_pb2
+
+_STATES = ("waiting", "starting", "running", "stopping", "finished", "cancelled", "failed")
+
+
+def _state(text: str) -> str:
+    if text not in _STATES:
+        raise typer.BadParameter(f"must be one of {', '.join(_STATES)}, got {text[:60]!r}")
+    return text
+
+
+def jobs(
+    all_states: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
+    state: Annotated[
+        list[str] | None, typer.Option(metavar="STATE", parser=_state, help="Only these; may be said more than once.")
+    ] = None,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose; admins only. Default: everybody's.")] = "",
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """List your jobs that live, or with --all every one; admins see everybody's.
+
+    \b
+    Examples:
+      gavel jobs
+      gavel jobs --state waiting --state running
+      gavel jobs --all -o json
+    """
+    from gavelpy.runtime.wire import client_pb2
+
+    states = [client_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in state or []]
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = client.jobs(states=states, all_states=all_states, owner=owner)
+    if output is Output.JSON:
+        echo_json({"jobs": [plain(job) for job in found]})
+    else:
+        console().print(jobs_table(found))
+
+
+def status(
+    names: c.JobsArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Say how jobs stand, a line each.
+
+    \b
+    Examples:
+      gavel status 12
+      gavel status train evaluate -o json
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = list(client.wait(names, wait_s=0.0).jobs)
+    if output is Output.JSON:
+        echo_json({"jobs": [plain(job) for job in found]})
+    else:
+        console().print(jobs_table(found))
+
+
+def cancel(
+    names: c.JobsArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Cancel jobs: they are stopped and not started again. Those that are over stay as they are.
+
+    \b
+    Examples:
+      gavel cancel 12 13
+      gavel cancel train
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = client.cancel(names)
+    if output is Output.JSON:
+        echo_json({"jobs": [plain(job) for job in found]})
+        return
+    from gavelpy.runtime.wire import client_pb2
+
+    for job in found:
+        typer.echo(tabbed(job.job, job.name, word(client_pb2.JobState, job.state)))
+
+
+def explain(
+    name: c.JobArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Say all there is to know of a job: why it waits, what it is owed, what it received, when it should start.
+
+    \b
+    Examples:
+      gavel explain 12
+      gavel explain train -o json
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = client.job(name)
+    if output is Output.JSON:
+        echo_json(plain(found))
+        return
+    out = console()
+    for line in _sentences(found):
+        out.print(printable(line))
+    if found.accounts:
+        out.print(_accounts_table(found.accounts))
+    out.print("History:")
+    for line in found.history:
+        out.print(f"  {printable(line)}")
+
+
+def jobs_table(found: Sequence[client_pb2.Job]) -> Table:
+    """A row a job."""
+    from rich import box
+    from rich.table import Table
+
+    from gavelpy.runtime.wire import client_pb2
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why"):
+        table.add_column(title, justify="right" if title in ("job", "GPUs", "steps", "done", "steps/s") else "left")
+    for job in found:
+        table.add_row(
+            str(job.job),
+            printable(job.name),
+            printable(job.owner),
+            word(client_pb2.JobState, job.state),
+            str(job.gpus),
+            printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or NOTHING),
+            count(job.steps_total),
+            percent(job.steps_done, job.steps_total),
+            figure(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else NOTHING,
+            printable(job.reason or job.detail),
+        )
+    return table
+
+
+def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
+    from gavelpy.runtime.wire import client_pb2
+
+    job = found.job
+    state = word(client_pb2.JobState, job.state)
+    where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
+    gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+    done = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
+    lines = [
+        f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
+        *([f"Why: {job.reason}."] if job.reason else []),
+        f"Asks for {gpus}, weight {job.weight:g}; runs {found.description.command!r}.",
+        f"Done: {done}, {count(job.steps_saved)} of them in a checkpoint; "
+        f"leases it ran under: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
+        f"Submitted {moment(job.submitted_at_s)}, first started {moment(job.started_at_s)}, "
+        f"over {moment(job.ended_at_s)}.",
+    ]
+    if found.start_in_s >= 0 or found.finish_in_s >= 0:
+        starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
+        lines.append(f"Should {starts}end in {duration(found.finish_in_s)}.")
+    if found.forecast:
+        lines.append(f"Forecast: {found.forecast}.")
+    if found.checkpoint:
+        lines.append(f"Would resume from {found.checkpoint}.")
+    if job.detail:
+        lines.append(f"Last heard: {job.detail}")
+    return lines
+
+
+def _accounts_table(accounts: Sequence[client_pb2.TypeAccount]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("GPU type", "steps/s", "share now", "owed", "received", "price"):
+        table.add_column(title, justify="left" if title == "GPU type" else "right")
+    for account in accounts:
+        table.add_row(
+            printable(account.gpu_type),
+            figure(account.rate_steps_per_s),
+            f"{100 * account.share:.1f} %",
+            duration(account.owed_s),
+            duration(account.received_s),
+            figure(account.price),
+        )
+    return table

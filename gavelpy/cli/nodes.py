@@ -1,0 +1,138 @@
+"""`gavel nodes`, `drain` and `node`: the machines that jobs run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gavelpy.cli import connecting as c
+from gavelpy.cli import options as o
+from gavelpy.cli.output import Output, console, echo_json, printable
+from gavelpy.cli.plain import NOTHING, duration, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gavelpy.runtime.wire import client_pb2
+
+app = typer.Typer(no_args_is_help=True, help="Declare a node lost, or take it back.", rich_markup_mode="rich")
+
+
+def nodes(
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """List the nodes: their GPUs, what runs on them, when they were last heard of.
+
+    \b
+    Examples:
+      gavel nodes
+      gavel nodes -o json
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = client.nodes()
+    _show(found, output)
+
+
+def drain(
+    node: c.NodeArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Give a node no new leases; those it has end with the round. For admins.
+
+    \b
+    Examples:
+      gavel drain n1
+      gavel node resume n1
+    """
+    _wish(node, "NODE_WISH_DRAIN", output, scheduler, token_file, timeout)
+
+
+@app.command()
+def lost(
+    node: c.NodeArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Vouch that nothing runs on a node any more: its jobs start elsewhere at once. For admins.
+
+    Say it of a machine that is off, not of one that is cut off: there jobs may still run.
+
+    \b
+    Example:
+      gavel node lost n1
+    """
+    _wish(node, "NODE_WISH_LOST", output, scheduler, token_file, timeout)
+
+
+@app.command()
+def resume(
+    node: c.NodeArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Give a drained node leases again. For admins.
+
+    \b
+    Example:
+      gavel node resume n1
+    """
+    _wish(node, "NODE_WISH_RESUME", output, scheduler, token_file, timeout)
+
+
+def nodes_table(found: Sequence[client_pb2.NodeStatus]) -> Table:
+    """A row a node."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "remarks"):
+        table.add_column(title, justify="right" if title in ("GPUs", "in use", "heard") else "left")
+    for node in found:
+        blind = [] if node.sees_checkpoints else ["does not see the checkpoints"]
+        table.add_row(
+            printable(node.node_id),
+            printable(node.state),
+            str(node.gpu_count),
+            str(node.gpus_in_use),
+            printable(node.gpu_type),
+            ", ".join(str(job) for job in node.jobs) or NOTHING,
+            duration(node.heartbeat_age_s),
+            printable(node.address),
+            printable(", ".join([*blind, *([node.detail] if node.detail else [])])),
+        )
+    return table
+
+
+def _wish(
+    node: str,
+    wish: str,
+    output: Output,
+    scheduler: str | None,
+    token_file: Path | None,
+    timeout: float | None,
+) -> None:
+    from gavelpy.runtime.wire import client_pb2
+
+    with c.connected(scheduler, token_file, timeout) as client:
+        found = client.set_node(node, client_pb2.NodeWish.Value(wish))
+    _show([found], output)
+
+
+def _show(found: Sequence[client_pb2.NodeStatus], output: Output) -> None:
+    if output is Output.JSON:
+        echo_json({"nodes": [plain(node) for node in found]})
+    else:
+        console().print(nodes_table(found))

@@ -1,0 +1,103 @@
+"""`gavel policy`: what the running scheduler optimises."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gavelpy.cli import connecting as c
+from gavelpy.cli import job_files
+from gavelpy.cli import options as o
+from gavelpy.cli.output import Output, console, echo_json, printable
+from gavelpy.cli.plain import NOTHING, duration, figure, plain
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.wire import client_pb2
+
+app = typer.Typer(
+    no_args_is_help=True, help="See or change the policy of a running scheduler.", rich_markup_mode="rich"
+)
+
+
+@app.command()
+def show(
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Say which policy is in force, how good its answer is, and what one more GPU of each type is worth.
+
+    \b
+    Example:
+      gavel policy show
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show(client.cluster(), output)
+
+
+@app.command(name="set")
+def change(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", autocompletion=o.complete_policy, help="Default: as it is.")
+    ] = "",
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Of the policy.")
+    ] = None,
+    round_s: Annotated[
+        float, typer.Option("--round-s", metavar="S", parser=o.number(), help="Length of a round. 0 = as it is.")
+    ] = 0.0,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Change the policy or the length of rounds, from the next allocation on. For admins.
+
+    \b
+    Examples:
+      gavel policy set max_min_fairness
+      gavel policy set shortest_job_first -p by=total
+      gavel policy set --round-s 120
+    """
+    if not name and not parameter and not round_s:
+        raise InvalidInput("policy set needs a NAME, --parameter or --round-s, got none of them")
+    values = {key: _value(text) for key, text in job_files.pairs("--parameter", parameter or [], "=").items()}
+    with c.connected(scheduler, token_file, timeout) as client:
+        parameters = json.dumps(values) if values else ""
+        _show(client.set_policy(policy=name, parameters=parameters, round_s=round_s), output)
+
+
+def _value(text: str) -> str | float:
+    """A number where it reads as one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
+    if output is Output.JSON:
+        echo_json(plain(found))
+        return
+    from rich import box
+    from rich.table import Table
+
+    out = console()
+    blind = ", blind to GPU types" if found.blind else ""
+    given = f" with {found.policy_parameters}" if found.policy_parameters not in ("", "{}") else ""
+    out.print(printable(f"Policy {found.policy}{given}{blind}; rounds of {duration(found.round_s)}."))
+    if found.path:
+        out.print(printable(f"Objective {figure(found.objective)}, gap {found.gap:.1g}, path {found.path}."))
+    if found.detail:
+        out.print(printable(f"The allocation in force is an older one: {found.detail}"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("GPU type", "GPUs", "in use", "price"):
+        table.add_column(title, justify="left" if title == "GPU type" else "right")
+    for kind in found.types:
+        price = figure(kind.price) if kind.price == kind.price else NOTHING
+        table.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), price)
+    out.print(table)

@@ -1,0 +1,175 @@
+"""`gavel submit`: jobs from a TOML file or from the command line."""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gavelpy.cli import connecting as c
+from gavelpy.cli import job_files as f
+from gavelpy.cli import options as o
+from gavelpy.cli import submit_options as s
+from gavelpy.cli.output import Output, console, echo_json, printable, tabbed, tell
+from gavelpy.cli.plain import NOTHING, duration, plain
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.client.connection import Client
+    from gavelpy.runtime.wire import client_pb2
+
+_FILE_ENDING = ".toml"
+
+
+def submit(
+    what: s.WhatArgument,
+    name: s.NameOption = "",
+    steps: s.StepsOption = None,
+    gpus: s.GpusOption = 1,
+    job_type: s.JobTypeOption = "",
+    rate: s.RateOption = None,
+    weight: s.WeightOption = 1.0,
+    deadline: s.DeadlineOption = 0.0,
+    entity: s.EntityOption = "",
+    directory: s.DirectoryOption = None,
+    environment: s.EnvironmentOption = None,
+    one_process_a_node: s.OneProcessOption = False,
+    checkpoint_every: s.CheckpointEveryOption = 0.0,
+    warning: s.WarningOption = None,
+    array: s.ArrayOption = None,
+    dry_run: s.DryRunOption = False,
+    wait: s.WaitOption = False,
+    key: s.KeyOption = "",
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Submit jobs. When this returns they are in the scheduler's journal and survive whatever happens.
+
+    \b
+    Examples:
+      gavel submit jobs.toml
+      gavel submit --steps 10000 --job-type 'ResNet-18 (batch size 64)' -- python train.py --lr 0.1
+      gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
+      gavel submit jobs.toml --dry-run
+    """
+    given: dict[str, Any] = {
+        "name": name, "gpus": gpus, "weight": weight, "job_type": job_type, "rates_steps_per_s": f.rates(rate or []),
+        "deadline_s": deadline, "entity": entity, "environment": f.pairs("--env", environment or [], "="),
+        "one_process_a_node": one_process_a_node, "checkpoint_every_s": checkpoint_every,
+    }  # fmt: skip
+    if warning is not None:
+        given["warning_s"], given["warning_signal"] = f.warning(warning)
+    indices, window = f.array_and_window(array) if array is not None else ("", 0)
+    if window and (not wait or dry_run):
+        raise InvalidInput(f"--array with %N needs --wait: this command then keeps N alive; got {array!r} without")
+    if all(word.endswith(_FILE_ENDING) for word in what):
+        _refuse_flags(given, steps, directory)
+        described = [job for path in what for job in f.read_job_file(Path(path))]
+    else:
+        described = [_from_flags(what, steps, directory, given)]
+    jobs = [job.message() for one in described for job in _with_array(one, indices).spread()]
+    with c.connected(scheduler, token_file, timeout) as client:
+        if dry_run:
+            _show_forecasts(client.submit(jobs, dry_run=True), output)
+        elif wait:
+            _submit_and_wait(client, jobs, key or str(uuid.uuid4()), window, output)
+        else:
+            _show_submitted(client.submit(jobs, key=key), output)
+
+
+def _from_flags(
+    command: Sequence[str], steps: float | None, directory: Path | None, given: dict[str, Any]
+) -> f.DescribedJob:
+    if steps is None:
+        raise InvalidInput("--steps N must be given with a command: how many steps the job has in all")
+    where = str((directory or Path.cwd()).absolute())
+    return f.DescribedJob(command=shlex.join(command), steps_total=steps, working_directory=where, **given)
+
+
+def _refuse_flags(given: dict[str, Any], steps: float | None, directory: Path | None) -> None:
+    """A file says all of a job itself: a flag that would be ignored is a mistake."""
+    plainly = f.DescribedJob(command="", steps_total=0.0)
+    said = [name for name, value in given.items() if value != getattr(plainly, name)]
+    said += [name for name, value in (("steps", steps), ("directory", directory)) if value is not None]
+    if said:
+        raise InvalidInput(f"with a job file, what describes a job stands in the file; got {', '.join(said)} as a flag")
+
+
+def _with_array(job: f.DescribedJob, indices: str) -> f.DescribedJob:
+    if indices and job.array:
+        raise InvalidInput(f"--array must not be given where the file has one, got {indices!r} and {job.array!r}")
+    return job if not indices else f.DescribedJob(**vars(job) | {"array": indices})
+
+
+def _submit_and_wait(
+    client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, window: int, output: Output
+) -> None:
+    """All at once; or never more than `window` alive, each with a key of its own, the next as one ends."""
+    from gavelpy.cli.waiting import finish_with, wait_for, wait_for_one
+
+    if not window:
+        answer = client.submit(jobs, key=key)
+        tell(f"{len(jobs):,} jobs submitted: {_named(answer)}")
+        finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
+        return
+    living: list[str] = []
+    over: list[client_pb2.Job] = []
+    for row, job in enumerate(jobs):
+        while len(living) >= window:
+            ended = wait_for_one(client, living)
+            over += ended
+            living = [number for number in living if number not in {str(job.job) for job in ended}]
+        answer = client.submit([job], key=f"{key}/{row}")
+        tell(f"submitted: {_named(answer)}")
+        living.append(str(answer.jobs[0].job))
+    finish_with([*over, *wait_for(client, living)], output)
+
+
+def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
+    if output is Output.JSON:
+        echo_json(
+            {
+                "jobs": [{"job": job.job, "name": job.name} for job in answer.jobs],
+                "repeated_submission": answer.repeated_submission,
+            }
+        )
+        return
+    for job in answer.jobs:
+        typer.echo(tabbed(job.job, job.name))
+    if answer.repeated_submission:
+        tell("note: these jobs were submitted before under the same key; none are new")
+
+
+def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
+    if output is Output.JSON:
+        echo_json({"jobs": [{"name": job.name, **plain(job.forecast)} for job in answer.jobs]})
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("job", "runs", "on", "nodes", "starts in", "ends in", "why"):
+        table.add_column(title, justify="right" if title.endswith("in") else "left")
+    for job in answer.jobs:
+        told = job.forecast
+        table.add_row(
+            printable(job.name or NOTHING),
+            "yes" if told.can_run else "no",
+            printable(told.gpu_type or NOTHING),
+            printable(", ".join(told.node_ids) or NOTHING),
+            duration(told.start_in_s),
+            duration(told.finish_in_s),
+            printable(told.reason),
+        )
+    console().print(table)
+
+
+def _named(answer: client_pb2.SubmitJobsResponse) -> str:
+    first, last = answer.jobs[0], answer.jobs[-1]
+    return f"{first.job} ({first.name})" if first is last else f"{first.job} ({first.name}) to {last.job} ({last.name})"

@@ -1,0 +1,281 @@
+"""`gavel throughput`: what is known of rates, where from, how sure; put together, filled in, fitted and tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gavelpy.cli import options as o
+from gavelpy.cli import parsing as p
+from gavelpy.cli.output import Output, console, echo_json, printable, tell
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.estimator.completion import EstimatorModel
+    from gavelpy.estimator.evaluate import HoldOut
+    from gavelpy.model.throughput import ThroughputTable
+
+_SHOWN_MAX = 200  # rows of the table; JSON has them all
+_SEEDS_MAX = 1000
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="FILE", help="What `gavel throughput fit` wrote. Default: the shipped figures."),
+]
+TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="Throughputs: our CSV or Gavel's JSON.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at throughputs, estimate unknown ones, test the estimates.",
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def show(
+    throughputs: o.ThroughputsOption = None,
+    job_type: Annotated[
+        list[str] | None, typer.Option("--job-type", metavar="NAME", help="Only this job type; may be given again.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), help="GPUs of a --job-type.")] = 1,
+    gpu_types: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Only these GPU types; of the catalogue or not. Default: the table's."),
+    ] = None,
+    model: ModelOption = None,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Rates with their provenance and the interval that holds the truth with 90 %; what is not known is estimated.
+
+    \b
+    Examples:
+      gavel throughput show --throughputs rates.csv
+      gavel throughput show --job-type "GPT-350M (batch size 8)" --gpu-types a100,h100,b200
+    """
+    from gavelpy.estimator.completion import Completion, aligned
+    from gavelpy.model.throughput import Provenance
+
+    table = p.table_of(throughputs)
+    keys = tuple((name, gpus) for name in job_type) if job_type else table.keys
+    types = _names(gpu_types) if gpu_types is not None else table.gpu_types
+    estimates = Completion(table, _model(model)).estimates(keys, types)
+    known = aligned(table, keys, types)
+    rates = estimates.rates()
+    low, high = estimates.interval()
+    found = []
+    for i, (name, count) in enumerate(keys):
+        for t, gpu_type in enumerate(types):
+            is_known = known[i, t] == known[i, t]
+            found.append(
+                {
+                    "job_type": name,
+                    "gpus": count,
+                    "gpu_type": gpu_type,
+                    "rate_steps_per_s": float(known[i, t] if is_known else rates[i, t]),
+                    "low_steps_per_s": float(low[i, t]),
+                    "high_steps_per_s": float(high[i, t]),
+                    "fits": float(estimates.fits[i, t]),
+                    "provenance": Provenance(int(estimates.provenance[i, t])).name.lower(),
+                }
+            )
+    _rows(found, output)
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="What to take in: our CSV or Gavel's JSON.")],
+    target: Annotated[Path, typer.Argument(metavar="TABLE", help="Our CSV; made if it is not there.")],
+) -> None:
+    """Take the figures of IN into TABLE: the better-founded of two stays, of two as good the newer.
+
+    \b
+    Examples:
+      gavel throughput import simulation_throughputs.json rates.csv
+    """
+    from gavelpy.estimator.merging import merged
+    from gavelpy.traces.csv_format import write_csv_throughputs
+    from gavelpy.traces.reader import read_throughputs
+
+    newcomer = read_throughputs(source)
+    found = merged(read_throughputs(target) if target.exists() else _nothing(), newcomer)
+    for note in found.notes:
+        tell(note)
+    p.writable_file("TABLE", target)
+    write_csv_throughputs(found.table, target)
+    tell(f"{len(newcomer.keys):,} rows taken in; {target} has {len(found.table.keys):,}")
+
+
+@app.command()
+def export(
+    table: TableArgument,
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The CSV to write.")],
+    fill: Annotated[bool, typer.Option("--fill", help="Fill in what is not known with estimates, marked so.")] = False,
+    quantile: Annotated[
+        float, typer.Option(metavar="Q", help="Of the estimates: 0.5 the median, less the more cautious.")
+    ] = 0.5,
+    model: ModelOption = None,
+) -> None:
+    """Write TABLE as our CSV, with what nobody measured filled in if wanted.
+
+    \b
+    Examples:
+      gavel throughput export rates.csv full.csv --fill
+      gavel throughput export rates.csv cautious.csv --fill --quantile 0.2
+    """
+    from gavelpy.estimator.completion import Completion, with_estimates
+    from gavelpy.traces.csv_format import write_csv_throughputs
+    from gavelpy.traces.reader import read_throughputs
+
+    if not 0.0 < quantile < 1.0:
+        raise InvalidInput(f"--quantile must be in (0, 1), got {quantile!r}")
+    found = read_throughputs(table)
+    p.writable_file("OUT", target)
+    if fill:
+        estimates = Completion(found, _model(model)).estimates(found.keys, found.gpu_types)
+        found = with_estimates(found, estimates, quantile)
+    write_csv_throughputs(found, target)
+    tell(f"{len(found.keys):,} rows written to {target}")
+
+
+@app.command()
+def fit(
+    table: TableArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to keep the model (JSON).")],
+) -> None:
+    """Fit the estimator's hyper-parameters and the roofline to TABLE, once, and keep them (seconds to a minute).
+
+    \b
+    Examples:
+      gavel throughput fit rates.csv -o model.json
+    """
+    from gavelpy.estimator.stored import to_json
+    from gavelpy.traces.fields import write_text
+    from gavelpy.traces.reader import read_throughputs
+
+    found = read_throughputs(table)
+    p.writable_file("-o", output)
+    fitted = _model(None).fitted(found)
+    write_text(output, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
+    tell(f"model fitted to {len(found.keys):,} rows written to {output}")
+
+
+@app.command()
+def evaluate(
+    table: TableArgument,
+    seeds: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, _SEEDS_MAX), help="Hold-outs drawn.")] = 5,
+    share: Annotated[float, typer.Option(metavar="S", help="Of a new job's pairs that are measured.")] = 0.2,
+    model: ModelOption = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw estimates against truths into this HTML page.")
+    ] = None,
+    output: o.OutputOption = Output.TABLE,
+) -> None:
+    """Hide a part of TABLE, estimate it, and compare: errors, baselines, and whether 90 % intervals hold 90 %.
+
+    \b
+    Examples:
+      gavel throughput evaluate rates.csv
+      gavel throughput evaluate rates.csv --seeds 20 -o json
+      gavel throughput evaluate rates.csv --report estimates.html
+    """
+    from gavelpy.estimator.evaluate import isolated_from_one_type, one_gpu, pairs_of_a_new_job
+    from gavelpy.traces.reader import read_throughputs
+
+    if report is not None:
+        _check_report(report)
+    found, chosen, drawn = read_throughputs(table), _model(model), range(seeds)
+    if len(found.keys) < 2 or len(found.gpu_types) < 2:
+        raise InvalidInput(
+            f"TABLE must have two rows and two GPU types to hide some, got {len(found.keys)} and {len(found.gpu_types)}"
+        )
+    errors = [("alone, from one GPU type", isolated_from_one_type(found, chosen.isolated, drawn))]
+    if len(one_gpu(found).pair_rows):
+        pairs = pairs_of_a_new_job(found, chosen.pairs, drawn, share=share)
+        errors += [(f"pairs, {share:.0%} measured", part) for part in pairs]
+    if report is not None:
+        _draw(report, errors)
+    _rows([_summary(what, part) for what, part in errors], output)
+
+
+def _check_report(path: Path) -> None:
+    from gavelpy.report.html import check_installed
+
+    check_installed()
+    p.writable_file("--report", path)
+
+
+def _draw(path: Path, errors: list[tuple[str, HoldOut]]) -> None:
+    from gavelpy.report.estimates import Panel, write
+
+    ours = [(what, part) for what, part in errors if part.method == "estimator"]
+    write(path, [Panel(what, part.truth, part.estimate, part.is_inside, part.label) for what, part in ours])
+    tell(f"report written to {path}")
+
+
+def _summary(what: str, found: HoldOut) -> dict[str, Any]:
+    row: dict[str, Any] = {"held_out": what, "method": found.method, "entries": len(found.error)}
+    row |= {f"p{share * 100:g}_error": found.quantile(share) for share in (0.5, 0.9, 0.95)}
+    return row | {"inside_90_percent": found.coverage if found.is_inside.any() else None}
+
+
+def _rows(rows: list[dict[str, Any]], output: Output) -> None:
+    if output is Output.JSON:
+        echo_json([{k: None if v != v else v for k, v in row.items()} for row in rows])
+        return
+    from rich import box
+    from rich.table import Table
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, value in rows[0].items() if rows else ():
+        drawn.add_column(
+            name.replace("_steps_per_s", "").replace("_", " "), justify="left" if isinstance(value, str) else "right"
+        )
+    for row in rows[:_SHOWN_MAX]:
+        drawn.add_row(*(_cell(value) for value in row.values()))
+    console().print(drawn)
+    if len(rows) > _SHOWN_MAX:
+        tell(f"and {len(rows) - _SHOWN_MAX:,} more; -o json has them all")
+
+
+def _cell(value: Any) -> str:  # a figure or a name
+    if value is None or value != value:
+        return "–"
+    return f"{value:,.3g}" if isinstance(value, float) else printable(str(value))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    if "" in names:
+        raise InvalidInput(f"--gpu-types must look like v100,a100, got {text!r}")
+    return names
+
+
+def _nothing() -> ThroughputTable:
+    import numpy as np
+
+    from gavelpy.model.throughput import ThroughputTable
+
+    return ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
+
+
+def _model(path: Path | None) -> EstimatorModel:
+    """The model kept at `path`, over the shipped figures of GPUs and job families; the shipped model without one."""
+    from gavelpy.estimator.completion import EstimatorModel
+    from gavelpy.estimator.isolated import IsolatedModel
+    from gavelpy.estimator.roofline import Roofline
+    from gavelpy.estimator.stored import from_json
+    from gavelpy.traces.fields import read_text
+    from gavelpy.traces.job_types import gpu_figures, job_types
+
+    roofline = Roofline(job_types(), gpu_figures())
+    if path is None:
+        return EstimatorModel(IsolatedModel(roofline=roofline))
+    try:
+        return from_json(json.loads(read_text(path)), roofline)
+    except InvalidInput as error:
+        raise error.located(str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"text must be JSON, got {error}", file=str(path)) from error

@@ -1,0 +1,83 @@
+"""Waiting for jobs, and the exit code that says how they ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gavelpy.cli import connecting as c
+from gavelpy.cli import options as o
+from gavelpy.cli.exits import TIMED_OUT, WORLD_FAILED
+from gavelpy.cli.output import Output, echo_json, tabbed, tell
+from gavelpy.cli.plain import plain
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.client.connection import Client
+    from gavelpy.runtime.wire import client_pb2
+
+_CALL_S = 30.0  # a call waits so long at most; then it is made again
+
+
+def wait(
+    jobs: c.JobsArgument,
+    timeout: Annotated[
+        float | None, typer.Option("--for", metavar="S", parser=o.number(), help="At most so long. Default: for ever.")
+    ] = None,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    call_timeout: c.TimeoutOption = None,
+) -> None:
+    """Wait until jobs are over. Exit code 0: all finished; 1: one failed or was cancelled; 124: time is over.
+
+    \b
+    Examples:
+      gavel wait 12 13 14
+      gavel wait train --for 3600 && ./evaluate.sh
+    """
+    with c.connected(scheduler, token_file, call_timeout) as client:
+        found = wait_for(client, jobs, timeout)
+    finish_with(found, output)
+
+
+def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None) -> list[client_pb2.Job]:
+    """The jobs once all are over, or as they are when the time is."""
+    ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = _CALL_S if ends_s is None else max(0.0, min(_CALL_S, ends_s - time.monotonic()))
+        answer = client.wait(jobs, wait_s=left_s)
+        if answer.all_over or (ends_s is not None and time.monotonic() >= ends_s):
+            return list(answer.jobs)
+
+
+def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
+    """Those that are over, once one is."""
+    from gavelpy.runtime.client.states import is_over
+
+    while True:
+        ended = [job for job in client.wait(jobs, wait_s=1.0).jobs if is_over(job)]
+        if ended:
+            return ended
+
+
+def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
+    """Says how jobs ended and leaves with the exit code of that."""
+    from gavelpy.cli.plain import word
+    from gavelpy.runtime.client.states import is_over
+    from gavelpy.runtime.wire import client_pb2
+
+    states = [word(client_pb2.JobState, job.state) for job in jobs]
+    if output is Output.JSON:
+        echo_json({"jobs": [plain(job) for job in jobs]})
+    else:
+        for job, state in zip(jobs, states, strict=True):
+            why = f": {job.detail}" if job.detail and state == "failed" else ""
+            typer.echo(tabbed(job.job, job.name, f"{state}{why}"))
+    if not all(is_over(job) for job in jobs):
+        tell("time is over; the jobs go on")
+        raise typer.Exit(TIMED_OUT)
+    if any(state != "finished" for state in states):
+        raise typer.Exit(WORLD_FAILED)

@@ -1,0 +1,235 @@
+"""All leases of this node: found again at the start, taken on, changed and let go as `reconcile` says.
+
+STATE/leases/00000042/           a lease, living or ended
+STATE/leases/.new-00000042/      one being made; left over where the agent died meanwhile
+STATE/ended/00000042/            what is kept of one that the scheduler has forgotten: its log
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE, Kept, LeaseFolder, Standing
+from gavelpy.runtime.agent.ports import ReservedPort
+from gavelpy.runtime.agent.reconcile import (
+    Accept,
+    Action,
+    Amend,
+    Destroy,
+    Drop,
+    Forget,
+    LocalPhase,
+    Refuse,
+    Start,
+)
+from gavelpy.runtime.lease_files import Lease, Outcome
+from gavelpy.runtime.shim import processes
+
+logger = logging.getLogger(__name__)
+
+LEASES: Final = "leases"
+ENDED: Final = "ended"
+DAMAGED: Final = "damaged"
+KILL_TIMEOUT_S: Final = 5.0
+_NEW = ".new-"
+
+Begin = Callable[[LeaseFolder], None]
+
+
+class LeaseBook:
+    """The leases of a state directory. `begin` is told of each lease whose start is to be prepared."""
+
+    def __init__(self, state: Path, begin: Begin) -> None:
+        self._state = state
+        self._begin = begin
+        self._folders: dict[int, LeaseFolder] = {}
+        for name in (LEASES, ENDED):
+            (state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def folders(self) -> tuple[LeaseFolder, ...]:
+        """All leases that are not forgotten, by number."""
+        return tuple(self._folders[lease] for lease in sorted(self._folders))
+
+    @property
+    def log_directories(self) -> tuple[tuple[Path, Kept], ...]:
+        """Lease directories that may hold logs, oldest lease first; forgotten ones, too."""
+        ended = ((folder, _kept(folder)) for folder in _lease_directories(self._state / ENDED))
+        old = [(folder, kept) for folder, kept in ended if kept is not None]
+        new = [(folder.directory, Kept(folder.lease, folder.job, None)) for folder in self.folders]
+        return tuple(sorted([*old, *new], key=lambda entry: entry[1].lease))
+
+    def load(self, now_clock_s: float, *, has_booted_since: bool) -> None:
+        """Finds the leases of an earlier agent; those whose shims live go on."""
+        for left in (self._state / LEASES).glob(f"{_NEW}*"):
+            shutil.rmtree(left)
+        for directory in _lease_directories(self._state / LEASES):
+            kept = _kept(directory)
+            if kept is None:
+                self._put_aside(directory)
+                continue
+            folder = _loaded(directory, kept, now_clock_s)
+            self._folders[folder.lease] = folder
+            folder.observe(now_clock_s)
+            if has_booted_since and folder.end is None:  # its times are of another clock, and nothing of it runs
+                folder.conclude(Outcome.LOST, "the machine has booted since", now_clock_s)
+            logger.info(
+                "lease found", extra={"lease": folder.lease, "job": folder.job, "phase": folder.local.phase.value}
+            )
+
+    def observe(self, now_clock_s: float) -> None:
+        """Looks at every lease."""
+        for folder in self._folders.values():
+            folder.observe(now_clock_s)
+
+    def act(self, action: Action, now_clock_s: float) -> None:
+        """Does one thing."""
+        match action:
+            case Accept(order, assignment, start):
+                folder = self._made(order.lease, order.job, assignment, order.until_clock_s, now_clock_s)
+                if start:
+                    self._started(folder, folder.assignment or assignment)
+            case Refuse(order, outcome, detail):
+                folder = self._made(order.lease, order.job, order.assignment, order.until_clock_s, now_clock_s)
+                folder.conclude(outcome, detail, now_clock_s)
+            case Start(lease, assignment):
+                self._started(self._folders[lease], assignment)
+            case Amend(lease, until_clock_s, stop, kill, steps_saved):
+                self._folders[lease].amend(
+                    until_clock_s=until_clock_s,
+                    stop=stop,
+                    kill=kill,
+                    steps_saved=steps_saved,
+                    now_clock_s=now_clock_s,
+                )
+            case Drop(lease, detail):
+                self._folders[lease].conclude(Outcome.STOPPED, detail, now_clock_s)
+            case Destroy(lease):
+                self._folders[lease].destroy(now_clock_s)
+            case Forget(lease):
+                self._forget(self._folders.pop(lease))
+
+    def close(self) -> None:
+        """Lets go of what the process holds for leases; the leases go on."""
+        for folder in self._folders.values():
+            folder.release_port()
+
+    def by_token(self, token: str) -> LeaseFolder | None:
+        """The living lease whose job holds this token."""
+        living = (folder for folder in self.folders if folder.end is None)
+        return next((folder for folder in living if folder.knows_token(token)), None)
+
+    def _made(
+        self, lease: int, job: int, assignment: Assignment | None, until_clock_s: float, now_clock_s: float
+    ) -> LeaseFolder:
+        """A new lease with a directory that appears whole."""
+        final = lease_files.lease_directory(self._state / LEASES, lease)
+        new = final.with_name(f"{_NEW}{final.name}")
+        if new.exists():
+            shutil.rmtree(new)
+        new.mkdir(mode=0o700)
+        orders = Lease(1, until_clock_s, steps_max=assignment.steps_max if assignment else 0.0)
+        folder = LeaseFolder(new, lease, job, assignment, orders)
+        folder.keep()
+        lease_files.write_lease(new, orders)
+        new.rename(final)
+        folder.directory = final
+        _settle(folder, now_clock_s)
+        self._folders[lease] = folder
+        return folder
+
+    def _started(self, folder: LeaseFolder, assignment: Assignment) -> None:
+        folder.assignment = assignment
+        folder.is_starting = True
+        self._begin(folder)
+
+    def _forget(self, folder: LeaseFolder) -> None:
+        """Keeps the log, for people who come later."""
+        target = self._state / ENDED / folder.directory.name
+        if target.exists():
+            shutil.rmtree(target)
+        folder.directory.rename(target)
+
+    def _put_aside(self, directory: Path) -> None:
+        """A directory that does not say what it is holds nothing that may run on."""
+        target = self._state / DAMAGED / f"{directory.name}-{lease_files.clock_s():.6f}"
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        stand_in = lease_files.ShimState(-1, 0, processes.boot_id(), lease_files.Phase.STARTING)
+        _until(lambda: processes.kill_lease(stand_in, directory))
+        directory.rename(target)
+        logger.error("lease directory is damaged: its processes were killed", extra={"directory": str(target)})
+
+
+def prune(state: Path, bytes_max: int) -> int:
+    """Removes the oldest logs of forgotten leases until those left have at most so many bytes; how many went."""
+    directories = list(_lease_directories(state / ENDED))
+    total, removed = 0, 0
+    for directory in sorted(directories, reverse=True):
+        total += sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
+        if total > bytes_max:
+            shutil.rmtree(directory, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def _loaded(directory: Path, kept: Kept, now_clock_s: float) -> LeaseFolder:
+    try:
+        orders = lease_files.read_lease(directory)
+    except RemoteViolation:
+        orders = None
+    # Without its orders a lease is over: nobody knows how long it may run.
+    folder = LeaseFolder(directory, kept.lease, kept.job, kept.assignment, orders or Lease(0, now_clock_s, kill=True))
+    folder.killed_clock_s = now_clock_s if folder.orders.kill else folder.killed_clock_s
+    try:
+        folder.launch = lease_files.read_launch(directory)
+    except RemoteViolation as violation:
+        logger.warning("file of a lease ignored: %s", violation, extra={"lease": kept.lease, "job": kept.job})
+    folder.launched_clock_s = now_clock_s
+    _settle(folder, now_clock_s)
+    if folder.launch is None:
+        folder.recall_end()
+    return folder
+
+
+def _settle(folder: LeaseFolder, now_clock_s: float) -> None:
+    """What follows from the assignment: where the job stands, and the port where its ranks meet."""
+    assignment = folder.assignment
+    if assignment is None:
+        return
+    folder.standing = Standing(assignment.steps_done, assignment.steps_done)
+    is_prepared = folder.local.phase is LocalPhase.PREPARED and now_clock_s < folder.orders.until_clock_s
+    if is_prepared and assignment.is_first_node and not (folder.directory / lease_files.END_FILE).exists():
+        folder.port = ReservedPort(assignment.rendezvous_port)
+        folder.assignment = replace(assignment, rendezvous_port=folder.port.number)
+        folder.keep()
+
+
+def _kept(directory: Path) -> Kept | None:
+    try:
+        text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
+        return msgspec.json.decode(text, type=Kept) if text is not None else None
+    except (RemoteViolation, msgspec.DecodeError) as error:
+        logger.warning("file of a lease ignored: %s", error)
+        return None
+
+
+def _lease_directories(parent: Path) -> Iterable[Path]:
+    return sorted(entry for entry in parent.iterdir() if entry.name.isdecimal() and entry.is_dir())
+
+
+def _until(is_done: Callable[[], bool]) -> None:
+    """Calls until it is done, for as long as the kernel may take to end what was killed."""
+    deadline_s = time.monotonic() + KILL_TIMEOUT_S
+    while not is_done() and time.monotonic() < deadline_s:
+        time.sleep(0.01)

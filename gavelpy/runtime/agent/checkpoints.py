@@ -1,0 +1,111 @@
+"""Which checkpoint a lease resumes from, and whether this node sees the cluster's checkpoints at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment
+
+MARKER_FILE: Final = ".gavel-cluster"
+CHOICE_FILE: Final = "RESUME"
+_MARKER_CHARACTERS_MAX = 200
+_SCRATCH = "scratch"
+_CHOICE = re.compile(r"lease-\d{8,19}/step-\d{12}")
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where a lease goes on; no directory = from scratch, or by the job's own means."""
+
+    directory: Path | None
+    steps_done: float
+
+
+class CheckpointMissing(RemoteViolation):
+    """The checkpoint that a lease should resume from is gone."""
+
+
+class CheckpointsForeign(RemoteViolation):
+    """Where a new lease would write its checkpoints there are some that it did not write."""
+
+
+class CheckpointUnseen(RemoteViolation):
+    """The checkpoint that a gang resumes from is not seen from this node."""
+
+
+def marker(root: Path) -> str:
+    """What the scheduler wrote into the checkpoint directory; empty where this node sees no such file."""
+    try:
+        text = lease_files.read_text_whole(root / MARKER_FILE)
+    except RemoteViolation:
+        return ""
+    return (text or "").strip()[:_MARKER_CHARACTERS_MAX]
+
+
+def resume_of(root: Path, job: int, lease: int, assignment: Assignment) -> Resume:
+    """What the lease resumes from, and its own checkpoint directory made.
+
+    On one node, the newest whole checkpoint of the lease that the scheduler names, with at least the steps it has on
+    record: one that was finished but never reported is not lost. On several nodes the choice is made once, by whoever
+    is first, for all of them. Where the scheduler names no lease but counts steps as done, these were counted by time,
+    and the job goes on by its own means. Raises CheckpointMissing or CheckpointUnseen where there is no such
+    checkpoint, CheckpointsForeign where the lease's own directory is not new.
+    """
+    own = lease_files.lease_checkpoints(root, job, lease)
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not assignment.is_gang_of_nodes:
+        _check_new(own)
+        return _newest(root, job, assignment)
+    jobs_own = lease_files.job_checkpoints(root, job)
+    if not (own / CHOICE_FILE).exists():
+        _check_new(own)
+        named = _newest(root, job, assignment).directory
+        _choose(own, str(named.relative_to(jobs_own)) if named else _SCRATCH)
+    chosen = (own / CHOICE_FILE).read_text(encoding="utf-8").strip()
+    if chosen == _SCRATCH:
+        return Resume(None, assignment.steps_done)
+    directory = jobs_own / chosen
+    steps = lease_files.step_of(directory.name)
+    if steps is None or not _CHOICE.fullmatch(chosen) or not directory.is_dir():
+        raise CheckpointUnseen(f"this gang agreed on the checkpoint {chosen[:100]!r}, which is not in {jobs_own}")
+    return Resume(directory, float(steps))
+
+
+def _newest(root: Path, job: int, assignment: Assignment) -> Resume:
+    if assignment.resume_lease < 0:
+        return Resume(None, assignment.steps_done)
+    folder = lease_files.lease_checkpoints(root, job, assignment.resume_lease)
+    whole = lease_files.whole_checkpoints(folder)
+    newest = lease_files.newest_checkpoint(folder, assignment.resume_steps)
+    if newest is None:
+        found = f"where the newest has {whole[-1]}" if whole else "where there is none"
+        raise CheckpointMissing(
+            f"no whole checkpoint with {assignment.resume_steps:g} steps or more in {folder}, {found}; "
+            "the job does not start from scratch where steps count as done"
+        )
+    return Resume(newest, float(whole[-1]))
+
+
+def _check_new(own: Path) -> None:
+    """Numbers of leases never come again, so what is here is another cluster's."""
+    whole = lease_files.whole_checkpoints(own)
+    if whole:
+        raise CheckpointsForeign(f"{own} holds a checkpoint of {whole[-1]} steps before the lease has begun: another's")
+
+
+def _choose(own: Path, choice: str) -> None:
+    """Makes the choice unless it is made: a link is made whole or not at all, also on shared file systems."""
+    temporary = own / f".{CHOICE_FILE}.{os.uname().nodename}-{os.getpid()}"
+    temporary.write_text(choice, encoding="utf-8")
+    try:
+        os.link(temporary, own / CHOICE_FILE)
+    except FileExistsError:
+        return  # somebody was quicker
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,158 @@
+"""What a node is told: by flags, by the environment, or by a TOML file; in this order of precedence."""
+
+from __future__ import annotations
+
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.agent.gpus import parse_gpus
+from gavelpy.runtime.security.exposure import is_loopback
+from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
+
+SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
+SECTION: Final = "node"
+_LOG_BYTES = (64 << 10, 1 << 40)
+_ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section [node] of the file, completed."""
+
+    state_directory: str
+    scheduler: str = "127.0.0.1:7077"
+    node_id: str = msgspec.field(default_factory=socket.gethostname)
+    gpus: str = ""  # v100:4; empty = ask NVIDIA's driver
+    checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, and not shared
+    address: str = ""  # where ranks on other nodes reach this one; empty = that which faces the scheduler
+    speed_factor: float = 1.0
+    token_file: str = ""
+    tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
+    tls_certificate: str = ""  # the node's own, where the scheduler asks for one
+    tls_key: str = ""
+    stop_jobs_on_exit: bool = False
+    silent_start_s: float = 60.0  # a job that reports nothing for so long has its progress told by time
+    log_bytes_max: int = 16 << 20  # of one file of a job's log
+    log_files_max: int = 4  # rotated ones beside it
+    ended_log_bytes_max: int = 1 << 30  # of the logs of all jobs that are over
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.node_id):
+            raise InvalidInput(f"node_id must be {NAME_ALLOWED}, got {self.node_id[:80]!r}")
+        if self.gpus:
+            parse_gpus(self.gpus)
+        if not 0.01 <= self.speed_factor <= 1:
+            raise InvalidInput(f"speed_factor must be in [0.01, 1], got {self.speed_factor!r}")
+        if self.address and not _ADDRESS.fullmatch(self.address):
+            raise InvalidInput(f"address must be a host name or an IP address, got {self.address[:80]!r}")
+        if not _LOG_BYTES[0] <= self.log_bytes_max <= _LOG_BYTES[1]:
+            raise InvalidInput(f"log_bytes_max must be in [{_LOG_BYTES[0]}, {_LOG_BYTES[1]}], got {self.log_bytes_max}")
+        if not 0 <= self.silent_start_s <= 86_400:
+            raise InvalidInput(f"silent_start_s must be in [0, 86400], got {self.silent_start_s!r}")
+        if not 0 <= self.log_files_max <= 1000:
+            raise InvalidInput(f"log_files_max must be in [0, 1000], got {self.log_files_max}")
+        if not 0 <= self.ended_log_bytes_max <= _LOG_BYTES[1]:
+            raise InvalidInput(f"ended_log_bytes_max must be in [0, {_LOG_BYTES[1]}], got {self.ended_log_bytes_max}")
+        self._check_exposure()
+
+    @property
+    def state(self) -> Path:
+        """The state directory; links in its path are followed, so that jobs and their shims call it the same."""
+        return Path(self.state_directory).expanduser().resolve()
+
+    @property
+    def checkpoints(self) -> Path:
+        """The root of all checkpoints as this node sees it."""
+        given = self.checkpoint_directory
+        return Path(given).expanduser().resolve() if given else self.state / "checkpoints"
+
+    def token(self) -> str:
+        """The secret in the token file; empty where there is no such file to be read."""
+        if not self.token_file:
+            return ""
+        try:
+            content = Path(self.token_file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"token_file must be a file that can be read, got {self.token_file!r} ({error})"
+            ) from None
+        if not content or not content.isascii() or not content.isprintable() or " " in content:
+            raise InvalidInput(
+                f"token_file must hold one token, as `gavel token create` printed it: {self.token_file!r}"
+            )
+        return content
+
+    def _check_exposure(self) -> None:
+        try:
+            is_near = is_loopback(self.scheduler)
+        except InvalidInput:
+            raise InvalidInput(f"scheduler must be HOST:PORT or [IPv6]:PORT, got {self.scheduler[:200]!r}") from None
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise InvalidInput("tls_certificate and tls_key must both be given or neither")
+        if self.tls_certificate and not self.tls_ca:
+            raise InvalidInput("tls_certificate needs tls_ca, the authority of the scheduler's certificate")
+        missing = [name for name in ("tls_ca", "token_file") if not getattr(self, name)]
+        if not is_near and missing:
+            raise InvalidInput(
+                f"scheduler = {self.scheduler!r} is across the network and needs {' and '.join(missing)}: whoever "
+                "answers there in its stead could run any command on this node"
+            )
+
+
+def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:
+    """The configuration from what flags and environment gave, and a file. InvalidInput names field, value, place."""
+    if file is None and SYSTEM_CONFIG.is_file():
+        file = SYSTEM_CONFIG
+    said = _section(file) if file is not None else {}
+    merged = {**said, **given}
+    if not merged.get("state_directory"):
+        raise InvalidInput("state_directory must be given, for example --state-dir /var/lib/gavel-node")
+    try:
+        return msgspec.convert(merged, NodeConfig)
+    except msgspec.ValidationError as error:
+        text = _explained(error, merged)
+        name = text.split()[0]
+        if file is not None and name in said and name not in given:
+            raise InvalidInput(text, file=str(file), line=_line_of(file, name)) from None
+        raise InvalidInput(text) from None
+
+
+def _section(file: Path) -> dict[str, object]:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", file=str(file)) from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise InvalidInput(f"must be TOML: {error}", file=str(file), line=int(line[1]) if line else 0) from None
+    others = [name for name in content if name != SECTION]
+    section = content.get(SECTION, {})
+    if others or not isinstance(section, dict):
+        raise InvalidInput(f"must hold one table, [{SECTION}], got {', '.join(others) or section!r}", file=str(file))
+    allowed = [field.name for field in msgspec.structs.fields(NodeConfig)]
+    for name in section:
+        if name not in allowed:
+            complaint = f"{name} is not known; allowed are {', '.join(allowed)}"
+            raise InvalidInput(complaint, file=str(file), line=_line_of(file, name))
+    return section
+
+
+def _explained(error: msgspec.ValidationError, merged: Mapping[str, object]) -> str:
+    if isinstance(error.__cause__, InvalidInput):
+        return str(error.__cause__.args[0])
+    text, _, place = str(error).partition(" - at `$.")
+    name = place.rstrip("`")
+    allowed = re.sub(r"^Expected (.*), got .*$", r"\1", text).replace("`", "")
+    return f"{name} must be {allowed}, got {merged.get(name)!r}"
+
+
+def _line_of(file: Path, name: str) -> int:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    pattern = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=")
+    return next((number for number, line in enumerate(lines, 1) if pattern.match(line)), 0)

@@ -1,0 +1,120 @@
+"""What a job finds in its environment: a little of the node's, its own, and what gavel and torch.distributed say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment
+
+RESERVED_PREFIX: Final = "GAVEL_"
+_FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
+_BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is the same for all jobs of a node."""
+
+    node_id: str
+    gpu_type: str
+    devices: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES calls GPU 0, 1, ... of this node
+    node_environment: Mapping[str, str]
+    checkpoint_root: Path
+    job_service: str  # address of the agent's JobService
+    speed_factor: float = 1.0
+    log_bytes_max: int = 16 << 20
+    log_files_max: int = 4
+    silent_start_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Spot:
+    """What is particular to one lease."""
+
+    lease: int
+    job: int
+    directory: Path
+    job_token: str
+    resume_directory: Path | None
+    steps_done: float  # of the checkpoint it resumes from
+
+
+def launch_of(assignment: Assignment, spot: Spot, around: Surroundings) -> lease_files.Launch:
+    """The shim's orders for an assignment."""
+    return lease_files.Launch(
+        lease=spot.lease,
+        job=spot.job,
+        argv=assignment.argv,
+        working_directory=assignment.working_directory,
+        environment=job_environment(assignment, spot, around),
+        rank_environments=tuple(rank_environment(assignment, rank) for rank in range(assignment.local_ranks)),
+        first_rank=assignment.first_rank,
+        grace_s=assignment.grace_s,
+        warning_s=assignment.warning_s,
+        warning_signal=assignment.warning_signal,
+        speed_factor=around.speed_factor,
+        steps_done=spot.steps_done,
+        steps_total=assignment.steps_total,
+        rate_steps_per_s=assignment.rate_steps_per_s,
+        log_bytes_max=around.log_bytes_max,
+        log_files_max=around.log_files_max,
+        silent_start_s=around.silent_start_s,
+    )
+
+
+def job_environment(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+    """The whole environment of a job but for its rank's. The job's own wins over the node's, ours over all."""
+    node = {name: around.node_environment[name] for name in _FROM_NODE if around.node_environment.get(name)}
+    own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
+    return {**_BASE, **node, **own, **_torch(assignment, spot, around), **_gavel(assignment, spot, around)}
+
+
+def rank_environment(assignment: Assignment, local_rank: int) -> dict[str, str]:
+    """What one process is told of its place, in the words of torchrun."""
+    rank = str(assignment.first_rank + local_rank)
+    return {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
+
+
+def _torch(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+    return {
+        "MASTER_ADDR": (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1",
+        "MASTER_PORT": str(assignment.rendezvous_port),
+        "WORLD_SIZE": str(assignment.world_size),
+        "ROLE_WORLD_SIZE": str(assignment.world_size),
+        "LOCAL_WORLD_SIZE": str(assignment.local_ranks),
+        "GROUP_RANK": str(assignment.node_rank),
+        "GROUP_WORLD_SIZE": str(assignment.node_count),
+        "TORCHELASTIC_RUN_ID": f"{spot.job}-{spot.lease}",
+        "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease is no restart that torchrun's --max-restarts should count
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(around.devices[gpu] for gpu in assignment.gpus),
+    }
+
+
+def _gavel(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+    checkpoints = lease_files.lease_checkpoints(around.checkpoint_root, spot.job, spot.lease)
+    told = {
+        lease_files.LEASE_DIRECTORY_VARIABLE: str(spot.directory),
+        lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(checkpoints),
+        "GAVEL_JOB_ID": str(spot.job),
+        "GAVEL_JOB_NAME": assignment.job_name,
+        "GAVEL_LEASE": str(spot.lease),
+        "GAVEL_ROUND": str(assignment.round),
+        "GAVEL_NODE_ID": around.node_id,
+        "GAVEL_GPU_TYPE": around.gpu_type,
+        "GAVEL_RESTART_COUNT": str(assignment.restart_count),
+        "GAVEL_STEPS_TOTAL": f"{assignment.steps_total:.17g}",
+        "GAVEL_STEPS_DONE": f"{spot.steps_done:.17g}",
+        "GAVEL_CHECKPOINT_EVERY_S": f"{assignment.checkpoint_every_s:.17g}",
+        "GAVEL_JOB_SERVICE": around.job_service,
+        "GAVEL_JOB_TOKEN": spot.job_token,
+        "GAVEL_SPEED_FACTOR": f"{around.speed_factor:.17g}",
+    }
+    if spot.resume_directory is not None:
+        told[lease_files.RESUME_DIRECTORY_VARIABLE] = str(spot.resume_directory)
+    return told

@@ -1,0 +1,316 @@
+"""One lease of this node: its directory, what its shim and its job say there, and what is done to it.
+
+    assignment.json    what the scheduler launched; written first of all, so that a directory without it is no lease
+    (the other files)  see lease_files
+
+A lease has ended when its end.json is there, its shim is gone and no process of it is left; not before are its GPUs
+free. A shim that is gone without an end.json has its lease killed and ended as lost.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.ports import ReservedPort
+from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase
+from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
+from gavelpy.runtime.shim import processes, shim_argv
+from gavelpy.runtime.shim.verdict import estimated_steps
+
+Said = TypeVar("Said")
+
+logger = logging.getLogger(__name__)
+
+ASSIGNMENT_FILE: Final = "assignment.json"
+TOKEN_VARIABLE: Final = "GAVEL_JOB_TOKEN"
+SHIM_APPEARS_S: Final = 2.0  # within this a shim that was started has written its shim.json
+SHIM_DIES_S: Final = 1.0  # within this a shim that still works ends by itself once its job is gone
+_PHASES: Final = {
+    Phase.STARTING: LocalPhase.STARTING,
+    Phase.RUNNING: LocalPhase.RUNNING,
+    Phase.STOPPING: LocalPhase.STOPPING,
+    Phase.ENDED: LocalPhase.STOPPING,
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What assignment.json says."""
+
+    lease: int
+    job: int
+    assignment: Assignment | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the job is."""
+
+    steps_done: float = 0.0
+    steps_saved: float = 0.0
+    rate_steps_per_s: float = 0.0
+
+
+@dataclass(eq=False)
+class LeaseFolder:
+    """What the agent knows of one lease."""
+
+    directory: Path
+    lease: int
+    job: int
+    assignment: Assignment | None
+    orders: Lease
+    launch: Launch | None = None
+    shim: ShimState | None = None
+    end: End | None = None  # set once the lease has ended
+    killed_clock_s: float = float("inf")
+    is_starting: bool = False  # somebody prepares its start
+    launched_clock_s: float = float("inf")  # when its shim was started
+    destroyed_clock_s: float = float("inf")  # when its job was first killed from here
+    port: ReservedPort | None = None
+    is_orphan: bool = False
+    standing: Standing = field(default_factory=Standing)
+    _last_word: End | None = None  # of a shim that is gone
+    _child: subprocess.Popen[bytes] | None = None
+    _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _progress: dict[int, Progress] = field(default_factory=dict)
+
+    @property
+    def local(self) -> LocalLease:
+        """As `reconcile` sees it."""
+        return LocalLease(
+            lease=self.lease,
+            job=self.job,
+            phase=self.phase,
+            assignment=self.assignment,
+            until_clock_s=self.orders.until_clock_s,
+            stop=self.orders.stop,
+            kill=self.orders.kill,
+            killed_clock_s=self.killed_clock_s,
+            steps_saved=self.orders.steps_saved,
+            is_orphan=self.is_orphan,
+        )
+
+    @property
+    def phase(self) -> LocalPhase:
+        """Where it stands."""
+        if self.end is not None:
+            return LocalPhase.ENDED
+        if self.launch is None and not self.is_starting:
+            return LocalPhase.PREPARED
+        phase = LocalPhase.STARTING if self.shim is None else _PHASES[self.shim.phase]
+        is_told_to_end = self.orders.stop or self.orders.kill
+        return LocalPhase.STOPPING if is_told_to_end and self.shim is not None else phase
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether its job runs, or has run, without having reported anything: its steps are counted by time."""
+        return self.launch is not None and not self._progress
+
+    @property
+    def shim_process(self) -> int:
+        """Process id of its living shim; 0 = none known."""
+        if self.end is not None or self.is_orphan or self._last_word is not None:
+            return 0
+        if self.shim is not None:
+            return self.shim.process
+        is_child_alive = self._child is not None and self._child.returncode is None
+        return self._child.pid if self._child is not None and is_child_alive else 0
+
+    def knows_token(self, token: str) -> bool:
+        """Whether this is the token of its job."""
+        known = self.launch.environment.get(TOKEN_VARIABLE, "") if self.launch else ""
+        return bool(known) and hmac.compare_digest(known.encode(), token.encode())
+
+    def observe(self, now_clock_s: float) -> None:
+        """Reads what has changed in its directory, and sees whether its shim lives."""
+        if self.end is not None:
+            self._reap()
+            return
+        if self.launch is None:
+            return
+        self._read_shim()
+        self._read_progress()
+        self._update_standing(now_clock_s)
+        if self._is_shim_there(now_clock_s):
+            return
+        self._read_shim()  # its last words, and the job's, may be younger than the look above
+        self._read_progress()
+        self._last_word = self._read(lease_files.END_FILE, lease_files.read_end) or self._last_word
+        if self._last_word is None:
+            self.is_orphan = True
+        elif processes.kill_lease(self._shim_state(), self.directory):
+            self._ended(self._last_word)
+
+    def recall_end(self) -> None:
+        """Takes over an end of which nothing ran, or of an earlier agent."""
+        end = self._read(lease_files.END_FILE, lease_files.read_end)
+        if end is not None:
+            self._ended(end)
+
+    def amend(self, *, until_clock_s: float, stop: bool, kill: bool, steps_saved: float, now_clock_s: float) -> None:
+        """New orders for the shim and the job."""
+        self.killed_clock_s = min(self.killed_clock_s, now_clock_s) if kill else self.killed_clock_s
+        new = replace(
+            self.orders,
+            version=self.orders.version + 1,
+            until_clock_s=until_clock_s,
+            stop=stop,
+            kill=kill,
+            steps_saved=steps_saved,
+        )
+        lease_files.write_lease(self.directory, new)
+        self.orders = new
+
+    def spawn(self, launch: Launch, now_clock_s: float) -> None:
+        """Starts the shim; its launch is written before, so that an agent that dies here leaves word of it."""
+        lease_files.write_launch(self.directory, launch)
+        self.release_port()
+        self._child = subprocess.Popen(
+            shim_argv(self.directory),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+        )
+        self.launched_clock_s = now_clock_s
+        self.launch = launch
+        self.is_starting = False
+
+    def destroy(self, now_clock_s: float) -> None:
+        """Kills what is left, and the shim, too, where it does not see that; ends the lease once nothing is left."""
+        if not self.orders.kill:  # a shim that has not come far enough to be seen will not start anything now
+            orders = self.orders
+            self.amend(
+                until_clock_s=orders.until_clock_s,
+                stop=orders.stop,
+                kill=True,
+                steps_saved=orders.steps_saved,
+                now_clock_s=now_clock_s,
+            )
+        if self.is_starting:
+            return  # whoever prepares the start will see the order
+        self.destroyed_clock_s = min(self.destroyed_clock_s, now_clock_s)
+        if not processes.kill_lease(self._shim_state(), self.directory):
+            return
+        if not self.is_orphan:
+            shim = self.shim_process or shim_by_command(self.directory)
+            if now_clock_s > self.destroyed_clock_s + SHIM_DIES_S and shim > 0:
+                logger.warning("shim does not answer: killed", extra={"lease": self.lease, "job": self.job})
+                processes.send(shim, signal.SIGKILL)
+            return
+        why = (
+            "its shim did not answer and was killed" if now_clock_s > self.orders.until_clock_s else "its shim vanished"
+        )
+        self.conclude(Outcome.LOST, why, now_clock_s)
+
+    def conclude(self, outcome: Outcome, detail: str, now_clock_s: float) -> None:
+        """Ends a lease of which nothing runs; what it has saved counts."""
+        saved = self.standing.steps_saved
+        end = End(outcome, 0, saved, saved, detail, now_clock_s)
+        lease_files.write_end(self.directory, end)
+        self.is_starting = False
+        self._ended(end)
+
+    def release_port(self) -> None:
+        """Lets the ranks bind the port where they meet."""
+        if self.port is not None:
+            self.port.release()
+            self.port = None
+
+    def keep(self) -> None:
+        """Writes assignment.json."""
+        kept = Kept(self.lease, self.job, self.assignment)
+        lease_files.write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
+
+    def _ended(self, end: End) -> None:
+        self.end = end
+        self.is_orphan = False
+        self.standing = Standing(end.steps_done, end.steps_saved, self.standing.rate_steps_per_s)
+        self.release_port()
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._child is not None and self._child.poll() is not None:
+            self._child = None
+
+    def _shim_state(self) -> ShimState:
+        """The shim's word, or a stand-in that finds its processes by their environment alone."""
+        return self.shim or ShimState(-1, 0, processes.boot_id(), Phase.STARTING)
+
+    def _is_shim_there(self, now_clock_s: float) -> bool:
+        is_child_alive = self._child is not None and self._child.poll() is None
+        if self.shim is not None:
+            return is_child_alive or processes.is_shim_alive(self.shim)
+        if is_child_alive or now_clock_s < self.launched_clock_s + SHIM_APPEARS_S:
+            return is_child_alive or self._child is None  # a child that has died will not appear any more
+        return shim_by_command(self.directory) > 0
+
+    def _read_shim(self) -> None:
+        self.shim = self._read(lease_files.SHIM_FILE, lease_files.read_shim) or self.shim
+
+    def _read_progress(self) -> None:
+        for rank in range(self.assignment.local_ranks if self.assignment else 0):
+            name = lease_files.progress_file(rank)
+            found = self._read(name, partial(lease_files.read_progress, local_rank=rank))
+            if found is not None:
+                self._progress[rank] = found
+
+    def _read(self, name: str, read: Callable[[Path], Said | None]) -> Said | None:
+        """The content of a file if it has changed since it was last read; a damaged one is logged and ignored."""
+        try:
+            status = (self.directory / name).lstat()
+        except FileNotFoundError:
+            return None
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if self._seen.get(name) == seen:
+            return None
+        self._seen[name] = seen
+        try:
+            return read(self.directory)
+        except RemoteViolation as violation:
+            logger.warning("file of a lease ignored: %s", violation, extra={"lease": self.lease, "job": self.job})
+            return None
+
+    def _update_standing(self, now_clock_s: float) -> None:
+        assert self.launch is not None, "asked of what was launched"
+        began = self.launch.steps_done
+        if self._progress:
+            reports = self._progress.values()
+            is_whole = len(self._progress) == self.launch.local_ranks
+            self.standing = Standing(
+                min(report.steps_done for report in reports) if is_whole else began,
+                max(began, *(report.steps_saved for report in reports)),
+                min(report.rate_steps_per_s for report in reports) if is_whole else 0.0,
+            )
+        elif self.shim is not None and self.shim.phase is not Phase.STARTING:
+            ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)
+            self.standing = Standing(estimated_steps(self.launch, ran_s), began)
+
+
+def shim_by_command(directory: Path) -> int:
+    """The process that was started with this lease directory as an argument, as its shim is; 0 = none."""
+    wanted = str(directory).encode()
+    found = (facts.process for facts in processes.all_processes() if wanted in _arguments(facts.process))
+    return next(found, 0)
+
+
+def _arguments(process: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []

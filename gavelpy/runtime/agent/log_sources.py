@@ -1,0 +1,190 @@
+"""The lines of log files in the order of their times, from any place on, forwards or from the end.
+
+A line has a key: its time in microseconds, then a number for its rank and stream. The shim gives the lines of a stream
+rising times, so keys tell all lines of a job on a node apart, over rotated files and over leases, and stay the same
+when older files are removed or the agent starts anew. Key 0 is before every line.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from gavelpy.runtime.shim.log_lines import LINE_BYTES_MAX, CapturedLine, log_files, parse_line
+
+TIE_BITS: Final = 13
+KEY_MAX: Final = (1 << 64) - 1
+_TRIES = 10
+_ROW_BYTES_MAX = LINE_BYTES_MAX + 64  # with the time before the text
+_BLOCK_BYTES = 256 << 10
+_NARROW_BYTES = 64 << 10
+_MTIME_SLACK_S = 10.0
+
+
+class FilesMoved(Exception):
+    """A file was rotated while it was looked for."""
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """A line and where it is from."""
+
+    key: int
+    job: int
+    lease: int
+    rank: int
+    is_error_stream: bool
+    line: CapturedLine
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """One log file of one lease."""
+
+    job: int
+    lease: int
+    rank: int
+    is_error_stream: bool
+    path: Path
+    file_number: int  # of the file system: tells whether the name now means another file
+    changed_s: float
+
+    def may_follow(self, key: int) -> bool:
+        """Whether it may hold lines after a key."""
+        return self.changed_s + _MTIME_SLACK_S >= (key >> TIE_BITS) / 1e6
+
+    def first_key(self) -> int:
+        """Key of its first line; KEY_MAX where it has none yet."""
+        with self._opened() as file:
+            row = self._row(file.readline(_ROW_BYTES_MAX))
+        return row.key if row else KEY_MAX
+
+    def rows_after(self, key: int) -> Iterator[LogRow]:
+        """Its whole lines after a key, in order."""
+        with self._opened() as file:
+            file.seek(self._start_of(file, key))
+            while (text := file.readline(_ROW_BYTES_MAX)).endswith(b"\n"):
+                row = self._row(text)
+                if row is not None and row.key > key:
+                    yield row
+
+    def blocks_from_end(self) -> Iterator[list[LogRow]]:
+        """Its whole lines by blocks, the newest block first, each in order."""
+        with self._opened() as file:
+            end = file.seek(0, os.SEEK_END)
+            rest = b""
+            while end > 0:
+                start = max(0, end - _BLOCK_BYTES)
+                file.seek(start)
+                block = file.read(end - start) + rest
+                rest, newline, whole = block.partition(b"\n") if start > 0 else (b"", b"\n", block)
+                rest += newline if start > 0 else b""
+                texts = whole.split(b"\n")[:-1]  # what follows the last newline is still being written
+                yield [row for row in map(self._row, texts) if row is not None]
+                end = start
+
+    def _opened(self) -> IO[bytes]:
+        """Raises FilesMoved where the name means another file by now. Never waits on what is no plain file."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError as error:
+            raise FilesMoved(str(error)) from error
+        status = os.fstat(descriptor)
+        if status.st_ino != self.file_number or not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise FilesMoved(str(self.path))
+        return os.fdopen(descriptor, "rb")
+
+    def _start_of(self, file: IO[bytes], key: int) -> int:
+        """A place at the start of a line, at or before the first line after the key: halving, then reading on."""
+        low, high = 0, file.seek(0, os.SEEK_END)
+        while high - low > _NARROW_BYTES:
+            middle = (low + high) // 2
+            file.seek(middle)
+            file.readline(_ROW_BYTES_MAX)  # the rest of a line
+            start = file.tell()
+            row = self._row(file.readline(_ROW_BYTES_MAX))
+            if row is None or row.key > key or start >= high:
+                high = middle
+            else:
+                low = start
+        return low
+
+    def _row(self, text: bytes) -> LogRow | None:
+        line = parse_line(text.removesuffix(b"\n"))
+        if line is None:
+            return None
+        tie = (2 * self.rank + self.is_error_stream) % (1 << TIE_BITS)
+        key = min(round(line.time_s * 1e6) << TIE_BITS | tie, KEY_MAX - 1)
+        return LogRow(key, self.job, self.lease, self.rank, self.is_error_stream, line)
+
+
+def sources_of(directories: Sequence[tuple[Path, int, int]], rank: int) -> list[LogSource]:
+    """The log files of (directory, lease, job), of one rank or with -1 of all. Raises FilesMoved."""
+    found: list[LogSource] = []
+    for directory, lease, job in directories:
+        for _ in range(_TRIES):
+            files = log_files(directory)
+            try:
+                made = [
+                    LogSource(job, lease, file.rank, file.is_error_stream, file.path, status.st_ino, status.st_mtime)
+                    for file in files
+                    if rank in (-1, file.rank)
+                    for status in [file.path.lstat()]
+                ]
+            except FileNotFoundError:
+                continue
+            if log_files(directory) == files:
+                found += made
+                break
+        else:
+            raise FilesMoved(str(directory))
+    return found
+
+
+def merged_after(sources: Sequence[LogSource], key: int) -> Iterator[LogRow]:
+    """The lines of all sources after a key, in order. A source is opened when its turn comes. Raises FilesMoved."""
+    waiting = sorted(((source.first_key(), place) for place, source in enumerate(sources)), reverse=True)
+    current: list[tuple[int, int, LogRow, Iterator[LogRow]]] = []
+    while waiting or current:
+        while waiting and (not current or max(waiting[-1][0], key) <= current[0][0]):
+            place = waiting.pop()[1]
+            _advance(current, place, sources[place].rows_after(key))
+        if current:
+            _, place, row, rest = heapq.heappop(current)
+            yield row
+            _advance(current, place, rest)
+
+
+def tail_key(
+    sources: Sequence[LogSource], lines: int, matching: Callable[[list[LogRow]], Sequence[int]], bytes_max: int
+) -> int:
+    """A key after which there are at most the last so many lines that match, as far back as bytes_max reach."""
+    keys: list[int] = []
+    read = 0
+    for source in sorted(sources, key=lambda source: source.changed_s, reverse=True):
+        found = 0
+        if len(keys) == lines and source.changed_s * 1e6 < keys[-1] >> TIE_BITS:
+            break  # older than all that is found
+        for rows in source.blocks_from_end():
+            indices = matching(rows)
+            keys += [rows[index].key for index in indices]
+            found += len(indices)
+            read += _BLOCK_BYTES
+            if found >= lines or read > bytes_max:
+                break
+        keys = heapq.nlargest(lines, keys)
+        if read > bytes_max:
+            break
+    return keys[-1] - 1 if keys else 0
+
+
+def _advance(current: list[tuple[int, int, LogRow, Iterator[LogRow]]], place: int, rest: Iterator[LogRow]) -> None:
+    row = next(rest, None)
+    if row is not None:
+        heapq.heappush(current, (row.key, place, row, rest))

@@ -1,0 +1,98 @@
+"""Answers the scheduler's questions about logs, over a stream of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.agent.book import LeaseBook
+from gavelpy.runtime.agent.log_pages import Page, Question, read_page
+from gavelpy.runtime.wire import agent_pb2
+
+logger = logging.getLogger(__name__)
+
+QUESTIONS_AT_ONCE: Final = 8
+LINES_A_MESSAGE: Final = 2_000
+WRITE_S: Final = 30.0
+_JOBS_MAX = 100_000
+
+Answer = agent_pb2.ServeLogsRequest
+LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
+
+
+async def serve_logs(call: LogsCall, node_id: str, book: LeaseBook, heard: Callable[[], None]) -> None:
+    """Answers until the stream ends; some questions at once, each by one or more messages. `heard`: one has come."""
+    writing = asyncio.Lock()
+    places = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+    answering: set[asyncio.Task[None]] = set()
+
+    async def answer(asked: agent_pb2.ServeLogsResponse) -> None:
+        try:
+            async for message in answers_to(asked, node_id, book):
+                async with writing, asyncio.timeout(WRITE_S):
+                    await call.write(message)
+        except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
+            call.cancel()  # which ends the reading below, too
+        finally:
+            places.release()
+
+    await call.write(Answer(node_id=node_id))
+    try:
+        async for asked in call:
+            heard()
+            await places.acquire()
+            task = asyncio.create_task(answer(asked))
+            answering.add(task)
+            task.add_done_callback(answering.discard)
+    finally:
+        for task in answering:
+            task.cancel()
+
+
+async def answers_to(asked: agent_pb2.ServeLogsResponse, node_id: str, book: LeaseBook) -> AsyncIterator[Answer]:
+    """The messages that answer a question; the last one is marked."""
+    try:
+        question = Question(
+            job=asked.job,
+            jobs_allowed=frozenset(asked.jobs_allowed[:_JOBS_MAX]),
+            rank=asked.rank,
+            pattern=asked.pattern,
+            offset=asked.offset,
+            tail_lines=asked.tail_lines,
+            lines_max=asked.lines_max,
+        )
+        page = await read_page(book.log_directories, question)
+    except InvalidInput as error:
+        yield Answer(question=asked.question, last=True, error=str(error))
+    except OSError as error:
+        logger.exception("log cannot be read")
+        yield Answer(question=asked.question, last=True, error=f"the log cannot be read: {error.strerror}")
+    else:
+        for message in _messages(page, asked.question, node_id):
+            yield message
+
+
+def _messages(page: Page, question: int, node_id: str) -> Iterator[Answer]:
+    lines = [
+        agent_pb2.LogLine(
+            job=row.job,
+            lease=row.lease,
+            rank=row.rank,
+            is_error_stream=row.is_error_stream,
+            text=row.line.text,
+            node_id=node_id,
+            time_s=row.line.time_s,
+        )
+        for row in page.rows
+    ]
+    starts = range(0, max(1, len(lines)), LINES_A_MESSAGE)
+    for start in starts:
+        last = start + LINES_A_MESSAGE >= len(lines)
+        part = lines[start : start + LINES_A_MESSAGE]
+        yield Answer(question=question, lines=part, next_offset=page.next_offset, last=last)

@@ -1,0 +1,71 @@
+"""What an agent remembers over its restarts, and the lock that keeps its state directory to one agent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.runtime import lease_files
+
+LOCK_FILE: Final = "lock"
+MEMORY_FILE: Final = "node.json"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The contents of node.json."""
+
+    node_id: str
+    boot_id: str
+    cluster_id: str = ""  # whose leases are here; empty = nobody's, or of a scheduler that does not say
+    incarnation: int = 0  # the newest of this cluster's scheduler that was obeyed
+    job_service_port: int = 0  # running jobs know it
+
+
+def lock_state(state: Path) -> int:
+    """Makes the state directory, readable by its owner only, and keeps it to this process.
+
+    Returns the open lock; it is let go when the process ends. InvalidInput where another agent has it.
+    """
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.chmod(0o700)
+        lock = os.open(state / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise InvalidInput(f"state_dir must be a directory that can be written, got {str(state)!r} ({error})") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InvalidInput(f"state_dir {str(state)!r} is in use by another gavel-node: each needs its own") from None
+    return lock
+
+
+def recall(state: Path) -> Memory | None:
+    """What an earlier agent of this directory remembered; None = there was none. InvalidInput for a damaged file."""
+    file = state / MEMORY_FILE
+    try:
+        text = lease_files.read_text_whole(file)
+        return msgspec.json.decode(text, type=Memory) if text is not None else None
+    except (RemoteViolation, msgspec.DecodeError) as error:
+        raise InvalidInput(
+            f"it is damaged ({error}); make sure that no job of this node runs and remove it", file=str(file)
+        ) from None
+
+
+def remember(state: Path, memory: Memory) -> None:
+    """Writes node.json; it is there after a crash of the machine, too."""
+    file = state / MEMORY_FILE
+    lease_files.write_text_whole(file, msgspec.json.encode(memory).decode())
+    for path in (file, state):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,113 @@
+"""What the scheduler wants of this node: its messages, checked before anything is done about them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.agent.assignment import Assignment, assignment_of
+from gavelpy.runtime.wire import agent_pb2
+
+API_VERSIONS: Final = (1,)
+_HEARTBEAT_S = (0.05, 60.0)
+_CLOCK_S_MAX = 1e12
+_LEASE_MAX = (1 << 63) - 1
+_CLUSTER_ID_MAX = 255
+
+
+class Wish(StrEnum):
+    """What should become of a lease."""
+
+    PREPARE = "prepare"
+    RUN = "run"
+    STOP = "stop"
+    KILL = "kill"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the scheduler wants of one lease."""
+
+    lease: int
+    job: int
+    until_clock_s: float
+    wish: Wish
+    steps_saved: float = 0.0
+    assignment: Assignment | None = None  # None = none was sent, or it is refused
+    refusal: str = ""  # why the launch that was sent cannot be used
+
+
+@dataclass(frozen=True)
+class Orders:
+    """All that the node should run; the newer of two has the larger `order`."""
+
+    incarnation: int
+    stream: int  # counts the connections of this agent
+    sequence: int
+    leases: tuple[Order, ...] = ()
+    forget: frozenset[int] = frozenset()
+    cluster_id: str = ""  # of the scheduler; empty = it does not say
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Grows with every message that counts."""
+        return self.incarnation, self.stream, self.sequence
+
+
+_WISHES: Final = {
+    agent_pb2.LEASE_WISH_PREPARE: Wish.PREPARE,
+    agent_pb2.LEASE_WISH_RUN: Wish.RUN,
+    agent_pb2.LEASE_WISH_STOP: Wish.STOP,
+    agent_pb2.LEASE_WISH_KILL: Wish.KILL,
+}
+
+
+def orders_of(message: agent_pb2.ConnectResponse, stream: int) -> Orders:
+    """The orders in a message.
+
+    A launch that cannot be used spoils its lease only. Anything else that is wrong spoils the message: RemoteViolation.
+    """
+    if message.api_version not in (0, *API_VERSIONS):
+        raise RemoteViolation(f"api_version must be one of {list(API_VERSIONS)}, got {message.api_version}")
+    leases = tuple(_order_of(order) for order in message.leases)
+    if len({order.lease for order in leases}) != len(leases):
+        raise RemoteViolation("leases must name each lease once")
+    if len(message.cluster_id) > _CLUSTER_ID_MAX or not message.cluster_id.isprintable():
+        allowed = f"at most {_CLUSTER_ID_MAX} printable characters"
+        raise RemoteViolation(f"cluster_id must be {allowed}, got {message.cluster_id[:80]!r}")
+    return Orders(message.incarnation, stream, message.sequence, leases, frozenset(message.forget), message.cluster_id)
+
+
+def heartbeat_interval_s(message: agent_pb2.ConnectResponse, current_s: float) -> float:
+    """The interval that a message asks for, within reason; as it was where it asks for none."""
+    asked = message.heartbeat_interval_s
+    if not math.isfinite(asked) or asked <= 0:
+        return current_s
+    return min(max(asked, _HEARTBEAT_S[0]), _HEARTBEAT_S[1])
+
+
+def is_newer(orders: Orders, than: Orders | None) -> bool:
+    """Whether these orders count, `than` being the newest so far."""
+    return than is None or orders.order > than.order
+
+
+def _order_of(order: agent_pb2.LeaseOrder) -> Order:
+    wish = _WISHES.get(order.wish)
+    if wish is None:
+        raise RemoteViolation(f"lease {order.lease}: wish must be one of {sorted(_WISHES)}, got {order.wish}")
+    if not 0 <= order.lease <= _LEASE_MAX or not 0 <= order.job <= _LEASE_MAX:
+        raise RemoteViolation(f"lease and job must not be negative, got {order.lease} and {order.job}")
+    if not math.isfinite(order.until_clock_s) or abs(order.until_clock_s) > _CLOCK_S_MAX:
+        raise RemoteViolation(f"lease {order.lease}: until_clock_s must be finite, got {order.until_clock_s!r}")
+    if not math.isfinite(order.steps_saved) or order.steps_saved < 0:
+        raise RemoteViolation(f"lease {order.lease}: steps_saved must not be negative, got {order.steps_saved!r}")
+    assignment, refusal = None, ""
+    if order.HasField("launch"):
+        try:
+            assignment = assignment_of(order.launch)
+        except RemoteViolation as violation:
+            refusal = str(violation)
+    return Order(order.lease, order.job, order.until_clock_s, wish, order.steps_saved, assignment, refusal)

@@ -1,0 +1,62 @@
+"""What the agent says of its node and leases, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gavelpy.runtime.agent.folder import LeaseFolder
+from gavelpy.runtime.agent.reconcile import LocalPhase
+from gavelpy.runtime.lease_files import Outcome
+from gavelpy.runtime.wire import agent_pb2
+
+DETAIL_CHARACTERS_MAX: Final = 1_000
+_EXIT_CODES: Final = range(-(1 << 31), 1 << 31)
+_PHASES: Final = {
+    LocalPhase.PREPARED: agent_pb2.LEASE_PHASE_PREPARED,
+    LocalPhase.STARTING: agent_pb2.LEASE_PHASE_STARTING,
+    LocalPhase.RUNNING: agent_pb2.LEASE_PHASE_RUNNING,
+    LocalPhase.STOPPING: agent_pb2.LEASE_PHASE_STOPPING,
+    LocalPhase.ENDED: agent_pb2.LEASE_PHASE_ENDED,
+}
+_OUTCOMES: Final = {
+    Outcome.FINISHED: agent_pb2.LEASE_OUTCOME_FINISHED,
+    Outcome.STOPPED: agent_pb2.LEASE_OUTCOME_STOPPED,
+    Outcome.FAILED: agent_pb2.LEASE_OUTCOME_FAILED,
+    Outcome.LOST: agent_pb2.LEASE_OUTCOME_LOST,
+}
+
+
+def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:
+    """All that the scheduler should know of a lease."""
+    standing, end, saved = folder.standing, folder.end, folder.standing.steps_saved
+    if folder.launch is not None and folder.assignment is not None and saved <= folder.launch.steps_done:
+        saved = folder.assignment.steps_done  # what it resumed from, perhaps newer, is in another lease's directory
+    report = agent_pb2.LeaseReport(
+        lease=folder.lease,
+        job=folder.job,
+        phase=_PHASES[folder.phase],
+        steps_done=standing.steps_done,
+        steps_saved=saved,
+        rate_steps_per_s=standing.rate_steps_per_s,
+        by_time=folder.is_by_time,
+    )
+    if folder.shim is not None:
+        report.shim_process = folder.shim.process
+        report.shim_process_start = folder.shim.process_start_ticks
+    assignment = folder.assignment
+    if assignment is not None and assignment.is_first_node:
+        report.rendezvous_port = assignment.rendezvous_port
+    if end is not None:
+        report.outcome = _OUTCOMES[end.outcome]
+        report.exit_code = end.exit_code if end.exit_code in _EXIT_CODES else -1
+        report.detail = end.detail[:DETAIL_CHARACTERS_MAX]
+    return report
+
+
+def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object, ...], ...]:
+    """What is told at once when it changes; the rest waits for the next heartbeat."""
+    return tuple(
+        (report.lease, report.phase, report.outcome, report.rendezvous_port, report.steps_saved, report.shim_process)
+        for report in reports
+    )

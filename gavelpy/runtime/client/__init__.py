@@ -1,0 +1,1 @@
+"""The Python client of the scheduler, as the command `gavel` uses it."""

@@ -1,0 +1,115 @@
+"""Which scheduler a client talks to, and how: flags before environment before the user's file before the machine's."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gavelpy.errors import InvalidInput
+
+SCHEDULER = "127.0.0.1:7077"
+TIMEOUT_S = 10.0
+TIMEOUT_S_MAX = 3_600.0
+MACHINE_FILE = Path("/etc/gavel/config.toml")
+_SECRET_CHARACTERS_MAX = 512
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Where the scheduler is and what is shown to it. Empty text = none."""
+
+    scheduler: str = SCHEDULER  # HOST:PORT
+    token: str = ""
+    token_file: str = ""
+    tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
+    tls_certificate: str = ""  # the client's own, where the scheduler asks for one
+    tls_key: str = ""
+    timeout_s: float = TIMEOUT_S  # a call is tried again until then
+
+    def __post_init__(self) -> None:
+        if not self.scheduler or not self.scheduler.isprintable() or " " in self.scheduler:
+            raise InvalidInput(f"scheduler must be HOST:PORT, got {self.scheduler!r}")
+        if not 0 < self.timeout_s <= TIMEOUT_S_MAX:
+            raise InvalidInput(f"timeout_s must be in (0, {TIMEOUT_S_MAX:g}], got {self.timeout_s!r}")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise InvalidInput("tls_certificate and tls_key must both be given or neither")
+        if self.tls_certificate and not self.tls_ca:
+            raise InvalidInput("tls_certificate needs tls_ca, the authority of the scheduler's certificate")
+
+    @property
+    def secret(self) -> str:
+        """The token, read from its file where that is how it is given; empty = none."""
+        if self.token or not self.token_file:
+            return _checked_secret("token", self.token)
+        try:
+            content = Path(self.token_file).expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidInput(
+                f"token_file must be a file that can be read, got {self.token_file!r} ({error})"
+            ) from None
+        return _checked_secret("token_file", content.strip())
+
+
+def load_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> ClientSettings:
+    """The settings that hold: each from the first place that says it. Raises InvalidInput naming that place."""
+    home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
+    variables = {name: environment.get(_variable(name), "") for name in _names()}
+    places: list[tuple[str, Mapping[str, object]]] = [
+        ("", {name: value for name, value in flags.items() if value}),
+        ("environment", {name: value for name, value in variables.items() if value}),
+        *((str(path), _file(path)) for path in (home / "gavel" / "config.toml", MACHINE_FILE)),
+    ]
+    said: dict[str, str] = {}
+    for place, values in reversed(places):
+        if {"token", "token_file"} & set(values):  # a token from a nearer place goes before a file from a farther one
+            said.pop("token", None)
+            said.pop("token_file", None)
+        said |= {name: _text(place, name, value) for name, value in values.items()}
+    timeout = said.pop("timeout_s", str(TIMEOUT_S))
+    return ClientSettings(**said, timeout_s=_seconds(timeout))
+
+
+def _names() -> list[str]:
+    return [field.name for field in fields(ClientSettings)]
+
+
+def _variable(name: str) -> str:
+    return f"GAVEL_{name.upper()}"
+
+
+def _file(path: Path) -> dict[str, object]:
+    """What a configuration file says; nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            found: dict[str, object] = tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise InvalidInput(f"configuration cannot be read ({error.strerror})", file=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"configuration is not TOML: {error}", file=str(path)) from None
+    for name in found:
+        if name not in _names():
+            raise InvalidInput(f"fields are {', '.join(_names())}; got {name!r}", file=str(path))
+    return found
+
+
+def _text(place: str, name: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidInput(f"{name} must be a text or a number, got {value!r}", file=place)
+    return str(value)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput(f"timeout_s must be a number of seconds, got {text[:60]!r}") from None
+
+
+def _checked_secret(field: str, secret: str) -> str:
+    if len(secret) > _SECRET_CHARACTERS_MAX or not (secret.isascii() and secret.isprintable()):
+        raise InvalidInput(f"{field} must hold one token, as `gavel token create` printed it")
+    return secret

@@ -1,0 +1,1 @@
+"""gavel-scheduler: the core behind a journal, a network and a clock."""

@@ -1,0 +1,179 @@
+"""The agents' side of the server: a stream a node, read and written apart, and nothing on it waits for the journal.
+
+Messages out of order or seen before are dropped by their sequence. Orders go out when they change, and again every
+while in case one was lost. A peer that neither talks nor takes what it is sent loses its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.daemon.nodes import Node, Stream
+from gavelpy.runtime.security.identity import caller
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, convert
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+WRITE_TIMEOUT_S = 10.0
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+REFRESH_S = 1.0  # orders are repeated after this, for few nodes
+NODES_REFRESHED_PER_S = 500  # and later for many
+Message = TypeVar("Message", agent_pb2.ConnectRequest, agent_pb2.ServeLogsRequest)
+Context = grpc.aio.ServicerContext[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]
+LogContext = grpc.aio.ServicerContext[agent_pb2.ServeLogsRequest, agent_pb2.ServeLogsResponse]
+
+
+class AgentService(agent_pb2_grpc.AgentServiceServicer):
+    """One for all nodes."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._execution = scheduler.execution
+
+    async def Connect(  # type: ignore[override]  # noqa: N802 - the names and the other kind of method are gRPC's
+        self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context
+    ) -> None:
+        """A node's stream, for as long as it lasts."""
+        try:
+            await self._connect(requests, context)
+        except Refusal as refusal:
+            await context.abort(refusal.code, str(refusal))
+        except RemoteViolation as violation:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node did not talk, or did not listen, in time")
+
+    async def _connect(self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context) -> None:
+        messages = aiter(requests)
+        first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
+        if first is None or not first.HasField("node"):
+            raise RemoteViolation("node must be in the first message, got none")
+        hello = convert.hello_of(first.node)
+        caller().check_node(hello.node_id)
+        if first.node.cluster_id not in ("", self._scheduler.cluster_id):
+            await self._send_away(first.node, context)
+            return
+        convert.reports_of(first)  # before anything changes
+        known = self._execution.nodes.get(hello.node_id)
+        if known is not None and known.is_past(hello, convert.clock_of(first)):
+            raise Refusal(grpc.StatusCode.ABORTED, f"node {known.node_id} has spoken since on a newer stream")
+        stream = Stream()
+        node = self._execution.nodes.connect(hello, stream)
+        try:
+            self._hear(node, stream, first, is_first=True)
+            await _first_of(self._read(node, stream, messages), self._write(node, stream, context), stream.ended.wait())
+        finally:
+            self._execution.nodes.disconnect(node, stream)
+            logger.info("node disconnected", extra={"node_id": node.node_id})
+        if stream.ended.is_set():
+            raise Refusal(grpc.StatusCode.ABORTED, f"node {node.node_id} has opened a newer stream")
+
+    async def _send_away(self, node: agent_pb2.Node, context: Context) -> None:
+        """What a node of another cluster reports is none of ours. Told whose we are, it comes again without."""
+        logger.warning("node of another cluster", extra={"node_id": node.node_id, "cluster_id": node.cluster_id[:80]})
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await context.write(self._message([], [], 1, 0.0))
+
+    async def _read(self, node: Node, stream: Stream, messages: AsyncIterator[agent_pb2.ConnectRequest]) -> None:
+        patience_s = max(self._execution.settings.silent_after_s, 2 * FIRST_MESSAGE_TIMEOUT_S)
+        while (message := await _next(messages, patience_s)) is not None:
+            self._hear(node, stream, message, is_first=False)
+
+    def _hear(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
+        if message.sequence <= stream.sequence:
+            return
+        clock_s, reports = convert.clock_of(message), convert.reports_of(message)
+        stream.sequence = message.sequence
+        now_s = self._scheduler.now_s()
+        node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
+        if is_first:
+            self._execution.connected(node)
+        self._execution.heard(node, reports, now_s, is_first=is_first)
+
+    async def _write(self, node: Node, stream: Stream, context: Context) -> None:
+        sequence = 0
+        while True:
+            stream.wake.clear()
+            if node.is_ready:
+                sequence += 1
+                message = self._orders(node, sequence)
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await context.write(message)
+            refresh_s = max(REFRESH_S, len(self._execution.nodes) / NODES_REFRESHED_PER_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(refresh_s):
+                    await stream.wake.wait()
+
+    def _orders(self, node: Node, sequence: int) -> agent_pb2.ConnectResponse:
+        settings, leases = self._execution.settings, self._execution.leases
+        specs = self._scheduler.core.jobs.specs
+        messages = []
+        for order in leases.orders(node.node_id):
+            start = order.start
+            meeting = self._execution.nodes.get(start.rendezvous_node) if start is not None else None
+            address = meeting.hello.address if meeting is not None else ""
+            messages.append(convert.order_message(order, specs[order.job], node, address, settings.grace_s))
+        return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s)
+
+    def _message(
+        self, leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], sequence: int, clock_s: float
+    ) -> agent_pb2.ConnectResponse:
+        return convert.orders_message(
+            leases,
+            forget,
+            sequence=sequence,
+            incarnation=self._scheduler.incarnation,
+            clock_s=clock_s,
+            heartbeat_interval_s=self._execution.settings.heartbeat_interval_s,
+            cluster_id=self._scheduler.cluster_id,
+        )
+
+    async def ServeLogs(  # type: ignore[override]  # noqa: N802 - the names and the other kind of method are gRPC's
+        self, requests: AsyncIterator[agent_pb2.ServeLogsRequest], context: LogContext
+    ) -> None:
+        """A node's stream for questions about its logs."""
+        messages = aiter(requests)
+        try:
+            first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
+            if first is None or not convert.NAME.fullmatch(first.node_id):
+                raise RemoteViolation("node_id must be in the first message, got none")
+            caller().check_node(first.node_id)
+            async for question in self._scheduler.logs.serve(first.node_id, messages):
+                async with asyncio.timeout(WRITE_TIMEOUT_S):
+                    await context.write(question)
+        except Refusal as refusal:
+            await context.abort(refusal.code, str(refusal))
+        except RemoteViolation as violation:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node did not talk, or did not listen, in time")
+
+
+async def _next(messages: AsyncIterator[Message], timeout_s: float) -> Message | None:
+    """The next message; None when there are no more. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):  # cheaper than wait_for, and there are thousands a second
+        return await anext(messages, None)
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Until one of them is over; the others are called off. Raises what it raised."""
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,178 @@
+"""Jobs as clients see them: who may see which, found by number or name, as messages of the protocol."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.reasons import Reason, reasons
+from gavelpy.model.arrays import Ints
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.client_service_checks import shown
+from gavelpy.runtime.daemon.facts import name_of
+from gavelpy.runtime.security.identity import Caller
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_SERIAL = re.compile(r"[0-9]{1,15}")
+_OWNER_SEPARATOR = "/"
+_STATES = {
+    JobState.WAITING: pb.JOB_STATE_WAITING,
+    JobState.GRANTED: pb.JOB_STATE_STARTING,
+    JobState.RUNNING: pb.JOB_STATE_RUNNING,
+    JobState.FINISHED: pb.JOB_STATE_FINISHED,
+    JobState.CANCELLED: pb.JOB_STATE_CANCELLED,
+    JobState.FAILED: pb.JOB_STATE_FAILED,
+}
+_CODES: Ints = np.array([_STATES[state] for state in JobState], dtype=np.int64)
+
+
+class JobBoard:
+    """Reads a scheduler; keeps which jobs are whose."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._of_owner: dict[str, list[int]] = {}
+        self._seen = 0
+
+    # Who sees what ------------------------------------------------------------------------------------------------
+
+    def serials(self, caller: Caller, owner: str = "") -> Ints:
+        """Serials of the jobs that a caller sees, ascending; of one owner, if that is asked for."""
+        if caller.is_admin and not owner:
+            return np.arange(self._scheduler.core.jobs.count)
+        whose = owner or caller.name
+        if whose != caller.name and not caller.is_admin:
+            return np.zeros(0, dtype=np.int64)  # as if that owner had none: names do not leak
+        self._follow()
+        return np.array(self._of_owner.get(whose, ()), dtype=np.int64)
+
+    def may_see(self, caller: Caller, job: int) -> bool:
+        """Whether a job is the caller's, or the caller an admin."""
+        return caller.is_admin or self._scheduler.core.jobs.specs[job].owner == caller.name
+
+    def find(self, caller: Caller, text: str) -> int:
+        """The serial of a job by number or name (admins: OWNER/NAME); raises Refusal where the caller sees none."""
+        job = -1
+        if _SERIAL.fullmatch(text):
+            job = int(text)
+        elif text:
+            owner, separator, name = text.rpartition(_OWNER_SEPARATOR)
+            if not separator:
+                job = self._scheduler.job_named(caller.name, name)
+            elif caller.is_admin or owner == caller.name:
+                job = self._scheduler.job_named(owner, name)
+        if not 0 <= job < self._scheduler.core.jobs.count or not self.may_see(caller, job):
+            hint = " (admins name others' jobs OWNER/NAME)" if caller.is_admin and not _SERIAL.fullmatch(text) else ""
+            raise Refusal(
+                grpc.StatusCode.NOT_FOUND, f"job must be the number or name of one of yours, got {shown(text)}{hint}"
+            )
+        return job
+
+    def _follow(self) -> None:
+        specs = self._scheduler.core.jobs.specs
+        for job in range(self._seen, len(specs)):
+            self._of_owner.setdefault(specs[job].owner, []).append(job)
+        self._seen = len(specs)
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def states(self, rows: Ints) -> Ints:
+        """The wire's state of each job, (K,)."""
+        jobs = self._scheduler.core.jobs
+        state = jobs.state[rows]
+        leaving = (state <= JobState.GRANTED) & (jobs.stopping[rows] >= 0)
+        codes: Ints = np.where(leaving, pb.JOB_STATE_STOPPING, _CODES[state])
+        return codes
+
+    def messages(self, rows: Sequence[int]) -> list[pb.Job]:
+        """The jobs as they are now."""
+        serials = np.array(rows, dtype=np.int64)
+        why = reasons(self._scheduler.core, serials)
+        return [
+            self._message(job, state, why.get(job))
+            for job, state in zip(rows, self.states(serials).tolist(), strict=True)
+        ]
+
+    def _message(self, job: int, state: pb.JobState.ValueType, why: Reason | None) -> pb.Job:
+        scheduler = self._scheduler
+        jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
+        gpu_type, nodes, rate = self.place(job)
+        return pb.Job(
+            job=job,
+            name=name_of(spec.id),
+            owner=spec.owner,
+            state=state,
+            reason_kind=why.kind.value if why is not None else "",
+            reason=self._in_words(why),
+            gpus=spec.gpus,
+            gpu_type=gpu_type,
+            node_ids=nodes,
+            steps_done=float(jobs.steps_done[job]),
+            steps_saved=float(jobs.steps_saved[job]),
+            steps_total=spec.steps_total,
+            rate_steps_per_s=rate,
+            submitted_at_s=scheduler.wall_s(float(jobs.submitted_s[job])),
+            started_at_s=self._wall_s(facts.started_s(job)),
+            ended_at_s=self._wall_s(facts.ended_s(job)),
+            lease=int(jobs.lease[job]),
+            restarts=max(facts.starts(job) - 1, 0),
+            failures=int(jobs.failures[job]),
+            detail=facts.detail(job),
+            weight=spec.weight,
+            job_type=spec.job_type,
+            entity=spec.entity,
+        )
+
+    def place(self, job: int) -> tuple[str, list[str], float]:
+        """GPU type, nodes and steps/s (measured, else expected) of a job's lease; nothing where it has none."""
+        core = self._scheduler.core
+        jobs, pool, number = core.jobs, core.pool, int(core.jobs.lease[job])
+        if number < 0:
+            return "", [], 0.0
+        kind = int(jobs.lease_type[job])
+        nodes = [str(pool.node_ids[row]) for row in dict.fromkeys(pool.node_of[jobs.gpus_held(job)].tolist())]
+        lease = self._scheduler.leases.leases.get(number)
+        measured = lease.rate_measured_steps_per_s if lease is not None else 0.0
+        expected = float(jobs.rate[job, kind])
+        return pool.gpu_types[kind], nodes, measured or (0.0 if math.isnan(expected) else expected)
+
+    def _in_words(self, why: Reason | None) -> str:
+        """The core counts from the beginning of its time, people from now."""
+        if why is None:
+            return ""
+        end_s = self._scheduler.core.round_end_s
+        return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - self._scheduler.now_s(), 0.0):.0f} s")
+
+    def _wall_s(self, now_s: float) -> float:
+        return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)
+
+
+def description(spec: JobSpec) -> pb.JobDescription:
+    """A job as its owner described it."""
+    return pb.JobDescription(
+        name=name_of(spec.id),
+        steps_total=spec.steps_total,
+        gpus=spec.gpus,
+        weight=spec.weight,
+        job_type=spec.job_type,
+        rates_steps_per_s=spec.rates_steps_per_s,
+        deadline_s=spec.deadline_s if math.isfinite(spec.deadline_s) else 0.0,
+        entity=spec.entity,
+        command=spec.command,
+        working_directory=spec.working_directory,
+        environment=spec.environment,
+        one_process_a_node=spec.one_process_a_node,
+        checkpoint_every_s=spec.checkpoint_every_s,
+        warning_s=spec.warning_s,
+        warning_signal=spec.warning_signal,
+    )

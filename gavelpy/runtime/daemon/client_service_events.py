@@ -1,0 +1,73 @@
+"""The journal's events for clients, as they are or as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Container
+from typing import TYPE_CHECKING
+
+from gavelpy.journal.store_rows import Entry
+from gavelpy.mechanism.events import Event
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.client_service_checks import require
+from gavelpy.runtime.daemon.event_text import event_text, jobs_of
+from gavelpy.runtime.security.identity import Caller
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_EVENTS_A_PAGE = 500
+_EVENTS_DEFAULT = 1_000
+_WAIT_S = 30.0
+
+
+class _Visible:
+    """Serials that a caller may see, as a container."""
+
+    def __init__(self, board: JobBoard, caller: Caller) -> None:
+        self._board, self._caller = board, caller
+
+    def __contains__(self, job: object) -> bool:
+        return isinstance(job, int) and self._board.may_see(self._caller, job)
+
+
+class EventStream:
+    """Reads the journal for clients."""
+
+    def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
+        self._scheduler, self._board = scheduler, board
+
+    async def read(self, request: pb.ListEventsRequest, caller: Caller) -> AsyncIterator[pb.ListEventsResponse]:
+        """The events that a caller may see, in order."""
+        require(request.after >= 0, "after", ">= 0", request.after)
+        job = self._board.find(caller, request.job) if request.job else None
+        limit = request.events_max or (0 if request.follow else _EVENTS_DEFAULT)
+        visible = {job} if job is not None else None if caller.is_admin else _Visible(self._board, caller)
+        after, told = request.after, 0
+        while True:
+            version = self._scheduler.version
+            entries = await self._page(after)
+            for after, now_s, event in entries:
+                if job is not None and job not in (jobs_of(event) or ()):
+                    continue
+                if (message := self._message(after, now_s, event, visible)) is not None:
+                    yield message
+                    told += 1
+                if limit and told >= limit:
+                    return
+            if len(entries) < _EVENTS_A_PAGE:
+                if not request.follow:
+                    return
+                await self._scheduler.wait_changed(version, _WAIT_S)
+
+    async def _page(self, after: int) -> list[Entry]:
+        return await self._scheduler.read_journal(lambda store: store.events(after, _EVENTS_A_PAGE))
+
+    def _message(
+        self, sequence: int, now_s: float, event: Event, visible: Container[int] | None
+    ) -> pb.ListEventsResponse | None:
+        told = event_text(event, visible)
+        if told is None:
+            return None
+        time_s = self._scheduler.wall_s(now_s)
+        return pb.ListEventsResponse(sequence=sequence, time_s=time_s, kind=told.kind, text=told.text, json=told.json)

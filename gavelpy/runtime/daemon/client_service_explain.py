@@ -1,0 +1,146 @@
+"""All there is to explain of one job: what it is owed and received, when it should run, what happened to it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.client_service_board import JobBoard, description
+from gavelpy.runtime.daemon.facts import full_id, name_of
+from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.forecast_values import Expected
+from gavelpy.runtime.lease_files import lease_checkpoints, newest_checkpoint, step_name
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_UNKNOWN_S = -1.0
+_LOOK_S = 2.0
+_FORECASTS_MAX = 100  # of the jobs of one dry run
+
+
+class Explainer:
+    """Reads a scheduler."""
+
+    def __init__(self, scheduler: Scheduler, board: JobBoard, forecaster: Forecaster) -> None:
+        self._scheduler, self._board, self._forecaster = scheduler, board, forecaster
+
+    async def explain(self, job: int) -> pb.GetJobResponse:
+        """The answer to GetJob."""
+        scheduler = self._scheduler
+        start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
+        if scheduler.core.jobs.state[job] <= ALIVE[-1]:
+            ahead = await self._forecaster.ask(
+                scheduler.core, scheduler.now_s(), scheduler.choice, wanted=[job], rates=self._measured()
+            )
+            expected = ahead.expected[0]
+            start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
+            how = _how(ahead.why_not)
+        return pb.GetJobResponse(
+            job=self._board.messages([job])[0],
+            description=description(scheduler.core.jobs.specs[job]),
+            accounts=self._accounts(job),
+            start_in_s=start_in_s,
+            finish_in_s=finish_in_s,
+            forecast=how,
+            history=[f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.facts.history(job)],
+            checkpoint=await self._checkpoint(job),
+        )
+
+    async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[pb.SubmittedJob]:
+        """What would become of these jobs if they were submitted now."""
+        scheduler = self._scheduler
+        first = scheduler.core.jobs.count
+        tried = [_as_submitted(spec, first + k, owner) for k, spec in enumerate(specs)]
+        wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
+        ahead = await self._forecaster.ask(
+            scheduler.core,
+            scheduler.now_s(),
+            scheduler.choice,
+            wanted=wanted,
+            submitted=tried,
+            rates=self._measured(),
+        )
+        untold = [Expected()] * (len(specs) - len(wanted))
+        left_out = f"only the first {_FORECASTS_MAX} jobs are looked at" if untold else ""
+        return [
+            pb.SubmittedJob(job=-1, name=name_of(spec.id), forecast=_forecast(expected, ahead.why_not or left_out))
+            for spec, expected in zip(tried, [*ahead.expected, *untold], strict=True)
+        ]
+
+    def _measured(self) -> dict[int, float]:
+        leases = self._scheduler.leases.leases.values()
+        return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
+
+    def _accounts(self, job: int) -> list[pb.TypeAccount]:
+        core, prices = self._scheduler.core, self._scheduler.engine.prices
+        jobs = core.jobs
+        return [
+            pb.TypeAccount(
+                gpu_type=name,
+                rate_steps_per_s=float(jobs.rate[job, kind]),
+                share=float(jobs.target[job, kind]),
+                owed_s=float(jobs.owed_s[job, kind]),
+                received_s=float(jobs.received_s[job, kind]),
+                price=prices.get(name, math.nan),
+            )
+            for kind, name in enumerate(core.pool.gpu_types)
+        ]
+
+    async def _checkpoint(self, job: int) -> str:
+        """The directory that the job would resume from; empty = from scratch, or nobody can see it now."""
+        jobs = self._scheduler.core.jobs
+        lease, steps, root = int(jobs.saved_lease[job]), float(jobs.steps_saved[job]), self._root
+        if lease < 0 or steps <= 0:
+            return ""
+        if not root:  # the scheduler does not see the directory: its name below that of the nodes
+            return str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
+        looking = asyncio.to_thread(newest_checkpoint, lease_checkpoints(Path(root), job, lease))
+        try:
+            found = await asyncio.wait_for(looking, _LOOK_S)
+        except TimeoutError:  # a file system that hangs
+            return ""
+        return str(found or "")
+
+    @property
+    def _root(self) -> str:
+        return self._scheduler.config.nodes.checkpoint_directory
+
+
+def _as_submitted(spec: JobSpec, serial: int, owner: str) -> JobSpec:
+    values = vars(spec) | {"id": JobId(full_id(spec.id, serial)), "owner": owner}
+    return JobSpec(**values)
+
+
+def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
+    starts, ends = math.isfinite(expected.start_in_s), math.isfinite(expected.finish_in_s)
+    return pb.Forecast(
+        can_run=starts,
+        reason="" if starts and ends else why_not or "nothing will happen until something changes",
+        gpu_type=expected.gpu_type,
+        node_ids=expected.node_ids,
+        start_in_s=_known(expected.start_in_s),
+        finish_in_s=_known(expected.finish_in_s),
+    )
+
+
+def _how(why_not: str) -> str:
+    if why_not:
+        return f"not all is known: {why_not}"
+    return "the scheduler run ahead, as if nobody submitted, cancelled or failed from now on"
+
+
+def _known(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else _UNKNOWN_S
+
+
+def _date(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

@@ -1,0 +1,225 @@
+"""The scheduler's configuration file: TOML, every field checked, every complaint with file, line, field and value."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.problem import BlindView
+from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
+
+MIB = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of the file."""
+
+
+class ServerSettings(Section, frozen=True, kw_only=True):
+    """[scheduler]: who it is, where it keeps its state and where it listens."""
+
+    name: str = "gavel"
+    state_directory: str
+    listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
+    http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
+    journal: str = ""  # URL of a database; "" = SQLite in the state directory
+    reflection: bool = False  # whether clients may ask the server for its protocol
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(f"name must be 1 to 63 letters, digits, '.', '_' and '-', got {self.name!r}")
+        if not self.state_directory:
+            raise InvalidInput("state_directory must be a directory, got ''")
+        if self.http_listen and not is_loopback(self.http_listen):
+            raise InvalidInput(f"http_listen must be on loopback, got {self.http_listen!r}")
+
+    @property
+    def journal_url(self) -> str:
+        """Where events are kept."""
+        return self.journal or f"sqlite:///{Path(self.state_directory).absolute() / 'journal.sqlite'}"
+
+
+class PolicySettings(Section, frozen=True):
+    """[policy]: which formula divides the GPUs."""
+
+    name: str = "max_min_fairness"
+    parameters: dict[str, float | str] = {}
+    blind: bool = False  # whether it is kept from seeing that GPU types differ
+    blind_view: BlindView = BlindView.MEAN
+
+
+class NodeSettings(Section, frozen=True):
+    """[nodes]: heartbeats, leases, and what happens when a node falls silent."""
+
+    heartbeat_interval_s: float = 1.0
+    silent_after_s: float = 10.0
+    on_node_lost: str = "wait"
+    lease_overlap_s: float = 20.0  # a lease lasts this long beyond its round, so that it is extended before it ends
+    lease_margin_s: float = 5.0
+    grace_s: float = 10.0  # between SIGTERM and SIGKILL
+    checkpoint_directory: str = ""  # as the scheduler sees it; "" = not at all
+
+    def __post_init__(self) -> None:
+        _in_range("heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 60.0)
+        _in_range("silent_after_s", self.silent_after_s, 2 * self.heartbeat_interval_s, 3600.0)
+        _in_range("lease_overlap_s", self.lease_overlap_s, 0.0, 3600.0)
+        _in_range("lease_margin_s", self.lease_margin_s, 0.0, 3600.0)
+        _in_range("grace_s", self.grace_s, 0.0, 3600.0)
+        if self.on_node_lost not in ("wait", "fence"):
+            raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
+
+
+class ThroughputSettings(Section, frozen=True):
+    """[throughputs]: rates of jobs that come without any."""
+
+    file: str = ""
+
+
+class LimitSettings(Section, frozen=True):
+    """[limits]: what one client may ask for."""
+
+    message_bytes_max: int = 4 * MIB
+    jobs_a_request_max: int = 10_000
+    jobs_living_max: int = 100_000
+
+    def __post_init__(self) -> None:
+        _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
+        _in_range("jobs_a_request_max", self.jobs_a_request_max, 1, 1_000_000)
+        _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
+
+
+# What a scheduler of real jobs wants otherwise than a simulation: the policy is asked once a second at most.
+_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0}
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    scheduler: ServerSettings
+    policy: PolicySettings
+    mechanism: MechanismSettings
+    mechanism_given: frozenset[str]  # fields of [mechanism] that the file names
+    nodes: NodeSettings
+    security: SecuritySettings
+    throughputs: ThroughputSettings
+    limits: LimitSettings
+    path: str
+
+
+_SECTIONS: dict[str, type[Any]] = {
+    "scheduler": ServerSettings,
+    "policy": PolicySettings,
+    "mechanism": MechanismSettings,
+    "nodes": NodeSettings,
+    "security": SecuritySettings,
+    "throughputs": ThroughputSettings,
+    "limits": LimitSettings,
+}
+Settings = TypeVar("Settings")
+
+
+def read_config(path: str | Path) -> Config:
+    """The configuration in a file; raises InvalidInput with file and line."""
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"must be UTF-8: {error}", file=str(path)) from None
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, file: str = "") -> Config:
+    """The configuration in a text; `file` is for complaints."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"must be TOML: {error}", file=file, line=_line_in(str(error))) from None
+    source = _Source(text, file)
+    for name in document:
+        if name not in _SECTIONS:
+            raise source.complaint(name, "", f"[{name}] is not known; allowed are {', '.join(_SECTIONS)}")
+    sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
+    config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
+    try:
+        check_exposure(config.scheduler.listen, config.security)
+    except InvalidInput as error:
+        raise source.complaint("scheduler", "listen", error.args[0]) from None
+    return config
+
+
+class _Source:
+    """The text, to find where a field stands."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.lines = text.splitlines()
+        self.file = file
+
+    def section(self, name: str, kind: type[Settings], given: object) -> Settings:
+        if not isinstance(given, dict):
+            raise self.complaint("", name, f"{name} must be a table, [{name}], got {given!r}")
+        allowed = [field.name for field in _fields(kind)]
+        for field in given:
+            if field not in allowed:
+                raise self.complaint(name, field, f"{name}.{field} is not known; allowed are {', '.join(allowed)}")
+        values = {**_MECHANISM_DEFAULTS, **given} if kind is MechanismSettings else given
+        try:
+            settings = msgspec.convert(values, kind)
+        except msgspec.ValidationError as error:
+            field, text = _explained(name, error, given)
+            raise self.complaint(name, field, text) from None
+        return settings
+
+    def complaint(self, section: str, field: str, text: str) -> InvalidInput:
+        return InvalidInput(text, file=self.file, line=self._line(section, field))
+
+    def _line(self, section: str, field: str) -> int:
+        """1-based; of the field, else of its table, else 0."""
+        here, table = "", 0
+        for number, line in enumerate(self.lines, 1):
+            if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+                here = header[1]
+                table = number if here.split(".")[0] == section else table
+                if here == f"{section}.{field}":
+                    return number
+            elif field and here == section and re.match(rf"\s*[\"']?{re.escape(field)}[\"']?\s*[=.]", line):
+                return number
+        return table
+
+
+def _fields(kind: type[Any]) -> tuple[Any, ...]:  # field descriptions of either library
+    return fields(kind) if kind is MechanismSettings else msgspec.structs.fields(kind)
+
+
+def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str, object]) -> tuple[str, str]:
+    """The field that an error is about, and a sentence for people."""
+    if isinstance(error.__cause__, InvalidInput):
+        text = error.__cause__.args[0]
+        return text.split()[0], f"{section}.{text}"
+    text, _, place = str(error).partition(" - at `$")
+    if missing := re.search(r"missing required field `(\w+)`", text):
+        return "", f"{section}.{missing[1]} must be given"
+    field = re.match(r"\.(\w+)", place)
+    name = field[1] if field else ""
+    allowed = re.sub(r"^Expected (.*), got .*$", r"\1", text).replace("`", "")
+    return name, f"{section}.{name} must be {allowed}, got {given.get(name)!r}"
+
+
+def _line_in(text: str) -> int:
+    found = re.search(r"at line (\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def _in_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high or math.isnan(value):
+        raise InvalidInput(f"{name} must be in [{low:g}, {high:g}], got {value!r}")

@@ -1,0 +1,334 @@
+"""Events into the journal, then into the core, then into the world: one task, in batches, in order.
+
+Theory of operation. Whoever has events hands them in and may wait until they are applied. The driver takes all that has
+gathered, adds what the shell has to tell and the core's own timer, writes the batch to the journal in one transaction
+in the journal's thread, and then applies it. While a batch is being written the next one gathers, so a thousand
+submissions cost a few commits. Nothing else changes the core.
+
+A journal that fails ends the scheduler: nobody knows whether the batch is there, and only a restart finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.journal.codec import encode_state
+from gavelpy.journal.store import EventStore, Submission
+from gavelpy.mechanism.commands import Command
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import AllocationSolved, Event, WakeupDue
+from gavelpy.runtime.daemon.clock import SchedulerClock
+
+logger = logging.getLogger(__name__)
+BATCH_EVENTS_MAX = 2_000  # beyond the first entry
+APPLIED_AT_ONCE = 64  # events between two turns of everybody else
+WAKEUP_LOAD = 8.0  # a wakeup that took a second is followed by another no sooner than in so many
+PROGRESS_EVERY_S = 10.0
+PROGRESS_APART_S = 1.0
+SNAPSHOT_EVENTS = 10_000  # to be read again after a crash, at most; and so long may it take
+REPLAY_S_MAX = 0.3
+SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no sooner than in so many
+EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
+BYTES_KEPT = 256 << 20
+SUBMISSIONS_KEPT_S = 30 * 86_400.0
+Answer = TypeVar("Answer")
+MakeEvents = Callable[[int], Sequence[Event]]  # from the serial of the first job to come
+MakeSubmission = Callable[[int, float], Submission | None]  # from that and the time
+
+
+class Shell(Protocol):
+    """What the driver needs of the world around the core."""
+
+    def drain(self, now_s: float) -> list[Event]:
+        """What nodes have told since the last call."""
+
+    def progress(self) -> list[Event]:
+        """How far running jobs have come since the last call."""
+
+    def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
+        """The core has handled an event, and wants this done."""
+
+    def batch_applied(self) -> None:
+        """All events of a batch were applied."""
+
+    def state(self) -> dict[str, Any]:
+        """For a snapshot, beside the core's."""
+
+    def measured(self, what: str, seconds: float) -> None:
+        """How long something took."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    make: MakeEvents
+    size: int
+    make_submission: MakeSubmission | None = None
+    done: asyncio.Future[int] | None = None
+    jobs: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """An entry with its events, and the serial of its first job."""
+
+    entry: _Entry
+    events: Sequence[Event]
+    submission: Submission | None
+    first_job: int
+
+
+class Driver:
+    """`run` until `stop`; hand in events with `tell`, `put` and `submit`."""
+
+    def __init__(
+        self, core: SchedulerCore, store: EventStore, clock: SchedulerClock, shell: Shell, sequence: int
+    ) -> None:
+        self.core = core
+        self.sequence = sequence  # of the last event written
+        self.jobs_under_way = 0
+        self._store = store
+        self._clock = clock
+        self._shell = shell
+        self._thread = ThreadPoolExecutor(1, "journal")
+        self._queue: deque[_Entry] = deque()
+        self._work = asyncio.Event()
+        self._stopping = False
+        self._batch: list[_Entry] = []  # that is being written or applied
+        self._wakeup_allowed_s = 0.0  # by perf_counter
+        self._progress_s = 0.0
+        self._written = Written()
+        self._snapshot_allowed_s = 0.0  # by perf_counter
+
+    # Doors --------------------------------------------------------------------------------------------------------
+
+    async def tell(self, events: Sequence[Event]) -> None:
+        """Returns when the events are durable and applied; raises InvalidInput if the core refuses one."""
+        await self._enter(_Entry(lambda _: events, len(events)))
+
+    async def submit(self, make: MakeEvents, count: int, make_submission: MakeSubmission) -> int:
+        """The same for the submission of `count` jobs; returns the serial of the first."""
+        return await self._enter(_Entry(make, count, make_submission, jobs=count))
+
+    def put(self, event: Event) -> None:
+        """Hands in an event that nobody waits for."""
+        self._queue.append(_Entry(lambda _: (event,), 1))
+        self._work.set()
+
+    def poke(self) -> None:
+        """The shell has something to tell."""
+        self._work.set()
+
+    async def journal(self, use: Callable[[EventStore], Answer]) -> Answer:
+        """What a function finds in the journal, called in the journal's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, use, self._store)
+
+    async def stop(self) -> None:
+        """Lets what was handed in be applied; `run` then writes a snapshot and returns."""
+        self._stopping = True
+        self._work.set()
+
+    async def _enter(self, entry: _Entry) -> int:
+        if self._stopping:
+            raise Stopping("the scheduler is stopping")
+        entry.done = asyncio.get_running_loop().create_future()
+        self._queue.append(entry)
+        self.jobs_under_way += entry.jobs
+        self._work.set()
+        try:
+            return await asyncio.shield(entry.done)
+        finally:
+            self.jobs_under_way -= entry.jobs
+
+    # The one task -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until stopped; raises what the journal raises."""
+        try:
+            while not (self._stopping and not self._queue):
+                batch = self._collect(self._now_s())
+                if batch:
+                    await self._commit(batch)
+                else:
+                    await self._wait()
+            await self._commit(self._collect(self._now_s()))
+            await self._snapshot()
+        finally:
+            self._stopping = True
+            self._give_up()
+            self._thread.shutdown(wait=True)
+
+    def _now_s(self) -> float:
+        return max(self._clock.now_s(), self.core.now_s)
+
+    def _collect(self, now_s: float) -> list[_Entry]:
+        """What there is to write now, in order."""
+        self._work.clear()
+        told = self._shell.drain(now_s)  # first: a checkpoint counts even if its node is declared dead right after
+        batch = [_Entry(lambda _: told, len(told))] if told else []
+        size = 0
+        while self._queue and (not size or size + self._queue[0].size <= BATCH_EVENTS_MAX):
+            batch.append(self._queue.popleft())
+            size += batch[-1].size
+        is_due = self._is_wakeup_due(now_s)
+        last = self._progress(now_s, is_due) + ([WakeupDue()] if is_due else [])
+        if last:
+            batch.append(_Entry(lambda _: last, len(last)))
+        return batch
+
+    def _progress(self, now_s: float, is_due: bool) -> list[Event]:
+        """Progress of running jobs, now and then, and before decisions that rest on it."""
+        since_s = now_s - self._progress_s
+        is_asked = is_due and since_s >= PROGRESS_APART_S and self.core.needs_progress(now_s)
+        if since_s < PROGRESS_EVERY_S and not is_asked:
+            return []
+        self._progress_s = now_s
+        return self._shell.progress()
+
+    def _is_wakeup_due(self, now_s: float) -> bool:
+        return self.core.wakeup_s <= now_s and perf_counter() >= self._wakeup_allowed_s and not self._stopping
+
+    async def _wait(self) -> None:
+        wakeup_s = self.core.wakeup_s - self._now_s()
+        pause_s = self._wakeup_allowed_s - perf_counter()
+        wait_s = min(max(wakeup_s, pause_s, 0.0), PROGRESS_EVERY_S)
+        try:
+            await asyncio.wait_for(self._work.wait(), wait_s)
+        except TimeoutError:
+            return
+
+    async def _commit(self, batch: list[_Entry]) -> None:
+        if not batch:
+            return
+        self._batch = batch
+        now_s = self._now_s()
+        ready = self._ready(batch, now_s)
+        records = [(now_s, event) for part in ready for event in part.events]
+        submissions = [part.submission for part in ready if part.submission is not None]
+        began_s = perf_counter()
+        try:
+            self.sequence = await self.journal(lambda store: store.append(records, submissions))
+        except InvalidInput as refusal:
+            await self._split(batch, refusal)
+            return
+        self._shell.measured("commit", perf_counter() - began_s)
+        for part in ready:
+            await self._apply(part, now_s)
+        self._shell.batch_applied()
+        self._written.add(records)
+        if self._written.is_much and perf_counter() >= self._snapshot_allowed_s:
+            await self._snapshot()
+
+    def _ready(self, batch: Sequence[_Entry], now_s: float) -> list[_Ready]:
+        next_job = self.core.jobs.count
+        ready = []
+        for entry in batch:
+            submission = entry.make_submission(next_job, now_s) if entry.make_submission is not None else None
+            ready.append(_Ready(entry, entry.make(next_job), submission, next_job))
+            next_job += entry.jobs
+        return ready
+
+    async def _split(self, batch: list[_Entry], refusal: InvalidInput) -> None:
+        """The journal refuses a batch and has written nothing of it: each entry by itself, then."""
+        if len(batch) == 1:
+            _resolve(batch[0], refusal, 0)
+            return
+        for entry in batch:
+            await self._commit([entry])
+
+    async def _apply(self, part: _Ready, now_s: float) -> None:
+        refused: InvalidInput | None = None
+        for i, event in enumerate(part.events, 1):
+            began_s = perf_counter()
+            try:
+                commands = self.core.handle(event, now_s)
+            except InvalidInput as refusal:  # and so it will be when the journal is read again
+                logger.warning("event refused", extra={"event": type(event).__name__, "detail": str(refusal)})
+                refused = refusal
+                continue
+            self._written.replay_s += perf_counter() - began_s
+            self._shell.applied(event, now_s, commands)
+            if isinstance(event, WakeupDue | AllocationSolved):
+                seconds = perf_counter() - began_s
+                self._wakeup_allowed_s = perf_counter() + WAKEUP_LOAD * seconds
+                self._shell.measured("plan", seconds)
+            if not i % APPLIED_AT_ONCE:
+                await asyncio.sleep(0)
+        _resolve(part.entry, refused, part.first_job)
+
+    async def _snapshot(self) -> None:
+        if not self._written.count:
+            return
+        began_s = perf_counter()
+        state, sequence, now_s = self._shell.state(), self.sequence, self.core.now_s
+        keep_after = self._written.keep_after(sequence)
+
+        def write(store: EventStore) -> None:
+            store.save_snapshot(sequence, encode_state(state))
+            store.truncate(keep_after)
+            store.forget_submissions(now_s - SUBMISSIONS_KEPT_S)
+
+        await self.journal(write)
+        seconds = perf_counter() - began_s
+        self._snapshot_allowed_s = perf_counter() + SNAPSHOT_LOAD * seconds
+        self._shell.measured("snapshot", seconds)
+
+    def _give_up(self) -> None:
+        for entry in (*self._batch, *self._queue):
+            _resolve(entry, Stopping("the scheduler is stopping"), 0)
+        self._queue.clear()
+
+
+class Written:
+    """What was written since the last snapshot, and how much of it all is kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.replay_s = 0.0  # what applying it has taken
+        self._bytes = 0
+        self._segments: deque[tuple[int, int]] = deque()  # last event before each snapshot, bytes up to there
+
+    @property
+    def is_much(self) -> bool:
+        """Whether a restart would take long without a snapshot."""
+        return self.count >= SNAPSHOT_EVENTS or self.replay_s >= REPLAY_S_MAX
+
+    def add(self, records: Sequence[tuple[float, Event]]) -> None:
+        """A batch."""
+        self.count += len(records)
+        self._bytes += sum(_size_of(event) for _, event in records)
+
+    def keep_after(self, sequence: int) -> int:
+        """A snapshot is taken now: up to which event all may go."""
+        self._segments.append((sequence, self._bytes))
+        self.count, self.replay_s, self._bytes = 0, 0.0, 0
+        upto = max(0, sequence - EVENTS_KEPT)
+        while sum(size for _, size in self._segments) > BYTES_KEPT and len(self._segments) > 1:
+            upto = max(upto, self._segments.popleft()[0])
+        return upto
+
+
+def _size_of(event: Event) -> int:
+    """Bytes of an event in the journal, about."""
+    return 100 + sum(getattr(value, "nbytes", 0) for value in vars(event).values())
+
+
+class Stopping(GavelError):
+    """The scheduler ends; what was asked for may or may not be done. Ask again with the same key."""
+
+
+def _resolve(entry: _Entry, error: GavelError | None, first_job: int) -> None:
+    if entry.done is None or entry.done.done():
+        return
+    if error is not None:
+        entry.done.set_exception(error)
+        entry.done.exception()  # whoever waited may be gone
+    else:
+        entry.done.set_result(first_job)

@@ -1,0 +1,168 @@
+"""The engine in a process of its own: no heartbeat waits for a linear program, and no policy takes the scheduler down.
+
+One question is out at a time. A process that dies, or does not answer in time, is started again and asked once more;
+the second time the question counts as failed, and the allocation in force stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+
+from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.runtime.daemon.engine_worker import LENGTH
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+
+logger = logging.getLogger(__name__)
+Question = SolveAllocation | EstimateThroughput
+Answer = AllocationSolved | AllocationFailed | ThroughputEstimated
+ATTEMPTS_MAX = 2
+ANSWER_BYTES_MAX = 1 << 30
+PAUSE_S = 0.5  # before a process that died is started again; doubled each time in a row
+PAUSE_S_MAX = 10.0
+
+
+class EngineProcess:
+    """`answered` hears each answer, and how long it took."""
+
+    def __init__(
+        self, choice: PolicyChoice, answered: Callable[[Answer, float], None], *, timeout_s: float = 300.0
+    ) -> None:
+        self.choice = choice
+        self.timeout_s = timeout_s
+        self.restarts = 0
+        self.prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
+        self._answered = answered
+        self._questions: deque[Question] = deque()
+        self._attempts = 0  # at the first of them
+        self._deaths = 0  # in a row, without an answer
+        self._work = asyncio.Event()
+        self._stopping = False
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process_id(self) -> int:
+        """Of the process at work; 0 = there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    def ask(self, question: Question) -> None:
+        """The answer comes to `answered`. A question of the same kind that is still open is taken back."""
+        first, *rest = self._questions or (None,)
+        kept = [first] if first is not None else []
+        kept += [other for other in rest if type(other) is not type(question)]
+        self._questions = deque([*kept, question])
+        self._work.set()
+
+    def change(self, choice: PolicyChoice) -> None:
+        """Another policy answers from the next question on."""
+        self.choice = choice
+
+    def stop(self) -> None:
+        """Ends the process; `run` returns."""
+        self._stopping = True
+        self._work.set()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def run(self) -> None:
+        """Until stopped."""
+        while not self._stopping:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gavelpy.runtime.daemon.engine_worker",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                await self._converse(self._process)
+            except (asyncio.IncompleteReadError, TimeoutError, OSError) as error:
+                self._failed(error)
+            finally:
+                await _end(self._process)
+                self._process = None
+            if not self._stopping:
+                self.restarts += 1
+                await asyncio.sleep(min(PAUSE_S * 2**self._deaths, PAUSE_S_MAX))
+                self._deaths += 1
+
+    async def _converse(self, process: asyncio.subprocess.Process) -> None:
+        told: PolicyChoice | None = None
+        while True:
+            while not self._questions and not self._stopping:
+                self._work.clear()
+                if told is None:
+                    told = await self._tell(process, self.choice)  # so that it warms up before the first question
+                await _either(self._work.wait(), process.wait())
+                if process.returncode is not None:
+                    raise asyncio.IncompleteReadError(b"", None)
+            if self._stopping:
+                return
+            if told != self.choice:
+                told = await self._tell(process, self.choice)
+            question, began_s = self._questions[0], time.monotonic()
+            self._attempts += 1
+            await self._send(process, question)
+            answer, self.prices = await asyncio.wait_for(_read(process), self.timeout_s)
+            self._questions.popleft()
+            self._attempts = self._deaths = 0
+            self._answered(answer, time.monotonic() - began_s)
+
+    async def _tell(self, process: asyncio.subprocess.Process, choice: PolicyChoice) -> PolicyChoice:
+        await self._send(process, choice)
+        return choice
+
+    async def _send(self, process: asyncio.subprocess.Process, message: object) -> None:
+        assert process.stdin is not None, "the engine has a pipe"
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        process.stdin.write(LENGTH.pack(len(data)) + data)
+        await asyncio.wait_for(process.stdin.drain(), self.timeout_s)
+
+    def _failed(self, error: Exception) -> None:
+        if self._stopping:
+            return
+        why = f"no answer within {self.timeout_s:g} s" if isinstance(error, TimeoutError) else "its process died"
+        logger.error("engine failed", extra={"detail": why, "attempts": self._attempts})
+        if self._attempts >= ATTEMPTS_MAX:
+            self._attempts = 0
+            self._answered(_failure(self._questions.popleft(), why), 0.0)
+
+
+def _failure(question: Question, why: str) -> Answer:
+    if isinstance(question, SolveAllocation):
+        return AllocationFailed(question.epoch, f"the engine gave no answer: {why}")
+    return ThroughputEstimated(question.jobs, np.full((len(question.jobs), len(question.gpu_types)), np.nan))
+
+
+async def _read(process: asyncio.subprocess.Process) -> tuple[Answer, dict[str, float]]:
+    assert process.stdout is not None, "the engine has a pipe"
+    size = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0]
+    if size > ANSWER_BYTES_MAX:
+        raise OSError(f"an answer of {size} bytes")
+    answer, prices = pickle.loads(await process.stdout.readexactly(size))
+    assert isinstance(answer, Answer), f"not an answer: {answer!r}"
+    return answer, prices
+
+
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    await process.wait()

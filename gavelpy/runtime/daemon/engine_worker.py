@@ -1,0 +1,80 @@
+"""The process that answers the core's questions: `python -m gavelpy.runtime.daemon.engine_worker`.
+
+Requests come on standard input, answers go to what was standard output, both as pickles behind their length: the peer
+is the scheduler that started this process. What a policy prints goes to standard error. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import struct
+import sys
+from typing import Any, BinaryIO
+
+from gavelpy.engine import Engine
+from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.model.problem import BlindView
+from gavelpy.policies.registry import policy_named
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+
+LENGTH = struct.Struct("<Q")
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, which ends this process in its own time
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """One question after the other, with the solver kept warm between them."""
+    engine: Engine | None = None
+    while (request := read_message(requests)) is not None:
+        match request:
+            case PolicyChoice():
+                throughputs = engine.throughputs if engine is not None else _throughputs(request.throughputs_file)
+                blind = BlindView(request.blind) if request.blind else None
+                engine = Engine(policy_named(request.name, **request.arguments), blind, throughputs)
+            case SolveAllocation():
+                assert engine is not None, "the policy comes before the first question"
+                write_message(answers, (engine.solve(request), engine.prices))
+            case EstimateThroughput():
+                assert engine is not None, "the policy comes before the first question"
+                write_message(answers, (engine.estimate(request), engine.prices))
+            case _:
+                raise AssertionError(f"not a request: {request!r}")
+
+
+def read_message(stream: BinaryIO) -> Any:  # whatever the peer pickled
+    """The next message; None at the end."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    return pickle.loads(stream.read(LENGTH.unpack(head)[0]))
+
+
+def write_message(stream: BinaryIO, message: object) -> None:
+    """Sends one message."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    stream.write(LENGTH.pack(len(data)) + data)
+    stream.flush()
+
+
+def _throughputs(path: str) -> Any:  # ThroughputTable or None; its reader is loaded where a file is named only
+    if not path:
+        return None
+    from gavelpy.traces.reader import read_throughputs
+
+    return read_throughputs(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Events of the journal in words and as JSON, cut down to the jobs that somebody may see."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Container, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gavelpy.mechanism.events import Event, JobCancelled, JobNoted, JobSubmitted, LeaseEnded, LeaseStarted, Outcome
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.facts import SEPARATOR, name_of
+
+_SHOWN = 10  # jobs that a sentence names
+_HIDDEN = frozenset({"environment"})  # may hold secrets
+_JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
+
+
+@dataclass(frozen=True)
+class EventText:
+    """One event for people and for programs."""
+
+    kind: str  # lease-started
+    text: str
+    json: str
+
+
+def kind_of(event: Event) -> str:
+    """`lease-started` for LeaseStarted."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(event).__name__).lower()
+
+
+def jobs_of(event: Event) -> frozenset[int] | None:
+    """Serials of the jobs that an event is about; None = it is about none."""
+    match event:
+        case JobSubmitted():
+            serial = event.spec.id.rpartition(SEPARATOR)[2]
+            return frozenset({int(serial)} if serial.isascii() and serial.isdecimal() else ())
+        case JobCancelled() | JobNoted():
+            return frozenset({event.job})
+        case _:
+            jobs = getattr(event, "jobs", None)
+            return None if jobs is None else frozenset(jobs.tolist())
+
+
+def event_text(event: Event, visible: Container[int] | None = None) -> EventText | None:
+    """The event as told to somebody who may see these jobs (None = all); None = nothing of it is for them."""
+    jobs = jobs_of(event)
+    if visible is not None and jobs is not None and not any(job in visible for job in jobs):
+        return None
+    values = _values(event, visible)
+    text = json.dumps(values, allow_nan=False)
+    return EventText(kind_of(event), _sentence(event, values), text)
+
+
+def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
+    """The fields as JSON can say them, rows of other jobs left out."""
+    found = {field.name: getattr(event, field.name) for field in fields(event)}
+    if isinstance(event, JobSubmitted):
+        return {"job": next(iter(jobs_of(event) or ()), None), **_spec(event.spec)}
+    if isinstance(found.get("jobs"), np.ndarray):
+        kept = np.array([visible is None or job in visible for job in found["jobs"].tolist()], dtype=np.bool_)
+        if "gpu_offsets" in found:
+            ends = found.pop("gpu_offsets")
+            found["gpus"] = [found["gpus"][ends[k] : ends[k + 1]] for k in np.flatnonzero(kept).tolist()]
+        found |= {name: found[name][kept] for name in _JOB_ARRAYS if name in found}
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _spec(spec: JobSpec) -> dict[str, Any]:
+    values = {name: _plain(value) for name, value in asdict(spec).items() if name not in _HIDDEN}
+    return values | {"name": name_of(spec.id)}
+
+
+def _plain(value: Any) -> Any:  # Any: a field of an event, and what JSON can say
+    match value:
+        case Outcome():
+            return value.name.lower()
+        case float():
+            return value if math.isfinite(value) else None
+        case np.ndarray():
+            return _plain(value.tolist())
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case dict():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return _plain(asdict(value))
+        case _:
+            return value
+
+
+def _sentence(event: Event, values: dict[str, Any]) -> str:
+    match event:
+        case JobSubmitted():
+            spec = event.spec
+            gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
+            owner = spec.owner or "nobody"
+            return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
+        case JobCancelled():
+            return f"job {event.job} cancelled"
+        case JobNoted():
+            return f"job {event.job}, lease {event.lease}: {event.text}"
+        case LeaseStarted():
+            return f"started: {_leases(values)}"
+        case LeaseEnded():
+            return f"{values['outcome']}: {_leases(values)}"
+        case _:
+            return _fields(values)
+
+
+def _leases(values: dict[str, Any]) -> str:
+    steps = values.get("steps_done") or [None] * len(values["jobs"])
+    gpus = values.get("gpus") or [None] * len(values["jobs"])
+    return _listed(
+        [
+            f"job {job} (lease {lease}{f', GPU {_listed(held)}' if held else ''}{f', step {done:.0f}' if done else ''})"
+            for job, lease, done, held in zip(values["jobs"], values["leases"], steps, gpus, strict=True)
+        ]
+    )
+
+
+def _fields(values: dict[str, Any]) -> str:
+    """The fields of an event that has no sentence of its own."""
+    parts = (
+        f"{name.replace('_', ' ')} {_listed(value) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if value not in ([], "", None) and not isinstance(value, dict)
+    )
+    return ", ".join(parts)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    shown = ", ".join(str(value) for value in values[:_SHOWN])
+    return f"{shown} and {len(values) - _SHOWN} more" if len(values) > _SHOWN else shown

@@ -1,0 +1,276 @@
+"""What the core decides, done; what nodes say, told to the core: the driver's shell.
+
+Reports are taken in as they come and touch memory only; the events they make wait for the driver's next batch. A node
+gets orders once the core knows what it runs: after its NodeJoined or AgentRejoined was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, assert_never
+
+from gavelpy.mechanism.commands import (
+    Command,
+    EstimateThroughput,
+    KillLease,
+    QueryAgent,
+    Report,
+    RoundPlan,
+    SolveAllocation,
+)
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    Event,
+    LeaseEnded,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    PolicyChanged,
+)
+from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.clock import SchedulerClock
+from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.engine_process import EngineProcess
+from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.lease_values import PartReport, Patience
+from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
+
+logger = logging.getLogger(__name__)
+WATCH_EVERY_S = 0.25
+
+
+class Surroundings(Protocol):
+    """Whose world this is: the scheduler."""
+
+    core: SchedulerCore
+    facts: Facts
+    clock: SchedulerClock
+    cluster_id: str
+    engine: EngineProcess
+    metrics: Metrics
+
+    def policy_changed(self, event: PolicyChanged) -> None:
+        """Another policy is in force."""
+
+    def batch_applied(self) -> None:
+        """Something has changed."""
+
+
+class Execution:
+    """Lease table and nodes, between agents on the one side and the driver on the other."""
+
+    def __init__(self, around: Surroundings, settings: NodeSettings, host_id: str) -> None:
+        self.around = around
+        self.settings = settings
+        self.core = around.core  # read only
+        patience = Patience(settings.lease_overlap_s, settings.grace_s, settings.lease_margin_s)
+        self.leases = LeaseTable(around.core, patience, around.facts.starts)
+        self.leases.rebuild(around.clock.slack_s)
+        self.nodes = NodeRegistry(host_id)
+        self.poke: Callable[[], None] = lambda: None  # wakes the driver
+        self._began_s = around.clock.now_s()
+        pool = self.core.pool
+        states = zip(pool.node_ids, pool.node_state, strict=True)
+        self.unheard = {node for node, state in states if state is not NodeState.LOST}  # since the start, or silent
+        self._silent: set[NodeId] = {
+            node for node, is_silent in zip(pool.node_ids, pool.node_silent, strict=True) if is_silent
+        }
+        self._tellings: list[Callable[[], Event]] = []  # about nodes; made when they are told
+        self._telling: set[tuple[type, NodeId]] = set()
+
+    # From agents --------------------------------------------------------------------------------------------------
+
+    def connected(self, node: Node) -> None:
+        """A node has introduced itself; its first report follows at once."""
+        if self._state(node.node_id) not in (None, NodeState.LOST) and self._differs(node):
+            self._join(node)
+        logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
+
+    def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
+        """One message of a node: all it knows of."""
+        for report in reports:
+            if report.shim[0]:
+                self.nodes.watch(node, report.shim)
+        is_confirmed_dead = is_first and node.hello.is_confirmed_dead
+        self.leases.heard(node.node_id, reports, now_s, is_confirmed_dead=is_confirmed_dead)
+        if self._state(node.node_id) in (None, NodeState.LOST):
+            self._join(node)
+        elif node.node_id in self.unheard:
+            node.is_ready = False
+            self._tell(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
+        if node.is_draining and self._state(node.node_id) is NodeState.UP:
+            self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id))
+        self.around.metrics.heartbeats.inc()
+        if self.leases.has_facts:
+            self.poke()
+        self.wake_changed()
+
+    def _join(self, node: Node) -> None:
+        node.is_ready = False
+        self._tell(NodeJoined, node.node_id, lambda: node.joined(self.around.cluster_id))
+
+    def _differs(self, node: Node) -> bool:
+        """Whether a node offers other GPUs than the core has of it."""
+        pool, row = self.core.pool, self.core.pool.node_row[node.node_id]
+        count = int((pool.present & pool.on(node.node_id)).sum())
+        had = pool.gpu_types[pool.node_type[row]], count, pool.node_sees[row]
+        return had != (node.hello.gpu_type, node.hello.gpu_count, node.sees_checkpoints(self.around.cluster_id))
+
+    def _state(self, node_id: NodeId) -> NodeState | None:
+        row = self.core.pool.node_row.get(node_id)
+        return None if row is None else self.core.pool.node_state[row]
+
+    def _tell(self, kind: type, node_id: NodeId, make: Callable[[], Event]) -> None:
+        """Something about a node for the next batch; told once at a time."""
+        if (kind, node_id) in self._telling:
+            return
+        self._telling.add((kind, node_id))
+        self._tellings.append(make)
+        self.poke()
+
+    # For the driver -----------------------------------------------------------------------------------------------
+
+    def drain(self, now_s: float) -> list[Event]:  # noqa: ARG002 the protocol's
+        """Ends before absences: what a node said before it went still counts."""
+        events = self.leases.drain()
+        tellings, self._tellings = self._tellings, []
+        return events + [make() for make in tellings]
+
+    def progress(self) -> list[Event]:
+        """How far running jobs have come."""
+        moved = self.leases.progress()
+        return [moved] if moved is not None else []
+
+    def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
+        """The core has handled an event and wants this done."""
+        self.around.facts.apply(event, now_s, self.core)
+        self.around.metrics.count_event(event)
+        match event:
+            case LeaseEnded():
+                self.leases.applied(event)
+            case NodeJoined() | AgentRejoined():
+                self._is_back(event.node_id)
+            case NodeSilent():
+                self._silent.add(event.node_id)
+                self.unheard.add(event.node_id)
+            case NodeLost():
+                self.leases.lost(event.node_id, now_s, f"node {event.node_id} was lost")
+                self.unheard.discard(event.node_id)
+            case PolicyChanged():
+                self.around.policy_changed(event)
+            case _:
+                pass
+        if isinstance(event, NodeSilent | NodeLost | NodeDraining | NodeJoined | AgentRejoined):
+            self._telling.discard((type(event), event.node_id))
+            logger.info("node", extra={"event": type(event).__name__, "node_id": event.node_id})
+        for command in commands:
+            self._execute(command)
+
+    def _is_back(self, node_id: NodeId) -> None:
+        node = self.nodes.get(node_id)
+        self._silent.discard(node_id)
+        if node is not None and node.is_connected:
+            self.unheard.discard(node_id)
+            node.is_ready = True
+            self.leases.changed.add(node_id)
+
+    def batch_applied(self) -> None:
+        """Whoever waits for orders or for news is woken."""
+        self.wake_changed()
+        self.around.batch_applied()
+        if self.leases.has_facts:
+            self.poke()
+
+    def state(self) -> dict[str, Any]:
+        """For a snapshot."""
+        return {"core": snapshot(self.core), "facts": self.around.facts.snapshot()}
+
+    def measured(self, what: str, seconds: float) -> None:
+        """Into the metrics."""
+        self.around.metrics.measured(what, seconds)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case SolveAllocation() | EstimateThroughput():
+                self.around.engine.ask(command)
+            case RoundPlan():
+                self.leases.plan(command)
+                _log_plan(command)
+            case KillLease():
+                self.leases.kill(command.lease)
+                logger.info("lease killed", extra={"job_id": command.job, "lease_id": command.lease})
+            case Report():
+                logger.warning(command.text, extra={"topic": command.topic})
+            case QueryAgent():
+                pass  # every node is asked what it runs by its next report: see `unheard`
+            case _:
+                assert_never(command)
+
+    def wake_changed(self) -> None:
+        """Nodes with other orders than before get them now."""
+        changed, self.leases.changed = self.leases.changed, set()
+        for node_id in changed:
+            node = self.nodes.get(node_id)
+            if node is not None and node.stream is not None:
+                node.stream.wake.set()
+
+    # Watching -----------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Looks every so often for nodes that are silent or dead, and for leases that are surely over."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            self.look(max(self.around.clock.now_s(), self.core.now_s))
+
+    def look(self, now_s: float) -> None:
+        """One look around."""
+        pool = self.core.pool
+        for node_id, state in zip(list(pool.node_ids), list(pool.node_state), strict=True):
+            if state is not NodeState.LOST:
+                self._look_at(node_id, now_s)
+        self.leases.expire(now_s, self._silent)
+        if self.leases.has_facts:
+            self.poke()
+        self.wake_changed()
+
+    def _look_at(self, node_id: NodeId, now_s: float) -> None:
+        node = self.nodes.get(node_id)
+        if node is not None and not node.is_connected and self._is_gone(node):
+            self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
+            return
+        heard_s = self._began_s if node is None else node.received_at_s
+        if node_id in self._silent or now_s - heard_s < self.settings.silent_after_s:
+            return
+        if self.settings.on_node_lost == "fence":
+            self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
+        else:
+            self._tell(NodeSilent, node_id, lambda: NodeSilent(node_id))
+
+    def _is_gone(self, node: Node) -> bool:
+        """Whether all processes of a node on this machine have ended: of one that had any, and each is known.
+
+        An idle node that is gone may as well be silent.
+        """
+        parts = [lease.parts[node.node_id] for lease in self.leases.on_node(node.node_id)]
+        shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
+        return bool(shims) and self.nodes.is_gone(node, shims)
+
+
+def _log_plan(plan: RoundPlan) -> None:
+    logger.info(
+        "round planned",
+        extra={
+            "round": plan.round,
+            "granted": plan.grant_leases.tolist(),
+            "revoked": plan.revoke_leases.tolist(),
+            "extended": len(plan.extend_leases),
+        },
+    )

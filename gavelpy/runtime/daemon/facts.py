@@ -1,0 +1,205 @@
+"""What people ask about jobs and the core does not keep: when they started and ended, how often, and why.
+
+A fold over the journal's events, so a restart brings the same facts. Times are the scheduler's own (`now_s`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gavelpy.errors import JournalCorrupt
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AllocationFailed,
+    AllocationSolved,
+    Event,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    Outcome,
+    PolicyChanged,
+)
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.arrays import Floats, Ints
+
+NAMELESS = "-"  # the id of a job that its owner gave no name
+SEPARATOR = "#"  # between a job's name and its serial in the id that the core knows
+HISTORY_MAX = 24  # entries kept of a job
+_ENDED = ("finished", "stopped", "failed", "lost")
+
+
+def full_id(name: str, serial: int) -> str:
+    """The id of a job in the core, unique for ever: names may come again, serials do not."""
+    return f"{'job-' + str(serial) if name == NAMELESS else name}{SEPARATOR}{serial}"
+
+
+def name_of(job_id: str) -> str:
+    """The name that people know a job by."""
+    return job_id.rpartition(SEPARATOR)[0] or job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One line of a job's history."""
+
+    now_s: float
+    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, noted
+    lease: int = -1
+    steps_done: float = 0.0
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        """For people, without the time."""
+        lease = f" lease {self.lease}" if self.lease >= 0 else ""
+        steps = f" at step {self.steps_done:.0f}" if self.kind in _ENDED else ""
+        return f"{self.kind}{lease}{steps}{': ' if self.text else ''}{self.text}"
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """The allocation in force, in figures; of this incarnation, which asks anew when it starts."""
+
+    objective: float = 0.0
+    gap: float = 0.0
+    path: str = ""
+    failure: str = ""  # of the last question, if that is why an older allocation is in force
+
+
+class Facts:
+    """Columns by serial, histories by serial, and serials by (owner, name)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._started_s: Floats = np.full(64, np.nan)
+        self._ended_s: Floats = np.full(64, np.nan)
+        self._starts: Ints = np.zeros(64, dtype=np.int64)
+        self._history: list[deque[Happened]] = []
+        self._notes: dict[int, str] = {}  # last detail of each job that has one
+        self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
+        self.policy: PolicyChanged | None = None  # in force, where it was ever changed
+        self.answer = PolicyAnswer()
+
+    # What is asked ------------------------------------------------------------------------------------------------
+
+    def started_s(self, job: int) -> float:
+        """When it first ran; NaN = not yet."""
+        return float(self._started_s[job])
+
+    def ended_s(self, job: int) -> float:
+        """When it was over; NaN = not yet."""
+        return float(self._ended_s[job])
+
+    def starts(self, job: int) -> int:
+        """Leases under which it has run."""
+        return int(self._starts[job])
+
+    def detail(self, job: int) -> str:
+        """The last thing a node said of it; empty = nothing."""
+        return self._notes.get(job, "")
+
+    def history(self, job: int) -> tuple[Happened, ...]:
+        """The newest entries, oldest first."""
+        return tuple(self._history[job])
+
+    def newest(self, owner: str, name: str) -> int:
+        """Serial of the newest job of this name; -1 = there is none."""
+        return self._named.get((owner, name), -1)
+
+    # The fold -----------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event, now_s: float, core: SchedulerCore) -> None:
+        """One event, after the core has handled it."""
+        match event:
+            case JobSubmitted():
+                self._submitted(core, now_s)
+            case LeaseStarted():
+                self._lease_started(event, now_s)
+            case LeaseEnded():
+                self._lease_ended(event, now_s, core)
+            case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
+                self._ended_s[event.job] = now_s
+                self._add(event.job, Happened(now_s, "cancelled"))
+            case JobNoted() if 0 <= event.job < self.count:
+                self._notes[event.job] = event.text
+                self._add(event.job, Happened(now_s, "noted", event.lease, 0.0, event.text))
+            case PolicyChanged():
+                self.policy = event
+            case AllocationSolved():
+                self.answer = PolicyAnswer(event.objective, event.gap, event.path)
+            case AllocationFailed():
+                self.answer = replace(self.answer, failure=event.detail)
+            case _:
+                pass
+
+    def _submitted(self, core: SchedulerCore, now_s: float) -> None:
+        job, spec = self.count, core.jobs.specs[self.count]
+        if job == len(self._starts):
+            self._grow()
+        self.count += 1
+        self._history.append(deque((Happened(now_s, "submitted"),), maxlen=HISTORY_MAX))
+        self._named[spec.owner, name_of(spec.id)] = job
+
+    def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
+        rows = event.jobs
+        self._starts[rows] += 1
+        self._started_s[rows] = np.where(np.isnan(self._started_s[rows]), now_s, self._started_s[rows])
+        for job, lease in zip(rows.tolist(), event.leases.tolist(), strict=True):
+            self._add(job, Happened(now_s, "started", lease))
+
+    def _lease_ended(self, event: LeaseEnded, now_s: float, core: SchedulerCore) -> None:
+        rows = event.jobs
+        over = rows[(core.jobs.state[rows] > ALIVE[-1]) & np.isnan(self._ended_s[rows])]
+        self._ended_s[over] = now_s
+        kind = Outcome(event.outcome).name.lower()
+        for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
+            self._add(job, Happened(now_s, kind, lease, steps))
+
+    def _add(self, job: int, happened: Happened) -> None:
+        self._history[job].append(happened)
+
+    def _grow(self) -> None:
+        count = len(self._starts)
+        self._started_s = np.concatenate([self._started_s, np.full(count, np.nan)])
+        self._ended_s = np.concatenate([self._ended_s, np.full(count, np.nan)])
+        self._starts = np.concatenate([self._starts, np.zeros(count, dtype=np.int64)])
+
+    # Snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values and copies of arrays."""
+        n = self.count
+        return {
+            "started_s": self._started_s[:n].copy(),
+            "ended_s": self._ended_s[:n].copy(),
+            "starts": self._starts[:n].copy(),
+            "history": [[(h.now_s, h.kind, h.lease, h.steps_done, h.text) for h in line] for line in self._history],
+            "notes": {str(job): text for job, text in self._notes.items()},
+            "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
+        }
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], core: SchedulerCore) -> Facts:
+        """The facts of a snapshot; raises JournalCorrupt when it is not whole."""
+        facts = cls()
+        try:
+            facts.count = n = len(state["starts"])
+            while len(facts._starts) < n:
+                facts._grow()
+            facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
+            facts._starts[:n] = state["starts"]
+            facts._history = [deque((Happened(*h) for h in line), maxlen=HISTORY_MAX) for line in state["history"]]
+            facts._notes = {int(job): text for job, text in state["notes"].items()}
+            facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise JournalCorrupt(f"facts of the snapshot are not whole: {error!r}") from None
+        if not n == len(facts._history) == core.jobs.count:
+            raise JournalCorrupt(f"facts of the snapshot are of {n} jobs, its core of {core.jobs.count}")
+        facts._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
+        return facts

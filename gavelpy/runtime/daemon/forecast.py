@@ -1,0 +1,141 @@
+"""When jobs will start and end: the core is copied and run ahead in a process of its own, for a bounded time.
+
+The copy is made between two events, so it is whole; packing and sending it happens in a thread, in pieces, so that no
+heartbeat waits. One question is out at a time, and few may wait; who comes then is told that nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.engine_worker import LENGTH
+from gavelpy.runtime.daemon.forecast_values import Ahead, Expected, LookAhead
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+
+logger = logging.getLogger(__name__)
+HORIZON_S = 30 * 86_400.0
+WALL_S = 3.0
+STARTING_S = 20.0  # what a worker may take, besides, to start and to read the question
+WAITING_MAX = 8
+_SPECS_A_PART = 200
+_NOBODY = JobSpec(JobId("over"), 1.0)  # stands for jobs that are over
+Thing = TypeVar("Thing")
+
+
+class Forecaster:
+    """Close it at the end."""
+
+    def __init__(self, *, horizon_s: float = HORIZON_S, wall_s: float = WALL_S) -> None:
+        self._horizon_s, self._wall_s = horizon_s, wall_s
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(
+        self,
+        core: SchedulerCore,
+        now_s: float,
+        choice: PolicyChoice,
+        *,
+        wanted: Sequence[int],
+        submitted: Sequence[JobSpec] = (),
+        rates: Mapping[int, float] | None = None,
+    ) -> Ahead:
+        """What will become of the wanted jobs if `submitted` come now and nothing else happens."""
+        nothing = tuple(Expected() for _ in wanted)
+        if self._waiting >= WAITING_MAX:
+            return Ahead(nothing, "too many forecasts are wanted at once")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                bare, parts = copied(core)
+                question = LookAhead(
+                    bare, (), now_s, choice, submitted, wanted, rates or {}, self._horizon_s, self._wall_s
+                )
+                data = await asyncio.to_thread(_packed, question, parts)
+                return await self._answer(data)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            await self._end()
+            late = isinstance(error, TimeoutError)
+            why = "the forecast took too long" if late else "the process that computes forecasts died"
+            logger.warning("forecast failed", extra={"detail": why})
+            return Ahead(nothing, why)
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        """Ends the process."""
+        await self._end()
+
+    async def _answer(self, data: Sequence[bytes]) -> Ahead:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gavelpy.runtime.daemon.forecast_worker",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        try:
+            return await asyncio.wait_for(_asked(self._process, data), self._wall_s + STARTING_S)
+        except asyncio.CancelledError:  # who asked has gone; the answer would be taken for the next one's
+            self._process.kill()
+            self._process = None
+            raise
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def copied(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec]]]:
+    """A core that nothing here will change, without its specs, and those in parts. Jobs that are over are nameless."""
+    double = _shallow(core)
+    double.jobs, double.pool = _shallow(core.jobs), _shallow(core.pool)
+    double.question, double.throughput = _shallow(core.question), _shallow(core.throughput)
+    double.leases = _shallow(core.leases)
+    double.leases.jobs, double.leases.pool = double.jobs, double.pool
+    over = (core.jobs.state[: core.jobs.count] > ALIVE[-1]).tolist()
+    specs = [_NOBODY if gone else spec for gone, spec in zip(over, core.jobs.specs, strict=True)]
+    double.jobs.specs, double.jobs.serial_of = [], {}
+    return double, [specs[k : k + _SPECS_A_PART] for k in range(0, len(specs), _SPECS_A_PART)]
+
+
+def _shallow(thing: Thing) -> Thing:
+    """A copy whose arrays and containers are its own."""
+    double = copy.copy(thing)
+    for name, value in vars(double).items():
+        if isinstance(value, np.ndarray | list | dict | set):
+            setattr(double, name, value.copy())
+    return double
+
+
+def _packed(question: LookAhead, parts: Sequence[list[JobSpec]]) -> list[bytes]:
+    specs = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts]
+    values: dict[str, Any] = {**vars(question), "specs": specs}  # Any: fields of several types
+    data = pickle.dumps(LookAhead(**values), pickle.HIGHEST_PROTOCOL)
+    return [LENGTH.pack(len(data)), data]
+
+
+async def _asked(process: asyncio.subprocess.Process, data: Sequence[bytes]) -> Ahead:
+    assert process.stdin is not None, "the worker has pipes"
+    assert process.stdout is not None, "the worker has pipes"
+    process.stdin.writelines(data)
+    await process.stdin.drain()
+    size = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0]
+    answer = pickle.loads(await process.stdout.readexactly(size))
+    assert isinstance(answer, Ahead), f"not an answer: {answer!r}"
+    return answer

@@ -1,0 +1,62 @@
+"""The process that looks ahead: `python -m gavelpy.runtime.daemon.forecast_worker`, spoken to as the engine's is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+from typing import BinaryIO
+
+from gavelpy.engine import Engine
+from gavelpy.mechanism.events import JobSubmitted, SchedulerRestarted
+from gavelpy.model.problem import BlindView
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.registry import policy_named
+from gavelpy.runtime.daemon.engine_worker import read_message, write_message
+from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
+from gavelpy.runtime.daemon.forecast_world import Costs, World
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which ends this process in its own time
+    os.nice(10)  # nothing waits for a forecast but a person
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """One question after the other; the table of throughputs is read once."""
+    tables: dict[str, ThroughputTable | None] = {"": None}
+    while (question := read_message(requests)) is not None:
+        assert isinstance(question, LookAhead), f"not a question: {question!r}"
+        path = question.choice.throughputs_file
+        if path not in tables:
+            from gavelpy.traces.reader import read_throughputs
+
+            tables[path] = read_throughputs(path)
+        write_message(answers, look_ahead(question, tables[path]))
+
+
+def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:
+    """Runs the copy of the core forward."""
+    core, choice = question.core, question.choice
+    core.jobs.specs = [spec for part in question.specs for spec in pickle.loads(part)]
+    blind = BlindView(choice.blind) if choice.blind else None
+    engine = Engine(policy_named(choice.name, **choice.arguments), blind, throughputs)
+    world = World(core, engine, question.rates, Costs(), question.now_s)
+    world.tell(SchedulerRestarted(core.incarnation + 1))  # so that no answer to an older question is waited for
+    for spec in question.submitted:
+        world.tell(JobSubmitted(spec))
+    why_not = world.run(question.wanted, question.horizon_s, question.wall_s)
+    return Ahead(tuple(world.expected[job] for job in question.wanted), why_not)
+
+
+if __name__ == "__main__":
+    main()

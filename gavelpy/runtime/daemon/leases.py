@@ -1,0 +1,390 @@
+"""Leases as nodes see them: which part of each lease runs where, what each node shall do, and what came of it.
+
+Theory of operation. The core thinks of a lease as one thing; a gang's lease has a part on each of its nodes. The table
+takes the core's plans and the nodes' reports, gives each node its orders, and turns reports into events: a lease has
+started when all its parts run, and ended when all have ended, by a node's word, by the death of a node, or because
+nobody can be running any more: what was promised is over, with grace and margin.
+
+A granted lease is held back while older leases of the same job, or on the same GPUs, have not ended. A gang is prepared
+on all nodes before it is started on any. Orders and reports are whole states, so nothing here counts messages.
+
+No clock, no I/O: time is an argument, and the nodes whose orders have changed are in `changed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gavelpy.mechanism.commands import RoundPlan
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    CheckpointSaved,
+    Event,
+    JobNoted,
+    LeaseEnded,
+    Outcome,
+    ProgressReported,
+)
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.model.arrays import Ints
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.lease_facts import (
+    columns_of,
+    has_run,
+    is_adopted,
+    is_by_time,
+    lease_started,
+    note_of,
+    outcome_of,
+    saved_of,
+)
+from gavelpy.runtime.daemon.lease_values import Lease, Order, Part, PartReport, Patience, Phase, Start, Wish
+
+WHOLE = ""  # in place of a node: a lease with all its parts
+
+
+class LeaseTable:
+    """All leases whose end is not in the journal yet."""
+
+    def __init__(
+        self, core: SchedulerCore, patience: Patience, count_starts: Callable[[int], int] = lambda _: 0
+    ) -> None:
+        self.core = core  # read only
+        self.patience = patience
+        self.count_starts = count_starts  # leases under which a job has run
+        self.leases: dict[int, Lease] = {}
+        self.changed: set[NodeId] = set()  # nodes whose orders differ from the last ones; whoever sends them clears it
+        self._on_node: defaultdict[NodeId, set[int]] = defaultdict(set)
+        self._of_job: defaultdict[int, set[int]] = defaultdict(set)
+        self._waiting: defaultdict[tuple[int, str], set[int]] = defaultdict(set)  # leases that wait for an end
+        self._strays: dict[NodeId, list[int]] = {}  # ended leases that nodes still report
+        self._started: list[int] = []
+        self._saved: set[int] = set()
+        self._moved: set[int] = set()  # leases with progress that the core has not heard of
+        self._ended: list[int] = []
+
+    # What the core decides ----------------------------------------------------------------------------------------
+
+    def plan(self, plan: RoundPlan) -> None:
+        """Carries out a plan, after the core has made it."""
+        for number in plan.extend_leases.tolist():
+            self._extend(number, plan.until_s + self.patience.overlap_s)
+        for number in plan.revoke_leases.tolist():
+            self._wish(number, Wish.STOP)
+        offsets, gpus = plan.grant_gpu_offsets.tolist(), plan.grant_gpus
+        jobs_leases = zip(plan.grant_jobs.tolist(), plan.grant_leases.tolist(), strict=True)
+        for k, (job, number) in enumerate(jobs_leases):
+            lease = self._add(number, job, gpus[offsets[k] : offsets[k + 1]], plan.until_s, plan.round)
+            self._hold(lease)
+            if not lease.is_held:
+                self._release(lease)
+
+    def kill(self, lease: int) -> None:
+        """Ends a lease at once."""
+        self._wish(lease, Wish.KILL)
+
+    def applied(self, event: LeaseEnded) -> None:
+        """The end of leases is in the journal and known to the core: whoever waited for that may start."""
+        for number in event.leases.tolist():
+            lease = self.leases.get(number)
+            if lease is not None and lease.is_end_told:
+                self._remove(lease)
+
+    def rebuild(self, slack_s: float = 0.0) -> None:
+        """The leases that a restarted core knows of. `slack_s`: by how much the time may have jumped meanwhile."""
+        jobs, round = self.core.jobs, self.core.round
+        for job in np.flatnonzero(jobs.stopping[: jobs.count] >= 0).tolist():
+            until_s = float(jobs.stopping_until_s[job])
+            lease = self._add(int(jobs.stopping[job]), job, jobs.gpus_stopping(job), until_s, round)
+            lease.wish = Wish.STOP
+            self._restored(lease, slack_s, is_seen=True)
+            self._check_end(lease)  # where no GPU is left that it could run on
+        for job in jobs.leased.tolist():
+            gpus = jobs.gpus_held(job)
+            lease = self._add(int(jobs.lease[job]), job, gpus, float(jobs.until_s[job]), round)
+            lease.is_started = bool(jobs.state[job] == JobState.RUNNING)
+            lease.wish = Wish.RUN if lease.is_started else lease.wish
+            self._hold(lease)
+            self._restored(lease, slack_s, is_seen=lease.is_started)
+
+    # What nodes say -----------------------------------------------------------------------------------------------
+
+    def heard(
+        self, node: NodeId, reports: Sequence[PartReport], now_s: float, *, is_confirmed_dead: bool = False
+    ) -> None:
+        """All that a node knows of. `is_confirmed_dead`: what it does not report is surely gone."""
+        strays = []
+        reported = set()
+        for report in reports:
+            lease = self.leases.get(report.lease)
+            part = lease.parts.get(node) if lease is not None and lease.job == report.job else None
+            if lease is None or part is None:
+                if report.phase is Phase.ENDED:
+                    strays.append(report.lease)
+                continue
+            reported.add(report.lease)
+            if part.end is None:
+                self._update(lease, part, report, now_s)
+        self._strays[node] = strays  # the next orders tell it to forget them, whenever they go out
+        for number in self._on_node[node] - reported:
+            self._missing(self.leases[number], node, now_s, is_confirmed_dead)
+
+    def lost(self, node: NodeId, now_s: float, why: str) -> None:
+        """Nothing runs on a node any more."""
+        for number in sorted(self._on_node[node]):
+            lease = self.leases[number]
+            if lease.is_sent:
+                self._lose(lease, lease.parts[node], now_s, why)
+            else:
+                self._wish(number, Wish.KILL)
+
+    def expire(self, now_s: float, silent: Collection[NodeId]) -> None:
+        """Ends what is surely over on nodes that nobody hears, and gives gangs no more time than their due."""
+        for node in silent:
+            for number in sorted(self._on_node.get(node, ())):
+                lease = self.leases[number]
+                if now_s >= self.patience.surely_over_s(lease.promised_s) and lease.is_sent:
+                    self._lose(lease, lease.parts[node], now_s, f"node {node} is silent and its lease surely over")
+        for lease in [lease for lease in self.leases.values() if now_s >= lease.linger_s]:
+            lease.linger_s = math.inf
+            self._wish(lease.lease, Wish.STOP)
+
+    def rejoined(self, node: NodeId) -> AgentRejoined:
+        """What the core shall believe a node to hold, when it is heard again. Facts about ends are told before this."""
+        here = [self.leases[number] for number in sorted(self._on_node[node])]
+        held = [lease for lease in here if is_adopted(lease, lease.parts[node])]
+        return AgentRejoined(
+            node,
+            np.array([lease.job for lease in held], dtype=np.int64),
+            np.array([lease.lease for lease in held], dtype=np.int64),
+            np.array([lease.steps_done for lease in held], dtype=np.float64),
+        )
+
+    # What nodes shall do ------------------------------------------------------------------------------------------
+
+    def orders(self, node: NodeId) -> list[Order]:
+        """All that a node shall run, stop or kill. From now on the node may know of it."""
+        orders = []
+        for number in sorted(self._on_node[node]):
+            lease = self.leases[number]
+            part = lease.parts[node]
+            if lease.is_held:
+                continue
+            part.is_sent = True
+            saved = float(self.core.jobs.steps_saved[lease.job])
+            start = self._start(lease, part) if part.phase < Phase.STARTING and lease.wish <= Wish.RUN else None
+            orders.append(Order(number, lease.job, lease.until_s, lease.wish, saved, start))
+        return orders
+
+    def forgotten(self, node: NodeId) -> Sequence[int]:
+        """Ended leases whose end is in the journal and which the node still reports."""
+        return self._strays.get(node, ())
+
+    # Events for the core ------------------------------------------------------------------------------------------
+
+    def drain(self) -> list[Event]:
+        """What has happened since the last call: starts, checkpoints, ends; each is told once."""
+        events: list[Event] = []
+        if started := [self.leases[number] for number in self._started]:
+            events.append(lease_started(started))
+        ended = [self.leases[number] for number in self._ended]
+        if saved := [self.leases[number] for number in sorted(self._saved)]:
+            jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
+            events.append(CheckpointSaved(jobs, leases, steps))
+        events.extend(JobNoted(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
+        for outcome, by_time in itertools.product(Outcome, (False, True)):
+            if group := [lease for lease in ended if (outcome_of(lease), is_by_time(lease)) == (outcome, by_time)]:
+                is_all = outcome is Outcome.FINISHED
+                counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
+                events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
+        self._started, self._ended, self._saved = [], [], set()
+        return events
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether `drain` would tell anything."""
+        return bool(self._started or self._saved or self._ended)
+
+    def progress(self) -> ProgressReported | None:
+        """How far running leases have come since the last call."""
+        moved = [
+            lease for number in sorted(self._moved) if (lease := self.leases.get(number)) and not lease.is_end_told
+        ]
+        self._moved.clear()
+        return ProgressReported(*columns_of(moved, [lease.steps_done for lease in moved])) if moved else None
+
+    def on_node(self, node: NodeId) -> list[Lease]:
+        """Leases with a part on a node that has not ended."""
+        return [self.leases[number] for number in sorted(self._on_node.get(node, ()))]
+
+    # Helpers ------------------------------------------------------------------------------------------------------
+
+    def _add(self, number: int, job: int, gpus: Ints, round_end_s: float, round: int) -> Lease:
+        pool, spec = self.core.pool, self.core.jobs.specs[job]
+        parts: list[Part] = []
+        nodes = pool.node_of[gpus]
+        for row in dict.fromkeys(nodes.tolist()):
+            local = tuple(pool.number[gpus[nodes == row]].tolist())
+            first_rank = len(parts) if spec.one_process_a_node else sum(len(part.gpus) for part in parts)
+            parts.append(Part(pool.node_ids[row], len(parts), first_rank, local))
+        lease = self.leases[number] = Lease(
+            number, job, gpus.copy(), parts, round_end_s + self.patience.overlap_s, round
+        )
+        lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
+        lease.steps_total = spec.steps_total
+        lease.restart_count = self.count_starts(job)
+        lease.steps_saved = lease.steps_done = float(self.core.jobs.steps_saved[job])
+        if len(gpus):
+            gpu_type = int(pool.type_of[gpus[0]])
+            rate = float(self.core.jobs.rate[job, gpu_type])
+            lease.gpu_type, lease.rate_steps_per_s = pool.gpu_types[gpu_type], 0.0 if math.isnan(rate) else rate
+        self._of_job[job].add(number)
+        for part in parts:
+            self._on_node[part.node].add(number)
+        return lease
+
+    def _hold(self, lease: Lease) -> None:
+        """Finds what a new lease must wait for."""
+        for older in self._of_job[lease.job] - {lease.lease}:
+            lease.waits.add((older, WHOLE))
+        for part in lease.parts.values():
+            for number in self._on_node[part.node] - {lease.lease}:
+                if not set(part.gpus).isdisjoint(self.leases[number].parts[part.node].gpus):
+                    lease.waits.add((number, part.node))
+        for token in lease.waits:
+            self._waiting[token].add(lease.lease)
+
+    def _release(self, lease: Lease) -> None:
+        """The lease may start: where it resumes is decided now, once for all its nodes."""
+        jobs = self.core.jobs
+        lease.resume_lease = int(jobs.saved_lease[lease.job])
+        lease.resume_steps = float(jobs.steps_saved[lease.job])
+        lease.steps_saved = lease.steps_done = lease.resume_steps
+        self.changed.update(lease.parts)
+
+    def _restored(self, lease: Lease, slack_s: float, *, is_seen: bool) -> None:
+        lease.promised_s += slack_s
+        for part in lease.parts.values():
+            part.is_sent, part.is_seen = not lease.is_held, is_seen
+        if not lease.is_held:
+            self._release(lease)
+
+    def _extend(self, number: int, until_s: float) -> None:
+        lease = self.leases.get(number)
+        if lease is not None and lease.until_s != until_s:
+            lease.until_s = until_s
+            lease.promised_s = max(lease.promised_s, until_s)
+            self.changed.update(lease.parts)
+
+    def _wish(self, number: int, wish: Wish) -> None:
+        """Stops or kills a lease; one that no node can know of has ended with that."""
+        lease = self.leases.get(number)
+        if lease is None or lease.wish >= wish:
+            return
+        lease.wish = wish
+        if lease.is_sent:
+            self.changed.update(lease.parts)
+            return
+        for part in list(lease.parts.values()):
+            self._end_part(lease, part, PartReport(number, lease.job, Phase.ENDED, outcome=Outcome.STOPPED), math.inf)
+
+    def _update(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
+        part.is_seen = part.is_sent = True
+        part.heard = report
+        if lease.wish is not Wish.KILL:
+            self._advance(lease)
+        if report.phase is Phase.ENDED:
+            self._end_part(lease, part, report, now_s)
+        if lease.wish is Wish.PREPARE and lease.is_prepared:
+            lease.wish = Wish.RUN
+            self.changed.update(lease.parts)
+        if not lease.is_started and all(p.phase >= Phase.RUNNING for p in lease.parts.values()) and has_run(lease):
+            lease.is_started = True
+            self._started.append(lease.lease)
+
+    def _advance(self, lease: Lease) -> None:
+        saved, done = saved_of(lease), min(p.heard.steps_done if p.heard else 0.0 for p in lease.parts.values())
+        if saved > lease.steps_saved:
+            lease.steps_saved = saved
+            if not is_by_time(lease):
+                self._saved.add(lease.lease)
+        if done > lease.steps_done:
+            lease.steps_done = done
+            self._moved.add(lease.lease)
+
+    def _missing(self, lease: Lease, node: NodeId, now_s: float, is_confirmed_dead: bool) -> None:
+        """A node does not report what it should know of."""
+        part = lease.parts[node]
+        if is_confirmed_dead and part.is_sent:
+            self._lose(lease, part, now_s, f"node {node} lost it")
+        elif part.is_seen:  # the node has forgotten it: told to kill it, it will say that it is gone
+            self._wish(lease.lease, Wish.KILL)
+
+    def _lose(self, lease: Lease, part: Part, now_s: float, why: str) -> None:
+        steps = part.heard.steps_done if part.heard else 0.0
+        report = PartReport(lease.lease, lease.job, Phase.ENDED, steps, outcome=Outcome.LOST, detail=why)
+        if part.heard is not None:
+            report = replace(report, steps_saved=part.heard.steps_saved, is_by_time=part.heard.is_by_time)
+        self._end_part(lease, part, report, now_s)
+
+    def _end_part(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
+        part.heard = part.end = report
+        self._on_node[part.node].discard(lease.lease)
+        self._satisfy((lease.lease, part.node))
+        if self._check_end(lease):
+            return
+        if report.outcome in (Outcome.FAILED, Outcome.LOST):
+            self._wish(lease.lease, Wish.KILL)
+        elif report.outcome is Outcome.STOPPED:
+            self._wish(lease.lease, Wish.STOP)
+        else:
+            lease.linger_s = min(lease.linger_s, now_s + self.patience.grace_s)
+
+    def _check_end(self, lease: Lease) -> bool:
+        """Whether all of it has ended; that is told once."""
+        is_over = all(part.end is not None for part in lease.parts.values())
+        if is_over and not lease.is_end_told:
+            lease.is_end_told = True
+            self._ended.append(lease.lease)
+        return is_over
+
+    def _remove(self, lease: Lease) -> None:
+        del self.leases[lease.lease]
+        self._of_job[lease.job].discard(lease.lease)
+        if not self._of_job[lease.job]:
+            del self._of_job[lease.job]
+        for token in lease.waits:
+            self._waiting[token].discard(lease.lease)
+        self._satisfy((lease.lease, WHOLE))
+
+    def _satisfy(self, token: tuple[int, str]) -> None:
+        for number in sorted(self._waiting.pop(token, ())):
+            lease = self.leases[number]
+            lease.waits.discard(token)
+            if not lease.is_held and lease.wish <= Wish.RUN:
+                self._release(lease)
+
+    def _start(self, lease: Lease, part: Part) -> Start:
+        first = next(iter(lease.parts.values()))
+        return Start(
+            gpus=part.gpus,
+            gpu_type=lease.gpu_type,
+            node_rank=part.rank,
+            node_count=len(lease.parts),
+            first_rank=part.first_rank,
+            world_size=lease.world_size,
+            rendezvous_node=first.node,
+            rendezvous_port=first.heard.rendezvous_port if first.heard else 0,
+            round=lease.round,
+            restart_count=lease.restart_count,
+            resume_lease=lease.resume_lease,
+            resume_steps=lease.resume_steps,
+            rate_steps_per_s=lease.rate_steps_per_s,
+        )

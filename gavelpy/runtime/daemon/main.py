@@ -1,0 +1,114 @@
+"""The command `gavel-scheduler`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.runtime.json_log import set_up_logging
+
+OK, WORLD_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+# What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="gavel-scheduler",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from gavelpy import __version__
+
+        typer.echo(f"gavel-scheduler {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gavel_scheduler(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration, TOML.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
+    version: Annotated[  # noqa: ARG001 its callback does it
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Divide a cluster's GPUs among jobs: keep the journal, ask the policy, give orders to the agents on the nodes.
+
+    \b
+    Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
+    Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
+    Reload:       kill -HUP PID   (policy and mechanism; the rest needs a restart)
+    Stop:         kill -TERM PID  (jobs run on until their leases end)
+
+    \b
+    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has taken over), 2 bad input
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise InvalidInput("--config must be given; gavel-scheduler --help shows an example")
+    set_up_logging(verbose=verbose)
+    from gavelpy.runtime.daemon.config import read_config
+
+    checked = read_config(config)
+    from gavelpy.runtime.daemon.service import serve
+
+    asyncio.run(serve(checked))
+
+
+@app.command("check-config")
+def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")]) -> None:
+    """Say whether a configuration is right, and start nothing."""
+    from gavelpy.runtime.daemon.config import read_config
+    from gavelpy.runtime.daemon.recovery import configured_choice
+    from gavelpy.runtime.security.exposure import server_credentials
+    from gavelpy.runtime.security.verifier import verifier_of
+
+    config = read_config(file)
+    choice = configured_choice(config)
+    server_credentials(config.security)
+    verifier_of(config.security.tokens_path)
+    if config.throughputs.file:
+        from gavelpy.traces.reader import read_throughputs
+
+        read_throughputs(config.throughputs.file)
+    blind = f", blind ({choice.blind})" if choice.blind else ""
+    typer.echo(
+        f"{file}: cluster {config.scheduler.name!r} listens on {config.scheduler.listen}, policy {choice.name}{blind}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=given, prog_name="gavel-scheduler", standalone_mode=False)
+    except _USAGE_ERROR as error:
+        return _complain(cast(typer.BadParameter, error).format_message(), BAD_INPUT)
+    except InvalidInput as error:
+        return _complain(str(error), BAD_INPUT)
+    except (GavelError, OSError) as error:
+        return _complain(str(error), WORLD_FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return OK
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What is measured, by the names that monitoring knows it by. No jobs as labels: there is no end to them."""
+
+from __future__ import annotations
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gavelpy import __version__
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import Event
+from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.lifecycle import JobState, NodeState
+
+_NAMES = {"commit": "journal_commit", "plan": "round_planning"}
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+
+
+class Metrics:
+    """One registry, so that two schedulers in a process do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        build = Gauge("gavel_build_info", "Version of the scheduler.", ["version"], registry=self.registry)
+        build.labels(__version__).set(1)
+        self.jobs = Gauge("gavel_jobs", "Jobs by state.", ["state"], registry=self.registry)
+        self.gpus = Gauge("gavel_gpus", "GPUs on nodes that are up, by type.", ["gpu_type"], registry=self.registry)
+        self.gpus_in_use = Gauge(
+            "gavel_gpus_in_use", "GPUs under lease, by type.", ["gpu_type"], registry=self.registry
+        )
+        self.nodes = Gauge("gavel_nodes", "Nodes by state.", ["state"], registry=self.registry)
+        self.leases = Gauge("gavel_leases", "Leases whose end is not in the journal.", registry=self.registry)
+        self.round = Gauge("gavel_round", "Number of the round.", registry=self.registry)
+        self.engine_restarts = Gauge("gavel_engine_restarts", "Times the engine's process was started again.",
+                                     registry=self.registry)  # fmt: skip
+        self.events = Counter("gavel_events", "Events applied, by kind.", ["kind"], registry=self.registry)
+        self.heartbeats = Counter("gavel_heartbeats", "Messages of agents.", registry=self.registry)
+        texts = {
+            "commit": "Time to write a batch of events to the journal.",
+            "plan": "Time the core and the lease table took over one wakeup.",
+            "solve": "Time from a question to the engine's answer.",
+            "snapshot": "Time to write a snapshot.",
+        }
+        self._seconds = {
+            what: Histogram(f"gavel_{_NAMES.get(what, what)}_seconds", text, buckets=_SECONDS, registry=self.registry)
+            for what, text in texts.items()
+        }
+
+    def measured(self, what: str, seconds: float) -> None:
+        """One of commit, plan, solve, snapshot."""
+        self._seconds[what].observe(seconds)
+
+    def count_event(self, event: Event) -> None:
+        """An event was applied."""
+        self.events.labels(type(event).__name__).inc()
+
+    def read(self, core: SchedulerCore, leases: int, engine_restarts: int) -> bytes:
+        """As Prometheus wants it."""
+        jobs, pool = core.jobs, core.pool
+        states = np.bincount(jobs.state[: jobs.count], minlength=len(JobState)).tolist()
+        for state, count in zip(JobState, states, strict=True):
+            self.jobs.labels(state.name.lower()).set(count)
+        in_use = np.bincount(pool.type_of[pool.job != NOBODY], minlength=len(pool.gpu_types)).tolist()
+        for gpu_type, count, used in zip(pool.gpu_types, pool.counts.tolist(), in_use, strict=True):
+            self.gpus.labels(gpu_type).set(count)
+            self.gpus_in_use.labels(gpu_type).set(used)
+        for node_state in NodeState:
+            self.nodes.labels(node_state.name.lower()).set(pool.node_state.count(node_state))
+        self.nodes.labels("silent").set(sum(pool.node_silent))
+        self.leases.set(leases)
+        self.round.set(core.round)
+        self.engine_restarts.set(engine_restarts)
+        return generate_latest(self.registry)

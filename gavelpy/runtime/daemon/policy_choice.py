@@ -1,0 +1,65 @@
+"""Which policy answers, as it is configured, journaled and sent to the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.events import PolicyChanged
+from gavelpy.model.problem import BlindView
+from gavelpy.policies.registry import policy_named
+
+
+@dataclass(frozen=True)
+class PolicyChoice:
+    """A policy by name with its parameters. Made by `of`, which checks them."""
+
+    name: str
+    parameters: str = "{}"  # JSON
+    blind: str = ""  # a BlindView; empty = it may tell GPU types apart
+    throughputs_file: str = ""
+
+    @classmethod
+    def of(cls, name: str, parameters: str, blind: str = "", throughputs_file: str = "") -> PolicyChoice:
+        """Raises InvalidInput for a policy that there is not, or not with these parameters."""
+        if blind and blind not in list(BlindView):
+            raise InvalidInput(f"blind must be one of {', '.join(BlindView)}, or empty, got {blind!r}")
+        policy_named(name, **_arguments(parameters))
+        return cls(name, json.dumps(_arguments(parameters), sort_keys=True), blind, throughputs_file)
+
+    def changed(self, name: str, parameters: str) -> PolicyChoice:
+        """Another policy (with its defaults unless parameters are given), or the same with other parameters."""
+        wanted = parameters or ("{}" if name else self.parameters)
+        return self.of(name or self.name, wanted, self.blind, self.throughputs_file)
+
+    def after(self, event: PolicyChanged) -> PolicyChoice:
+        """What an event says."""
+        return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
+
+    @property
+    def event(self) -> PolicyChanged:
+        """For the journal."""
+        return PolicyChanged(self.name, self.parameters, self.blind)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The parameters as the policy takes them."""
+        return _arguments(self.parameters)
+
+    @property
+    def fills_leftover(self) -> bool:
+        """Whether the policy lets jobs without a share have GPUs that are left over."""
+        return policy_named(self.name, **self.arguments).fills_leftover
+
+
+def _arguments(parameters: str) -> dict[str, Any]:  # a policy's hyper-parameters are its own
+    try:
+        arguments = json.loads(parameters or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"policy_parameters must be JSON: {error}") from None
+    if not isinstance(arguments, Mapping):
+        raise InvalidInput(f"policy_parameters must be a JSON object, got {parameters[:100]!r}")
+    return dict(arguments)

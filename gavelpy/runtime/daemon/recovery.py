@@ -1,0 +1,111 @@
+"""From the journal to a scheduler that can go on: snapshot, replay, a new incarnation, the clock and the policy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
+
+from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.journal.store import EventStore
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import ConfigChanged, Event, SchedulerRestarted
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.snapshot import restore
+from gavelpy.runtime.daemon import clock as clocks
+from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+
+logger = logging.getLogger(__name__)
+CLUSTER_ID, CLOCK, CONFIGURED = "cluster_id", "clock", "configured"
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """Where the last scheduler left off."""
+
+    core: SchedulerCore
+    facts: Facts
+    clock: clocks.SchedulerClock
+    cluster_id: str
+    incarnation: int
+    choice: PolicyChoice  # in force
+    events: tuple[Event, ...]  # to begin with
+    sequence: int  # of the journal's last event
+    damage: str  # what could not be read
+
+
+def recover(store: EventStore, config: Config) -> Recovered:
+    """Takes the journal over and reads it."""
+    incarnation = store.begin_incarnation()
+    loaded = store.load()
+    core, facts = SchedulerCore(), Facts()
+    if loaded.state is not None:
+        if loaded.state.keys() != {"core", "facts"}:
+            raise JournalCorrupt("snapshot is not a scheduler's: it must hold core and facts")
+        core = restore(loaded.state["core"])
+        facts = Facts.restore(loaded.state["facts"], core)
+    count = 0
+    for _, now_s, event in loaded.events:
+        replay(core, facts, event, now_s)
+        count += 1
+    if loaded.damage:
+        logger.error("journal was damaged", extra={"detail": loaded.damage})
+    clock = clocks.started(
+        store.meta(CLOCK), core.now_s, boot=clocks.boot_id(), boot_s=clocks.boot_clock_s(), date_s=time.time()
+    )
+    store.set_meta(CLOCK, clock.text)
+    cluster_id = store.meta(CLUSTER_ID) or secrets.token_hex(8)
+    store.set_meta(CLUSTER_ID, cluster_id)
+    choice, events = _configured(store, config, core, facts)
+    logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
+    return Recovered(
+        core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *events),
+        loaded.sequence, loaded.damage,
+    )  # fmt: skip
+
+
+def replay(core: SchedulerCore, facts: Facts, event: Event, now_s: float) -> None:
+    """One event of the journal; the commands that follow were carried out when it happened."""
+    try:
+        core.handle(event, now_s)
+    except InvalidInput:  # as it was then
+        return
+    facts.apply(event, now_s, core)
+
+
+def configured_choice(config: Config) -> PolicyChoice:
+    """The policy that the file names."""
+    policy = config.policy
+    blind = str(policy.blind_view) if policy.blind else ""
+    return PolicyChoice.of(policy.name, json.dumps(policy.parameters), blind, config.throughputs.file)
+
+
+def configured_settings(config: Config, choice: PolicyChoice) -> MechanismSettings:
+    """How the mechanism shall work by the file. Whether leftover GPUs are given away is the policy's to say, else."""
+    if "fill_leftover" in config.mechanism_given:
+        return config.mechanism
+    return replace(config.mechanism, fill_leftover=choice.fills_leftover)
+
+
+def configured_text(config: Config) -> str:
+    """What the file says of policy and mechanism, to find out later whether it has changed."""
+    choice = replace(configured_choice(config), throughputs_file="")
+    return json.dumps([asdict(choice), asdict(config.mechanism)], sort_keys=True)
+
+
+def _configured(
+    store: EventStore, config: Config, core: SchedulerCore, facts: Facts
+) -> tuple[PolicyChoice, list[Event]]:
+    """The policy to go on with. The file counts if it has changed since it was last read; else what is in force."""
+    choice, kept = configured_choice(config), facts.policy
+    if kept is not None and store.meta(CONFIGURED) == configured_text(config):
+        try:
+            return PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file), []
+        except InvalidInput as error:  # of a package that is no longer installed
+            logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})
+    settings = configured_settings(config, choice)
+    return choice, [choice.event, *([ConfigChanged(settings)] if settings != core.settings else [])]

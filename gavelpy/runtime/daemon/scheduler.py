@@ -1,0 +1,323 @@
+"""The scheduler as the services see it: one object that holds the core, its journal, its nodes and what is asked of it.
+
+Theory of operation. The core, the lease table, the nodes and the facts are touched by the event loop only, and never
+across an await, so whoever runs between two awaits sees them whole. Reads are plain attributes. Changes go through the
+driver: into the journal first, then into the core, then into the world; a caller is answered after that. What agents
+report goes into the lease table at once and becomes events with the driver's next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+
+import msgspec
+
+from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.journal.store import EventStore, Submission
+from gavelpy.mechanism.events import (
+    ConfigChanged,
+    Event,
+    JobCancelled,
+    JobSubmitted,
+    NodeDraining,
+    NodeLost,
+    PolicyChanged,
+)
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.clock import boot_id
+from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.driver import Driver
+from gavelpy.runtime.daemon.engine_process import Answer as EngineAnswer
+from gavelpy.runtime.daemon.engine_process import EngineProcess
+from gavelpy.runtime.daemon.execution import Execution
+from gavelpy.runtime.daemon.facts import NAMELESS, full_id
+from gavelpy.runtime.daemon.log_fanout import LogFanout
+from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.recovery import (
+    CONFIGURED,
+    Recovered,
+    configured_choice,
+    configured_settings,
+    configured_text,
+)
+
+logger = logging.getLogger(__name__)
+KEY_LENGTH_MAX = 200
+Answer = TypeVar("Answer")
+
+
+class LimitReached(GavelError):
+    """The scheduler holds as much as it may; the message says of what."""
+
+
+class NodeWish(Enum):
+    """What an operator wants of a node."""
+
+    DRAIN = "drain"
+    RESUME = "resume"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Serials of the jobs of one submission: first_job, first_job + 1, ..."""
+
+    first_job: int
+    count: int
+    repeated: bool  # the key was known: these jobs were there before
+
+
+class Scheduler:
+    """Started by `run`; services call the rest."""
+
+    def __init__(self, config: Config, store: EventStore, recovered: Recovered) -> None:
+        self.config = config
+        self.clock = recovered.clock
+        self.core = recovered.core  # read only, here and in services
+        self.facts = recovered.facts
+        self.cluster_id = recovered.cluster_id
+        self.incarnation = recovered.incarnation
+        self.choice = recovered.choice  # the policy in force
+        self.metrics = Metrics()
+        self.logs = LogFanout()
+        self.engine = EngineProcess(self.choice, self._answered)
+        self.execution = Execution(self, config.nodes, boot_id())
+        self.nodes, self.leases = self.execution.nodes, self.execution.leases
+        self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence)
+        self.execution.poke = self.driver.poke
+        self.began_s = self.clock.now_s()
+        self.version = 0  # grows with every batch of events
+        self.is_ready = asyncio.Event()  # what the last scheduler left is taken up
+        self._opening = recovered.events
+        self._changed = asyncio.Event()
+        self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # under way
+        self._names_under_way: set[tuple[str, str]] = set()
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Of the cluster."""
+        return self.config.scheduler.name
+
+    def now_s(self) -> float:
+        """The scheduler's time, which the core's may lag behind."""
+        return max(self.clock.now_s(), self.core.now_s)
+
+    def wall_s(self, now_s: float) -> float:
+        """Unix time of a moment of the scheduler's."""
+        return self.clock.wall_s(now_s)
+
+    def job_named(self, owner: str, name: str) -> int:
+        """Serial of the owner's newest job of this name; -1 = none."""
+        return self.facts.newest(owner, name)
+
+    async def wait_changed(self, version: int, timeout_s: float) -> int:
+        """Answers once the version differs from the one given, or after a while; the version then."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        while self.version == version:
+            rest_s = deadline_s - asyncio.get_running_loop().time()
+            if rest_s <= 0:
+                break
+            try:
+                await asyncio.wait_for(self._changed.wait(), rest_s)
+            except TimeoutError:
+                break
+        return self.version
+
+    async def read_journal(self, read: Callable[[EventStore], Answer]) -> Answer:
+        """What a function reads in the journal, in the journal's own thread; keep it short."""
+        return await self.driver.journal(read)
+
+    # Jobs ---------------------------------------------------------------------------------------------------------
+
+    async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
+        """Makes jobs, all or none, durable when this returns. Ids of `specs` are names; NAMELESS asks for one.
+
+        The same owner, key and jobs again are answered as the first time. An empty key is never the same. Raises
+        InvalidInput, also for a known key with other jobs, and LimitReached.
+        """
+        self._check_submission(specs, key, owner)
+        if not key:
+            return await self._submit(specs, key, owner, "")
+        digest = digest_of(specs)
+        if (under_way := self._submissions.get((owner, key))) is not None:
+            await asyncio.wait([under_way])
+        known = await self.read_journal(lambda store: store.submission(owner, key))
+        if known is not None:
+            return _again(known, digest)
+        if (owner, key) in self._submissions:  # somebody came between
+            return await self.submit(specs, key, owner)
+        future = self._submissions[owner, key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._submit(specs, key, owner, digest)
+        finally:
+            del self._submissions[owner, key]
+            future.cancel()
+
+    async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
+        names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
+        self._check_names(specs, owner, len(names))
+        self._names_under_way |= names
+        try:
+            first = await self.driver.submit(
+                lambda first_job: [
+                    JobSubmitted(replace(spec, id=JobId(full_id(spec.id, first_job + i)), owner=owner))
+                    for i, spec in enumerate(specs)
+                ],
+                len(specs),
+                lambda first_job, now_s: Submission(owner, key, digest, first_job, len(specs), now_s) if key else None,
+            )
+        finally:
+            self._names_under_way -= names
+        return Submitted(first, len(specs), repeated=False)
+
+    def _check_submission(self, specs: Sequence[JobSpec], key: str, owner: str) -> None:
+        limits = self.config.limits
+        if not 1 <= len(specs) <= limits.jobs_a_request_max:
+            raise InvalidInput(f"jobs must be 1 to {limits.jobs_a_request_max} in a request, got {len(specs)}")
+        if len(key) > KEY_LENGTH_MAX or not key.isprintable():
+            raise InvalidInput(
+                f"idempotency_key must be at most {KEY_LENGTH_MAX} printable characters, got {key[:KEY_LENGTH_MAX]!r}"
+            )
+        if not owner:
+            raise InvalidInput("owner must be a name, got ''")
+        living = len(self.core.jobs.active) + self.driver.jobs_under_way
+        if living + len(specs) > limits.jobs_living_max:
+            raise LimitReached(
+                f"jobs_living_max is {limits.jobs_living_max}: {living} jobs live, {len(specs)} more do not fit"
+            )
+
+    def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
+        named = [str(spec.id) for spec in specs if spec.id != NAMELESS]
+        if distinct != len(named):
+            twice = next(name for i, name in enumerate(named) if name in named[:i])
+            raise InvalidInput(f"name must be unique among the jobs of a request, got {twice!r} twice")
+        for name in named:
+            job = self.facts.newest(owner, name)
+            if (owner, name) in self._names_under_way or (job >= 0 and self.core.jobs.state[job] <= ALIVE[-1]):
+                raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
+
+    async def cancel(self, serials: Sequence[int]) -> None:
+        """Cancels jobs; those that are over stay as they are. Raises InvalidInput for a serial that is no job."""
+        for job in serials:
+            if not 0 <= job < self.core.jobs.count:
+                raise InvalidInput(f"job must be in [0, {self.core.jobs.count}), got {job}")
+        await self.driver.tell([JobCancelled(job) for job in dict.fromkeys(serials)])
+
+    # Nodes and policy ---------------------------------------------------------------------------------------------
+
+    async def set_node(self, node_id: str, wish: NodeWish) -> None:
+        """Drains a node, takes it back, or declares it dead. Raises InvalidInput."""
+        node = self.nodes.get(node_id)
+        known = NodeId(node_id) in self.core.pool.node_row
+        if not known:
+            raise InvalidInput(
+                f"node must be one of {', '.join(self.core.pool.node_ids) or 'none yet'}, got {node_id!r}"
+            )
+        match wish:
+            case NodeWish.DRAIN:
+                event: Event = NodeDraining(NodeId(node_id))
+            case NodeWish.RESUME:
+                if node is None or not node.is_connected:
+                    raise InvalidInput(f"node {node_id!r} must be connected to be resumed; it is not")
+                event = node.joined(self.cluster_id)
+            case NodeWish.LOST:
+                if node is not None and node.is_connected:
+                    raise InvalidInput(f"node {node_id!r} must be away to be declared lost; it is connected: drain it")
+                event = NodeLost(NodeId(node_id))
+        await self.driver.tell([event])
+
+    async def set_policy(self, name: str = "", parameters: str = "", round_s: float = 0.0) -> None:
+        """Changes the policy, its parameters (JSON) or the length of rounds; empty or 0 = as it is."""
+        choice = self.choice.changed(name, parameters) if name or parameters else self.choice
+        settings = replace(self.core.settings, round_s=round_s) if round_s else self.core.settings
+        if "fill_leftover" not in self.config.mechanism_given:
+            settings = replace(settings, fill_leftover=choice.fills_leftover)
+        await self._change(choice, settings)
+
+    async def reload(self, config: Config) -> list[str]:
+        """Takes over what may change while the scheduler runs; returns the names of what may not and has changed."""
+        choice = configured_choice(config)
+        await self._change(choice, configured_settings(config, choice))
+        ignored = [
+            f"{section}.{name}"
+            for section in ("scheduler", "nodes", "security", "throughputs", "limits")
+            for name, value in msgspec.structs.asdict(getattr(config, section)).items()
+            if value != getattr(getattr(self.config, section), name)
+        ]
+        self.config = msgspec.structs.replace(
+            self.config, policy=config.policy, mechanism=config.mechanism, mechanism_given=config.mechanism_given
+        )
+        await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(config)))
+        return ignored
+
+    async def _change(self, choice: PolicyChoice, settings: MechanismSettings) -> None:
+        events: list[Event] = [choice.event] if choice != self.choice else []
+        if settings != self.core.settings:
+            events.append(ConfigChanged(settings))
+        if events:
+            await self.driver.tell(events)
+
+    # Running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop` is called; raises what breaks."""
+        watching = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)  # what it opens with is first in the driver's queue now
+        tasks = [watching, *(asyncio.create_task(part) for part in (self.driver.run(), self.engine.run()))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self.engine.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """In good order: what is under way gets done, a snapshot is left behind."""
+        await self.driver.stop()
+
+    async def _watch(self) -> None:
+        await self.driver.tell(self._opening)
+        await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(self.config)))
+        self.is_ready.set()
+        await self.execution.watch()
+
+    def batch_applied(self) -> None:
+        """Wakes whoever waits for a change."""
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def policy_changed(self, event: PolicyChanged) -> None:
+        """The engine answers by another policy from now on."""
+        self.choice = self.choice.after(event)
+        self.engine.change(self.choice)
+
+    def _answered(self, answer: EngineAnswer, seconds: float) -> None:
+        self.metrics.measured("solve", seconds)
+        self.driver.put(answer)
+
+
+def digest_of(specs: Sequence[JobSpec]) -> str:
+    """The same for the same jobs in the same order."""
+    return hashlib.sha256(msgspec.msgpack.encode(list(specs), order="deterministic")).hexdigest()
+
+
+def _again(known: Submission, digest: str) -> Submitted:
+    if known.digest != digest:
+        raise InvalidInput(f"idempotency_key {known.key!r} must come with the jobs it came with before, got other jobs")
+    return Submitted(known.first_job, known.count, repeated=True)

@@ -1,0 +1,171 @@
+"""The life of the daemon: journal, scheduler, servers, signals, and the service manager's ear."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+from gavelpy.errors import InvalidInput
+from gavelpy.journal.store import EventStore, open_store
+from gavelpy.runtime.daemon.config import Config, read_config
+from gavelpy.runtime.daemon.recovery import recover
+from gavelpy.runtime.daemon.scheduler import Scheduler
+from gavelpy.runtime.daemon.server import Server
+from gavelpy.runtime.notify import notify
+
+logger = logging.getLogger(__name__)
+MARKER = ".gavel-cluster"
+DIRECTORY_MODE = 0o700
+
+
+def open_state(config: Config) -> EventStore:
+    """The journal in a directory of its own; raises InvalidInput."""
+    directory = Path(config.scheduler.state_directory)
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"scheduler.state_directory = {str(directory)!r} cannot be made: {error.strerror}", file=config.path
+        ) from None
+    return open_store(config.scheduler.journal_url)
+
+
+def mark_checkpoints(directory: str, cluster_id: str) -> None:
+    """Says in the shared directory whose it is, so that nodes can tell whether they see it; raises InvalidInput."""
+    if not directory:
+        return
+    marker = Path(directory) / MARKER
+    try:
+        marker.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        owner = marker.read_text(encoding="utf-8").strip() if marker.exists() else ""
+        if not owner:
+            marker.write_text(cluster_id + "\n", encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"nodes.checkpoint_directory = {directory!r} cannot be used: {error}") from None
+    if owner and owner != cluster_id:
+        raise InvalidInput(
+            f"nodes.checkpoint_directory = {directory!r} must be this cluster's; {marker} says it is of {owner[:80]!r}"
+        )
+
+
+class Service:
+    """One scheduler in one process. `run` returns when it was told to stop, and raises what broke."""
+
+    def __init__(self, config: Config, store: EventStore) -> None:
+        if config.throughputs.file:
+            from gavelpy.traces.reader import read_throughputs  # loaded where a file is named only
+
+            read_throughputs(config.throughputs.file)  # the engine will; a mistake in it is told here
+        recovered = recover(store, config)
+        mark_checkpoints(config.nodes.checkpoint_directory, recovered.cluster_id)
+        self.config = config
+        self.scheduler = Scheduler(config, store, recovered)
+        self.port = 0
+        self.http_port = 0
+        self._stop = asyncio.Event()
+        self._reloads: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """In good order."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until stopped."""
+        scheduler = self.scheduler
+        server = Server(scheduler)
+        running = asyncio.create_task(scheduler.run())
+        stopping = asyncio.create_task(self._stop.wait())
+        watchdog = asyncio.create_task(_watchdog())
+        http = None
+        try:
+            await _until(scheduler.is_ready.wait(), running)
+            self.port = await server.start()
+            await server.tell_health(is_serving=True)
+            _tell_ready(self)
+            if self.config.scheduler.http_listen:
+                from gavelpy.runtime.daemon.http import HttpServer  # takes longer to load than to recover
+
+                http = HttpServer(scheduler)
+                self.http_port = await http.start(self.config.scheduler.http_listen)
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            notify("STOPPING=1")
+            await server.stop()
+            if http is not None:
+                await http.stop()
+            await scheduler.stop()
+            for task in (stopping, watchdog):
+                task.cancel()
+            await asyncio.wait({running})
+        running.result()
+
+    def handle_signals(self) -> None:
+        """SIGTERM and SIGINT stop it, SIGHUP reads the configuration again."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        task = asyncio.create_task(self.reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def reload(self) -> None:
+        """What may change while it runs is changed, the rest is named; a file that is not right changes nothing."""
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            ignored = await self.scheduler.reload(read_config(self.config.path))
+        except InvalidInput as error:
+            logger.error("configuration not reloaded", extra={"detail": str(error)})
+        else:
+            logger.info("configuration reloaded", extra={"policy": self.scheduler.choice.name})
+            if ignored:
+                logger.warning("changes that need a restart were left out", extra={"fields": ignored})
+        notify("READY=1")
+
+
+async def serve(config: Config) -> None:
+    """The daemon, from the journal to the last snapshot."""
+    store = open_state(config)
+    try:
+        service = Service(config, store)
+        service.handle_signals()
+        await service.run()
+    finally:
+        store.close()
+
+
+def _tell_ready(service: Service) -> None:
+    logger.info(
+        "scheduler is up",
+        extra={
+            "cluster": service.config.scheduler.name,
+            "incarnation": service.scheduler.incarnation,
+            "listen": service.config.scheduler.listen,
+            "port": service.port,
+            "jobs": len(service.scheduler.core.jobs.active),
+        },
+    )
+    notify("READY=1")
+
+
+async def _until(wait: object, running: asyncio.Task[None]) -> None:
+    """Waits for something, unless the scheduler ends first: then raises why."""
+    waiting = asyncio.ensure_future(wait)  # type: ignore[call-overload]  # an awaitable, whatever it gives
+    await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if running.done():
+        running.result()
+
+
+async def _watchdog() -> None:
+    """Tells a service manager that asks for it that the event loop turns."""
+    period_us = os.environ.get("WATCHDOG_USEC", "")
+    while period_us.isdecimal() and int(period_us) > 0:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(int(period_us) / 2e6)

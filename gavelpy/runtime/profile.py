@@ -1,0 +1,243 @@
+"""Steps/s of real jobs on this machine.
+
+A job is started as an agent would start it: the same environment, a lease directory, one process a GPU. Its
+LeaseIterator reports the rate, which leaves out the first steps and the checkpoints. The lease is long; when enough was
+seen, it is told to stop. No scheduler, no agent, no shim. Standard library only, so that a machine with a GPU needs
+nothing but what the job itself needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gavelpy.errors import GavelError, InvalidInput, RemoteViolation
+from gavelpy.runtime import lease_files
+
+START_S_MAX = 300.0  # imports, data, compilation: until the first rate is reported
+_POLL_S = 0.1
+_GRACE_S = 30.0  # for the checkpoint after the measurement
+_STEPS = 10**12  # more than any job does meanwhile
+_SHOWN_MAX = 300
+
+
+class NotMeasured(GavelError):
+    """A job gave no rate: it failed, ended too early or reports no progress."""
+
+
+@dataclass(frozen=True)
+class ProfiledJob:
+    """What to start; `job_type` and `gpus` are its row in a throughput table."""
+
+    job_type: str
+    command: str
+    gpus: int = 1
+    processes: int = 1  # one a GPU, or one for all
+    working_directory: Path = Path()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("job_type", "command"):
+            if not getattr(self, name).strip():
+                raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}")
+        if not 1 <= self.gpus <= 64:
+            raise InvalidInput(f"gpus must be a whole number in [1, 64] to be measured on one machine, got {self.gpus}")
+        if self.processes not in (1, self.gpus):
+            raise InvalidInput(f"processes must be 1 or one a GPU ({self.gpus}), got {self.processes}")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was seen of one job on one GPU type."""
+
+    job: ProfiledJob
+    gpu_type: str
+    rate_steps_per_s: float  # of the whole job
+    steps: float  # done in all, the first ones included
+    measured_s: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how long to measure."""
+
+    gpu_type: str  # the column in the table
+    measure_s: float = 20.0
+    start_s_max: float = START_S_MAX
+    on_cpu: bool = False  # hides the GPUs from the job
+
+    def __post_init__(self) -> None:
+        for name in ("measure_s", "start_s_max"):
+            if not 0 < getattr(self, name) <= 24 * 3600:
+                raise InvalidInput(f"{name} must be a number in (0, 86400], got {getattr(self, name)!r}")
+
+
+def measure(job: ProfiledJob, bench: Bench) -> Measurement:
+    """The rate of one job alone on the first GPUs of this machine; NotMeasured where it gives none."""
+    with TemporaryDirectory(prefix="gavel-profile-") as folder, _running(job, bench, Path(folder)) as run:
+        run.wait(lambda: run.rate_steps_per_s > 0, bench.start_s_max)
+        if run.rate_steps_per_s <= 0:
+            ended = run.all_over
+            raise NotMeasured(
+                f"{job.job_type} ended before its rate was known: give it more steps"
+                if ended
+                else f"{job.job_type} reported no rate within {bench.start_s_max:g} s; does it use LeaseIterator?"
+            )
+        begun_s = time.monotonic()
+        run.wait(lambda: False, bench.measure_s)
+        return Measurement(job, bench.gpu_type, run.rate_steps_per_s, run.steps_done, time.monotonic() - begun_s)
+
+
+@contextmanager
+def _running(job: ProfiledJob, bench: Bench, folder: Path) -> Iterator[_Run]:
+    """The job's processes under a lease of their own; none of them is left afterwards."""
+    until_clock_s = lease_files.clock_s() + bench.start_s_max + bench.measure_s + _GRACE_S
+    lease_files.write_lease(folder, lease_files.Lease(1, until_clock_s))
+    run = _Run(job, folder, [])
+    try:
+        for environment in _environments(job, bench, folder):
+            run.processes.append(_start(job, environment, run.errors))
+        yield run
+        lease_files.write_lease(folder, lease_files.Lease(2, until_clock_s, stop=True))
+        run.wait(lambda: run.all_over, _GRACE_S)
+    finally:
+        for process in run.processes:
+            _kill(process)
+
+
+@dataclass(frozen=True)
+class _Run:
+    job: ProfiledJob
+    folder: Path  # its lease directory
+    processes: list[subprocess.Popen[bytes]]  # by rank
+
+    @property
+    def errors(self) -> Path:
+        """What all processes say on stderr."""
+        return self.folder / "errors"
+
+    def wait(self, done: Callable[[], bool], patience_s: float) -> None:
+        """Until `done`, or all processes are over, or the time is; NotMeasured if one of them fails."""
+        until_s = time.monotonic() + patience_s
+        while time.monotonic() < until_s and not self.all_over:
+            self._complain_of_failure()
+            if done():
+                return
+            time.sleep(_POLL_S)
+        self._complain_of_failure()
+
+    @property
+    def all_over(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
+
+    @property
+    def rate_steps_per_s(self) -> float:
+        """Of the slowest process, 0 while one of them has none: all take each step together."""
+        return min(progress.rate_steps_per_s for progress in self._progress())
+
+    @property
+    def steps_done(self) -> float:
+        return min(progress.steps_done for progress in self._progress())
+
+    def _progress(self) -> list[lease_files.Progress]:
+        try:
+            said = [lease_files.read_progress(self.folder, rank) for rank in range(self.job.processes)]
+        except RemoteViolation as error:
+            raise NotMeasured(f"{self.job.job_type} reports what cannot be read: {error}") from error
+        return [progress or lease_files.Progress() for progress in said]
+
+    def _complain_of_failure(self) -> None:
+        codes = [process.poll() for process in self.processes]
+        failed = next((code for code in codes if code), None)
+        if failed is not None:
+            said = self.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = said[-1][:_SHOWN_MAX] if said else "it said nothing on stderr"
+            raise NotMeasured(f"{self.job.job_type} failed with exit code {failed}: {last}")
+
+
+def _environments(job: ProfiledJob, bench: Bench, folder: Path) -> list[dict[str, str]]:
+    """One a process: what an agent would set, on top of this process's own environment."""
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GAVEL_")}
+    python = str(Path(sys.executable).parent)
+    search = [python, *filter(None, [inherited.get("PATH", os.defpath)])]
+    gang = {
+        **inherited,
+        "PATH": os.pathsep.join(search),  # `python` in a command is the one that runs this
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "" if bench.on_cpu else _devices(job.gpus, inherited),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(job.processes),
+        "LOCAL_WORLD_SIZE": str(job.processes),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "GAVEL_JOB_ID": "0",
+        "GAVEL_JOB_NAME": "profile",
+        "GAVEL_LEASE": "0",
+        "GAVEL_GPU_TYPE": bench.gpu_type,
+        "GAVEL_RESTART_COUNT": "0",
+        "GAVEL_STEPS_TOTAL": str(_STEPS),
+        "GAVEL_STEPS_DONE": "0",
+        lease_files.LEASE_DIRECTORY_VARIABLE: str(folder),
+        lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(checkpoints),
+        **job.environment,
+    }
+    return [{**gang, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(job.processes)]
+
+
+def _devices(gpus: int, environment: Mapping[str, str]) -> str:
+    """The first GPUs of those that this process may use."""
+    allowed = environment.get("CUDA_VISIBLE_DEVICES")
+    names = [str(index) for index in range(gpus)] if allowed is None else [n for n in allowed.split(",") if n][:gpus]
+    if len(names) < gpus:
+        raise InvalidInput(f"gpus must be at most the {len(names)} in CUDA_VISIBLE_DEVICES={allowed!r}, got {gpus}")
+    return ",".join(names)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _start(job: ProfiledJob, environment: Mapping[str, str], errors: Path) -> subprocess.Popen[bytes]:
+    words = _words(job.command)
+    try:
+        with errors.open("ab") as complaints:
+            return subprocess.Popen(
+                words,
+                cwd=job.working_directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=complaints,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise NotMeasured(f"{job.job_type} cannot be started: {error}") from error
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise InvalidInput(f"command must be words as for a shell, got {command!r} ({error})") from error
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and whatever it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

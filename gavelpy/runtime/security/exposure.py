@@ -1,0 +1,85 @@
+"""Where a scheduler listens and what protects it there. A network address without TLS and tokens is refused."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+import grpc
+import msgspec
+
+from gavelpy.errors import InvalidInput
+
+
+class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section [security] of the scheduler's configuration. Paths of files; empty = none."""
+
+    tokens: str = ""  # made by `gavel token create`
+    tls_certificate: str = ""  # PEM, the server's own first
+    tls_key: str = ""
+    tls_client_ca: str = ""  # clients must show a certificate of this authority, besides their token
+
+    @property
+    def tokens_path(self) -> Path | None:
+        """The tokens file, if there is one."""
+        return Path(self.tokens) if self.tokens else None
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.tls_certificate)
+
+
+def check_exposure(listen: str, settings: SecuritySettings) -> None:
+    """Raises InvalidInput unless `listen` may be opened under these settings."""
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        raise InvalidInput("security.tls_certificate and security.tls_key must both be given or neither")
+    if settings.tls_client_ca and not settings.tls_certificate:
+        raise InvalidInput("security.tls_client_ca needs security.tls_certificate and security.tls_key")
+    if is_loopback(listen):
+        return
+    missing = [
+        *(["TLS (security.tls_certificate, security.tls_key)"] if not settings.has_tls else []),
+        *(["tokens (security.tokens)"] if not settings.tokens else []),
+    ]
+    if missing:
+        raise InvalidInput(
+            f"listen = {listen!r} is open to the network and needs {' and '.join(missing)}: whoever reaches it could "
+            "run any command on every node; without them only loopback (127.0.0.1, ::1, localhost, unix:) is allowed"
+        )
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine can reach an address of the form HOST:PORT, [IPv6]:PORT or unix:PATH."""
+    if listen.startswith(("unix:", "unix-abstract:")):
+        return True
+    host, colon, port = listen.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal() and int(port[:6]) <= 65_535):
+        raise InvalidInput(f"listen must be HOST:PORT, [IPv6]:PORT or unix:PATH, got {listen[:200]!r}")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:  # a name; it may lead anywhere
+        return False
+
+
+def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | None:
+    """For the port; None = no TLS. Raises InvalidInput for files that cannot be read."""
+    if not settings.has_tls:
+        return None
+    key = pem_file("security.tls_key", settings.tls_key)
+    certificate = pem_file("security.tls_certificate", settings.tls_certificate)
+    authority = pem_file("security.tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca else None
+    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
+
+
+def pem_file(field: str, path: str) -> bytes:
+    """The bytes of a PEM file; raises InvalidInput naming the field."""
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{field} must be a file that can be read, got {path!r} ({error})") from None
+    if b"-----BEGIN " not in content:
+        raise InvalidInput(f"{field} must be a PEM file, got {path!r}")
+    return content

@@ -1,0 +1,74 @@
+"""From the metadata of a call to the caller."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.security.identity import SOLE_CALLER, Caller
+from gavelpy.runtime.security.tokens import Token, TokenFile, digest_of
+
+logger = logging.getLogger(__name__)
+
+SCHEME = "Bearer "
+_SECRET_CHARACTERS_MAX = 512
+
+
+class Verifier(Protocol):
+    """Tells callers apart by what they present as `authorization`."""
+
+    def caller(self, authorization: str, now_s: float) -> Caller | None:
+        """Who presents this at `now_s` (Unix time); None = nobody we know."""
+        ...
+
+
+class NoTokens:
+    """A scheduler of one user, on loopback: every caller is that user."""
+
+    def caller(self, authorization: str, now_s: float) -> Caller | None:  # noqa: ARG002 the protocol's
+        """Always the sole caller."""
+        return SOLE_CALLER
+
+
+class FileVerifier:
+    """Follows the tokens file as it changes. While it cannot be read nobody is let in: a revoked token stays out."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = TokenFile(path)
+        self._by_digest: dict[str, Token] = {token.digest: token for token in self._file.tokens()}
+        self._seen = self._version()
+
+    def caller(self, authorization: str, now_s: float) -> Caller | None:
+        """The owner of the token, if it is in the file and its time is not over."""
+        self._follow()
+        if not authorization.startswith(SCHEME) or len(authorization) > _SECRET_CHARACTERS_MAX:
+            return None
+        token = self._by_digest.get(digest_of(authorization.removeprefix(SCHEME)))
+        return Caller(token.name, token.role) if token is not None and not token.is_expired(now_s) else None
+
+    def _follow(self) -> None:
+        version = self._version()
+        if version == self._seen:
+            return
+        self._seen = version
+        try:
+            self._by_digest = {token.digest: token for token in self._file.tokens()}
+        except InvalidInput as error:
+            self._by_digest = {}
+            logger.error("tokens file cannot be read; all calls are refused", extra={"detail": str(error)})
+        else:
+            logger.info("tokens file read", extra={"tokens": len(self._by_digest)})
+
+    def _version(self) -> tuple[int, int, int, int]:
+        try:
+            found = self._file.path.stat()
+        except OSError:
+            return 0, 0, 0, 0
+        return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
+
+
+def verifier_of(tokens: Path | None) -> Verifier:
+    """By the tokens file, or of one user where there is none. Raises InvalidInput for a file that is not whole."""
+    return NoTokens() if tokens is None else FileVerifier(tokens)

@@ -1,0 +1,123 @@
+"""What cannot be read, and what handlers complain of, answered by a status and a sentence instead of a traceback.
+
+gRPC itself answers INTERNAL to bytes that are no message and UNKNOWN to an exception. Both are the caller's doing where
+the bytes are bad or the values are, so they become INVALID_ARGUMENT. Anything else is a bug of ours and stays one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from gavelpy.errors import InvalidInput, JournalCorrupt, RemoteViolation
+from gavelpy.runtime.security.interceptor import Continuation, Handler
+from gavelpy.runtime.security.refusal import Refusal
+
+OURS = "/gavelpy."
+_DETAIL_CHARACTERS_MAX = 2_000  # a status travels in a header, which has a limit
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Unary = Callable[[Any, Context], Awaitable[Any]]  # Any: a message of the method
+
+
+@dataclass(frozen=True)
+class _Malformed:
+    """Stands for a message that could not be read."""
+
+    detail: str
+
+
+class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Wraps the handlers of our own services."""
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        """The same handler, whose failures are statuses."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith(OURS):
+            return handler
+        return _wrapped(handler)
+
+
+def status_of(error: InvalidInput | RemoteViolation | Refusal) -> grpc.StatusCode:
+    """What a complaint is answered by."""
+    match error:
+        case Refusal():
+            return error.code
+        case JournalCorrupt():
+            return grpc.StatusCode.DATA_LOSS
+        case _:
+            return grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _wrapped(handler: Any) -> Handler:  # Any: its stubs know servers without asyncio only
+    given = handler.request_deserializer
+    reading = _reading(given) if given is not None else None
+    writing = handler.response_serializer
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream, _checked), reading, writing)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream, _checked_one), reading, writing)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, _checked), reading, writing)
+    return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, _checked_one), reading, writing)
+
+
+def _reading(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(message: bytes) -> Any:
+        try:
+            return deserialize(message)
+        except (DecodeError, ValueError) as error:
+            return _Malformed(str(error) or "not a message")
+
+    return read
+
+
+def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: what grpc takes for a behaviour
+    async def answer(request: Any, context: Context) -> Any:
+        try:
+            return await behaviour(checked(request), context)
+        except (InvalidInput, RemoteViolation, Refusal) as error:
+            await _abort(context, error)
+
+    return answer
+
+
+def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
+    """Handlers yield their responses, or write them to the context; gRPC tells them apart as we do."""
+    if not inspect.isasyncgenfunction(behaviour):
+        return _unary(behaviour, checked)
+
+    async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for response in behaviour(checked(request), context):
+                yield response
+        except (InvalidInput, RemoteViolation, Refusal) as error:
+            await _abort(context, error)
+
+    return answer
+
+
+def _checked_one(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise Refusal(
+            grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a message of this method: {request.detail}"
+        )
+    return request
+
+
+async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked_one(request)
+
+
+async def _abort(context: Context, error: InvalidInput | RemoteViolation | Refusal) -> NoReturn:
+    message = " ".join(str(error).split())
+    await context.abort(status_of(error), message[:_DETAIL_CHARACTERS_MAX])

@@ -1,0 +1,12 @@
+"""Entry of the shim, run by its path under `python -I -S`: finds the package that it is part of, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).resolve().parents[3]))
+    from gavelpy.runtime.shim.main import main
+
+    sys.exit(main(sys.argv[1:]))

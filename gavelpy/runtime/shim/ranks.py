@@ -1,0 +1,141 @@
+"""Starting the processes of a job, and seeing them end.
+
+Each rank dies with the shim (PR_SET_PDEATHSIG), whatever kills it. All ranks are in one process group, led by the
+first. A rank that has ended is not waited for before all is over, so that its number, which is that of the group,
+stays taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+CODE_NOT_STARTED: Final = 127
+_C = ctypes.CDLL(None, use_errno=True)
+_ERROR = struct.Struct("=i32s")  # errno and what was tried
+
+
+class CannotStart(OSError):
+    """A rank could not be started: the message says what was tried and why it failed."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A started process and the reading ends of its output, which do not block."""
+
+    process: int
+    output: int
+    errors: int
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants that lose theirs, so that none of them gets away."""
+    _C.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start_rank(argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int) -> Rank:
+    """Starts a process in a group, 0 = a new one that it leads; raises CannotStart."""
+    output, output_end = os.pipe2(os.O_CLOEXEC)
+    errors, errors_end = os.pipe2(os.O_CLOEXEC)
+    failure, failure_end = os.pipe2(os.O_CLOEXEC)
+    shim = os.getpid()
+    process = os.fork()
+    if process == 0:
+        _become(argv, working_directory, environment, group, (output_end, errors_end, failure_end), shim)
+    for end in (output_end, errors_end, failure_end):
+        os.close(end)
+    report = os.read(failure, _ERROR.size)
+    os.close(failure)
+    for end in (output, errors):
+        os.set_blocking(end, False)
+    if report:
+        os.waitpid(process, 0)
+        os.close(output)
+        os.close(errors)
+        raise _cannot_start(report, argv, working_directory)
+    return Rank(process, output, errors)
+
+
+def exit_code(process: int) -> int | None:
+    """Exit code of a child that has ended (-n = by signal n), None while it runs; it is not waited for."""
+    result = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if result is None:
+        return None
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def readable(ends: Sequence[int], timeout_s: float) -> list[int]:
+    """Which of these can be read now, or within a time."""
+    return select.select(ends, (), (), timeout_s)[0]
+
+
+def reap_orphans(kept: Sequence[int]) -> None:
+    """Waits for adopted children that have ended, so that they do not pile up; ranks are kept."""
+    listing = Path(f"/proc/self/task/{os.getpid()}/children")
+    children = listing.read_text().split() if listing.exists() else []
+    for child in map(int, children):
+        if child not in kept:
+            os.waitpid(child, os.WNOHANG)
+
+
+def _become(
+    argv: Sequence[str],
+    working_directory: str,
+    environment: Mapping[str, str],
+    group: int,
+    ends: tuple[int, int, int],
+    shim: int,
+) -> None:
+    """In the child: turns into the job's process, or says why not. Never returns."""
+    tried = "setpgid"
+    try:
+        os.setpgid(0, group)
+        tried = "prctl"
+        _die_with(shim)
+        _default_signals()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in zip((null, *ends[:2]), (0, 1, 2), strict=True):
+            os.dup2(source, target)
+        tried = "chdir"
+        os.chdir(working_directory)
+        tried = "exec"
+        os.execvpe(argv[0], list(argv), dict(environment))
+    except OSError as error:
+        os.write(ends[2], _ERROR.pack(error.errno or 0, tried.encode()))
+    finally:
+        os._exit(CODE_NOT_STARTED)
+
+
+def _die_with(shim: int) -> None:
+    if _C.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != shim:  # it died before the call above
+        os._exit(CODE_NOT_STARTED)
+
+
+def _default_signals() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if number < signal.SIGRTMIN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) -> CannotStart:
+    number, tried_bytes = _ERROR.unpack(report)
+    tried = tried_bytes.rstrip(b"\0").decode()
+    why = os.strerror(number)
+    match tried:
+        case "chdir":
+            return CannotStart(number, f"the working directory {working_directory!r} cannot be entered: {why}")
+        case "exec":
+            return CannotStart(number, f"the command {argv[0]!r} cannot be run: {why}")
+    return CannotStart(number, f"{tried} failed: {why}")

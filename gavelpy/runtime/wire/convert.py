@@ -1,0 +1,177 @@
+"""Between messages and the scheduler's own values. What comes from a peer is bounded and checked here, once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.mechanism.events import Outcome
+from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.facts import name_of
+from gavelpy.runtime.daemon.lease_values import Order, PartReport, Phase, Wish
+from gavelpy.runtime.daemon.nodes import Hello, Node
+from gavelpy.runtime.wire import agent_pb2
+
+API_VERSION = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+GPUS_A_NODE_MAX = 4_096
+LEASES_A_NODE_MAX = 100_000
+TEXT_MAX = 255
+DETAIL_MAX = 500
+STEPS_MAX = 1e18
+_PORTS = range(1 << 16)
+
+_PHASES = {
+    agent_pb2.LEASE_PHASE_PREPARED: Phase.PREPARED,
+    agent_pb2.LEASE_PHASE_STARTING: Phase.STARTING,
+    agent_pb2.LEASE_PHASE_RUNNING: Phase.RUNNING,
+    agent_pb2.LEASE_PHASE_STOPPING: Phase.STOPPING,
+    agent_pb2.LEASE_PHASE_ENDED: Phase.ENDED,
+}
+_OUTCOMES = {
+    agent_pb2.LEASE_OUTCOME_FINISHED: Outcome.FINISHED,
+    agent_pb2.LEASE_OUTCOME_STOPPED: Outcome.STOPPED,
+    agent_pb2.LEASE_OUTCOME_FAILED: Outcome.FAILED,
+    agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
+}
+_WISHES = {
+    Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
+    Wish.RUN: agent_pb2.LEASE_WISH_RUN,
+    Wish.STOP: agent_pb2.LEASE_WISH_STOP,
+    Wish.KILL: agent_pb2.LEASE_WISH_KILL,
+}
+
+
+def hello_of(node: agent_pb2.Node) -> Hello:
+    """How a node introduces itself; raises RemoteViolation naming the field, its value and what is allowed."""
+    if API_VERSION not in node.api_versions:
+        raise RemoteViolation(f"api_versions must contain {API_VERSION}, got {list(node.api_versions)[:8]}")
+    for name in ("node_id", "gpu_type"):
+        if not NAME.fullmatch(getattr(node, name)):
+            allowed = "1 to 63 letters, digits, '.', '_' and '-'"
+            raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
+    if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
+        raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
+    for name in ("host_id", "agent_version", "address", "checkpoint_marker"):
+        text = getattr(node, name)
+        if len(text) > TEXT_MAX or not text.isprintable():
+            raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
+    return Hello(
+        node_id=NodeId(node.node_id),
+        host_id=node.host_id,
+        gpu_type=node.gpu_type,
+        gpu_count=node.gpu_count,
+        address=node.address,
+        agent_version=node.agent_version,
+        checkpoint_marker=node.checkpoint_marker,
+        agent=(node.agent_process, node.agent_process_start),
+        is_confirmed_dead=node.confirmed_dead,
+    )
+
+
+def reports_of(message: agent_pb2.ConnectRequest) -> list[PartReport]:
+    """What a node knows of its leases; raises RemoteViolation."""
+    if len(message.leases) > LEASES_A_NODE_MAX:
+        raise RemoteViolation(f"leases must be at most {LEASES_A_NODE_MAX}, got {len(message.leases)}")
+    return [_report_of(report) for report in message.leases]
+
+
+def clock_of(message: agent_pb2.ConnectRequest) -> float:
+    """The agent's clock; raises RemoteViolation."""
+    if not math.isfinite(message.clock_s) or not 0 <= message.clock_s <= 1e12:
+        raise RemoteViolation(f"clock_s must be in [0, 1e12], got {message.clock_s!r}")
+    return message.clock_s
+
+
+def order_message(
+    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float
+) -> agent_pb2.LeaseOrder:
+    """An order as its node is told it, in the node's own clock."""
+    message = agent_pb2.LeaseOrder(
+        lease=order.lease,
+        job=order.job,
+        until_clock_s=node.clock_of(order.until_s),
+        wish=_WISHES[order.wish],
+        steps_saved=order.steps_saved,
+    )
+    start = order.start
+    if start is not None:
+        message.launch.CopyFrom(
+            agent_pb2.Launch(
+                job_name=name_of(spec.id),
+                owner=spec.owner,
+                command=spec.command,
+                working_directory=spec.working_directory or "/",
+                environment=spec.environment,
+                gpus=start.gpus,
+                gpu_type=start.gpu_type,
+                one_process_a_node=spec.one_process_a_node,
+                node_rank=start.node_rank,
+                node_count=start.node_count,
+                first_rank=start.first_rank,
+                world_size=start.world_size,
+                rendezvous_address=rendezvous_address,
+                rendezvous_port=start.rendezvous_port,
+                round=start.round,
+                restart_count=start.restart_count,
+                steps_total=spec.steps_total,
+                steps_done=start.resume_steps,
+                rate_steps_per_s=start.rate_steps_per_s,
+                resume_lease=start.resume_lease,
+                resume_steps=start.resume_steps,
+                grace_s=grace_s,
+                warning_s=spec.warning_s,
+                warning_signal=spec.warning_signal,
+                checkpoint_every_s=spec.checkpoint_every_s,
+            )
+        )
+    return message
+
+
+def orders_message(
+    leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], *, sequence: int, incarnation: int,
+    clock_s: float, heartbeat_interval_s: float, cluster_id: str,
+) -> agent_pb2.ConnectResponse:  # fmt: skip
+    """All that a node shall do."""
+    return agent_pb2.ConnectResponse(
+        sequence=sequence,
+        incarnation=incarnation,
+        echo_clock_s=clock_s,
+        heartbeat_interval_s=heartbeat_interval_s,
+        api_version=API_VERSION,
+        leases=leases,
+        forget=forget,
+        cluster_id=cluster_id,
+    )
+
+
+def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
+    phase = _PHASES.get(report.phase)
+    if phase is None or report.lease < 0 or report.job < 0:
+        raise RemoteViolation(
+            f"a report must name a lease, a job and a phase, got {report.lease}, {report.job} and {report.phase}"
+        )
+    outcome = _OUTCOMES.get(report.outcome, Outcome.LOST)
+    return PartReport(
+        lease=report.lease,
+        job=report.job,
+        phase=phase,
+        steps_done=_steps("steps_done", report.steps_done),
+        steps_saved=_steps("steps_saved", report.steps_saved),
+        rate_steps_per_s=_steps("rate_steps_per_s", report.rate_steps_per_s),
+        rendezvous_port=report.rendezvous_port if report.rendezvous_port in _PORTS else 0,
+        outcome=outcome,
+        exit_code=report.exit_code,
+        detail="".join(c if c.isprintable() else " " for c in report.detail[:DETAIL_MAX]),
+        shim=(report.shim_process, report.shim_process_start),
+        is_by_time=report.by_time,
+    )
+
+
+def _steps(name: str, value: float) -> float:
+    if not 0 <= value <= STEPS_MAX:  # NaN is not either
+        raise RemoteViolation(f"{name} must be in [0, {STEPS_MAX:g}], got {value!r}")
+    return value

@@ -1,0 +1,248 @@
+"""For PyTorch scripts: checkpoints that go on exactly, loaders that resume within an epoch, and process groups.
+
+    with process_group() as ranks:
+        model = ranks.wrap(Model())
+        loader = ResumableLoader(dataset, 64, seed=1, rank=ranks.rank, world=ranks.world)
+        state = TrainingState(model=model, optimizer=optimizer, scheduler=scheduler)
+        for batch in LeaseIterator(loader, state.save, load=state.load, epochs=10):
+            ...
+
+A run that was stopped and resumed then takes the same steps as one that was not: the order of the data is a function of
+seed and epoch, and models, optimizers and random numbers are as they were. In a gang whose ranks draw random numbers
+(dropout, for one) that takes `save_on="all"`, so that each rank keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from gavelpy.errors import InvalidInput
+
+STATE_FILE: Final = "state.pt"
+T = TypeVar("T")
+
+
+class Stateful(Protocol):
+    """What has a state: models, optimizers, schedulers, scalers."""
+
+    def state_dict(self) -> Mapping[str, Any]:  # Any: as in torch
+        """The state."""
+        ...
+
+    def load_state_dict(self, state_dict: Any) -> object:  # Any: as in torch
+        """Takes a state over."""
+        ...
+
+
+class TrainingState:
+    """Named parts of a training run and its random numbers, as one checkpoint.
+
+    `save` and `load` are what LeaseIterator asks for. The first rank saves the parts, each rank that is asked to save
+    its random numbers. It is a part itself, so that `torch.distributed.checkpoint` can save sharded models: save
+    `{"training": state}` with `save_on="all"`.
+    """
+
+    def __init__(self, **parts: Stateful) -> None:
+        if not parts:
+            raise InvalidInput("parts must name what is to be saved (model=model, ...), got none")
+        self._parts = parts
+
+    def save(self, directory: Path) -> None:
+        """Writes a checkpoint into a directory."""
+        rank = _rank()
+        if rank == 0:
+            torch.save(
+                {name: dict(_plain(part).state_dict()) for name, part in self._parts.items()}, directory / STATE_FILE
+            )
+        torch.save(random_state(), directory / _random_file(rank))
+
+    def load(self, directory: Path) -> None:
+        """Takes over what `save` wrote. The parts must be those that were saved; they stay on their devices."""
+        saved = torch.load(directory / STATE_FILE, map_location="cpu", weights_only=True)
+        if set(saved) != set(self._parts):
+            raise InvalidInput(f"parts must be those in {directory}: {sorted(saved)}, got {sorted(self._parts)}")
+        for name, part in self._parts.items():
+            _plain(part).load_state_dict(saved[name])
+        own = directory / _random_file(_rank())
+        if own.exists():
+            set_random_state(torch.load(own, map_location="cpu", weights_only=True))
+
+    def state_dict(self) -> dict[str, Any]:  # Any: as in torch
+        """The states of all parts by name; random numbers are not among them."""
+        return {name: dict(_plain(part).state_dict()) for name, part in self._parts.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # Any: as in torch
+        """Takes over what `state_dict` gave."""
+        for name, part in self._parts.items():
+            _plain(part).load_state_dict(state_dict[name])
+
+
+def random_state() -> dict[str, Any]:  # Any: tensors, numbers and tuples of them
+    """Where this process's random numbers stand: torch's on all devices, Python's, and numpy's where it is loaded."""
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = [name, keys.tolist(), *rest]
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:  # Any: what random_state gave
+    """Puts random numbers back where they stood; devices that are not there any more are left out."""
+    torch.set_rng_state(state["torch"])
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    for device, device_state in zip(range(torch.cuda.device_count()), state.get("cuda", ()), strict=False):
+        torch.cuda.set_rng_state(device_state, device)
+    if "numpy" in state:
+        import numpy
+
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
+
+
+class ResumableSampler(Sampler[int]):
+    """Indices of a dataset in an order that depends on seed and epoch only, dealt out to the ranks.
+
+    As many for each rank: where the ranks do not divide the dataset, its first items come again at the end.
+    """
+
+    def __init__(self, length: int, *, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1) -> None:
+        if length < 1:
+            raise InvalidInput(f"length must be 1 or more, got {length!r}")
+        if not 0 <= rank < world:
+            raise InvalidInput(f"rank must be in [0, {world - 1}], got {rank!r}")
+        self._length = length
+        self._seed = seed
+        self._shuffle = shuffle
+        self._rank = rank
+        self._world = world
+        self._epoch = 0
+        self._begins_at = 0
+
+    def resume_at(self, epoch: int, items: int) -> None:
+        """The next iteration is of this epoch and begins after so many indices of this rank."""
+        self._epoch = epoch
+        self._begins_at = items
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, self._epoch))
+        order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
+        dealt = torch.arange(self._rank, len(self) * self._world, self._world) % self._length
+        begins_at, self._begins_at = self._begins_at, 0
+        return iter(order[dealt[begins_at:]].tolist())
+
+    def __len__(self) -> int:
+        return -(-self._length // self._world)
+
+
+class ResumableLoader(DataLoader[T]):
+    """A DataLoader that LeaseIterator can begin within an epoch, without loading what comes before.
+
+    Takes the options of DataLoader but those that say which items come when. It draws no global random numbers; those
+    of its workers depend on seed and epoch only, so augmentation in workers is exactly resumed where it is a function
+    of the item.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        **options: Any,  # those of DataLoader
+    ) -> None:
+        self._seed = seed
+        self._indices = ResumableSampler(_length(dataset), seed=seed, shuffle=shuffle, rank=rank, world=world)
+        self._own = torch.Generator()
+        super().__init__(dataset, batch_size, sampler=self._indices, generator=self._own, **options)
+        self.resume_at(0, 0)
+
+    def resume_at(self, epoch: int, position: int) -> None:
+        """The next iteration is of this epoch and begins after so many batches."""
+        assert self.batch_size is not None, "the constructor asks for one"
+        self._indices.resume_at(epoch, position * self.batch_size)
+        self._own.manual_seed(epoch_seed(self._seed, epoch))
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed for an epoch: far from those of its neighbours and of nearby seeds."""
+    return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % (1 << 63)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is among those of its job, and the device it computes on."""
+
+    rank: int
+    local_rank: int
+    world: int
+    device: torch.device
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model on this rank's device, and its gradients averaged over all ranks where there are several."""
+        moved = model.to(self.device)
+        if self.world == 1:
+            return moved
+        return DistributedDataParallel(moved, device_ids=[self.device] if self.device.type == "cuda" else None)
+
+
+@contextmanager
+def process_group(backend: str = "", *, on_cpu: bool = False) -> Iterator[Ranks]:
+    """Joins the ranks of the job, as the environment names them, and leaves them at the end.
+
+    By default NCCL where each has a GPU, else gloo. A job of one process joins nothing. `on_cpu` leaves GPUs alone.
+    """
+    rank, local_rank, world = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES)
+    gpus = 0 if on_cpu else torch.cuda.device_count()
+    device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world == 1:
+        yield Ranks(rank, local_rank, world, device)
+        return
+    distributed.init_process_group(backend or ("nccl" if gpus else "gloo"))
+    try:
+        yield Ranks(rank, local_rank, world, device)
+    finally:
+        distributed.destroy_process_group()
+
+
+_RANK_VARIABLES: Final = (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _random_file(rank: int) -> str:
+    return f"random-{rank}.pt"
+
+
+def _plain(part: Stateful) -> Stateful:
+    """The model inside a wrapper for several ranks, so that its checkpoint fits any number of them."""
+    return part.module if isinstance(part, DistributedDataParallel) else part
+
+
+def _length(dataset: Dataset[T]) -> int:
+    length = getattr(dataset, "__len__", None)
+    if length is None:
+        raise InvalidInput(f"dataset must have a length, got {type(dataset).__name__}")
+    return int(length())

@@ -1,0 +1,132 @@
+"""Jobs as people write them: files, arrays, flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gavelpy.cli.job_files import array_and_window, array_indices, pairs, rates, read_job_file, warning
+from gavelpy.errors import InvalidInput
+
+GOOD = """
+[[job]]
+name = "train"
+command = ["python", "train.py", "--note", "two words"]
+steps_total = 1000
+gpus = 2
+[job.rates_steps_per_s]
+v100 = 10
+[job.environment]
+SEED = "{index}"
+
+[[job]]
+command = "python other.py --seed {index}"
+steps_total = 5.5
+array = "1,3"
+working_directory = "sub"
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "jobs.toml"
+    path.write_text(text)
+    return path
+
+
+def test_file_is_read_as_it_says(tmp_path: Path) -> None:
+    first, second = read_job_file(write(tmp_path, GOOD))
+
+    assert (first.name, first.gpus, first.steps_total) == ("train", 2, 1000.0)
+    assert first.command == "python train.py --note 'two words'"
+    assert first.rates_steps_per_s == {"v100": 10.0}
+    assert first.working_directory == str(tmp_path.resolve())
+    assert second.working_directory == str((tmp_path / "sub").resolve())
+
+
+def test_array_fills_in_the_index(tmp_path: Path) -> None:
+    second = read_job_file(write(tmp_path, GOOD))[1]
+
+    spread = second.spread()
+
+    assert [job.command for job in spread] == ["python other.py --seed 1", "python other.py --seed 3"]
+    assert [job.array for job in spread] == ["", ""]
+
+
+def test_name_of_an_array_gets_the_index_where_it_does_not_say_where(tmp_path: Path) -> None:
+    text = '[[job]]\nname = "x"\ncommand = "a"\nsteps_total = 1\narray = "0-1"\n'
+
+    assert [job.name for job in read_job_file(write(tmp_path, text))[0].spread()] == ["x-0", "x-1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"jobs.toml: job must be one or many tables \[\[job\]\], got none"),
+        ("job = 1", r"job must be one or many tables"),
+        ("[[job]]\n[other]\n", r"tables must be \[\[job\]\], got 'other'"),
+        ("[[job]]\ncommand = 'a'", r"job\[0\].steps_total must be given"),
+        ("[[job]]\nsteps_total = 1", r"job\[0\].command must be given"),
+        ("[[job]]\nsteps = 1", r"job\[0\]: fields are name, command, .*; got 'steps'"),
+        ("[[job]]\ncommand = 'a'\nsteps_total = '1'", r"job\[0\].steps_total must be a number, got '1'"),
+        ("[[job]]\ncommand = 'a'\nsteps_total = nan", r"job\[0\].steps_total must be a number, got nan"),
+        ("[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = 1.5", r"job\[0\].gpus must be a whole number, got 1.5"),
+        ("[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = true", r"job\[0\].gpus must be a whole number, got True"),
+        ("[[job]]\ncommand = []\nsteps_total = 1", r"job\[0\].command must be a text or a list of texts, got \[\]"),
+        ("[[job]]\ncommand = 'a'\nsteps_total = 1\nenvironment = {A = 1}", r"environment must be a table of texts"),
+        ("[[job]", r"jobs.toml: file is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        read_job_file(write(tmp_path, text))
+
+
+def test_binary_file_is_no_job_file(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(InvalidInput, match="file is not TOML"):
+        read_job_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"), [("0-3", [0, 1, 2, 3]), ("0-9:4", [0, 4, 8]), ("5", [5]), ("1,3-4", [1, 3, 4])]
+)
+def test_array_is_read(text: str, indices: list[int]) -> None:
+    assert array_indices(text) == indices
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "0-", "-1", "0-9:0", "1,1", "0-99999", "0-9999999999", "²"])
+def test_array_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="array must"):
+        array_indices(text)
+
+
+def test_array_may_say_how_many_live_at_once() -> None:
+    assert array_and_window("0-9%4") == ("0-9", 4)
+    assert array_and_window("0-9") == ("0-9", 0)
+    with pytest.raises(InvalidInput, match="must end in %N"):
+        array_and_window("0-9%0")
+
+
+def test_warning_is_a_signal_and_seconds() -> None:
+    assert warning("USR1@60") == warning("SIGUSR1@60") == (60.0, 10)
+    with pytest.raises(InvalidInput, match="--warning must look like USR1@60"):
+        warning("USR1")
+    with pytest.raises(InvalidInput, match="--warning must look like USR1@60"):
+        warning("NONE@nan")
+
+
+def test_pairs_are_named_once() -> None:
+    assert pairs("--env", ["A=1", "B=x=y"], "=") == {"A": "1", "B": "x=y"}
+    with pytest.raises(InvalidInput, match="--env must name each once, got 'A' twice"):
+        pairs("--env", ["A=1", "A=2"], "=")
+    with pytest.raises(InvalidInput, match="--env must look like NAME=VALUE, got 'A'"):
+        pairs("--env", ["A"], "=")
+
+
+def test_rates_are_numbers_by_type() -> None:
+    assert rates(["v100:10,k80:1.5", "p100:2"]) == {"v100": 10.0, "k80": 1.5, "p100": 2.0}
+    with pytest.raises(InvalidInput, match="--rate must look like"):
+        rates(["v100:fast"])

@@ -1,0 +1,129 @@
+"""The leases of a state directory, as an agent that starts finds them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.book import LeaseBook
+from gavelpy.runtime.agent.folder import SHIM_APPEARS_S, LeaseFolder
+from gavelpy.runtime.agent.orders import Order, Wish
+from gavelpy.runtime.agent.reconcile import Accept, Destroy, Forget, LocalPhase, Refuse
+from gavelpy.runtime.lease_files import Launch, Outcome, Phase, Progress, ShimState
+from gavelpy.runtime.shim.processes import boot_id
+
+ASSIGNMENT = Assignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
+ORDER = Order(7, 3, 1_000.0, Wish.PREPARE, assignment=ASSIGNMENT)
+NOBODY = 1 << 22  # above every process id
+
+
+def make_book(state: Path, *, has_booted_since: bool = False) -> LeaseBook:
+    book = LeaseBook(state, begin=lambda folder: None)
+    book.load(10.0, has_booted_since=has_booted_since)
+    return book
+
+
+def prepared(state: Path) -> LeaseFolder:
+    book = make_book(state)
+    book.act(Accept(ORDER, ASSIGNMENT, start=False), 10.0)
+    return book.folders[0]
+
+
+def launched(state: Path) -> Path:
+    """The directory of a lease whose shim was started and is gone."""
+    folder = prepared(state)
+    folder.release_port()
+    directory = folder.directory
+    lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {}), steps_done=30.0))
+    return directory
+
+
+def test_prepared_lease_is_found_again_with_its_port(tmp_path: Path) -> None:
+    before = prepared(tmp_path)
+    before.release_port()
+    assert before.assignment is not None
+
+    (after,) = make_book(tmp_path).folders
+
+    assert after.phase is LocalPhase.PREPARED
+    assert after.assignment == before.assignment
+    assert after.port is not None
+    assert after.port.number == before.assignment.rendezvous_port
+    after.release_port()
+
+
+def test_leases_of_another_boot_are_lost(tmp_path: Path) -> None:
+    launched(tmp_path)
+
+    (found,) = make_book(tmp_path, has_booted_since=True).folders
+
+    assert found.end is not None
+    assert (found.end.outcome, found.end.steps_saved) == (Outcome.LOST, 30.0)
+    assert "booted since" in found.end.detail
+
+
+def test_lease_whose_shim_never_came_up_is_lost_with_what_was_saved(tmp_path: Path) -> None:
+    directory = launched(tmp_path)
+    lease_files.write_progress(directory, 0, Progress(steps_done=90.0, steps_saved=80.0))
+    book = make_book(tmp_path)
+    assert not book.folders[0].is_orphan
+
+    later_s = 10.1 + SHIM_APPEARS_S
+    book.observe(later_s)
+    book.act(Destroy(7), later_s)
+
+    end = lease_files.read_end(directory)
+    assert end is not None
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.LOST, 80.0, 80.0)
+
+
+def test_shim_whose_number_is_another_process_now_is_gone(tmp_path: Path) -> None:
+    directory = launched(tmp_path)
+    lease_files.write_shim(directory, ShimState(os.getpid(), 1, boot_id(), Phase.RUNNING, started_clock_s=1.0))
+
+    (found,) = make_book(tmp_path).folders
+
+    assert found.is_orphan
+    assert found.shim_process == 0
+
+
+def test_end_that_an_earlier_agent_did_not_see_is_found(tmp_path: Path) -> None:
+    directory = launched(tmp_path)
+    lease_files.write_shim(directory, ShimState(NOBODY, 1, boot_id(), Phase.ENDED, started_clock_s=1.0))
+    lease_files.write_end(directory, lease_files.End(Outcome.FAILED, 3, 40.0, 35.0, "rank 1 exited with code 3"))
+
+    (found,) = make_book(tmp_path).folders
+
+    assert found.phase is LocalPhase.ENDED
+    assert (found.standing.steps_done, found.standing.steps_saved) == (40.0, 35.0)
+
+
+def test_directory_that_was_being_made_is_no_lease(tmp_path: Path) -> None:
+    half = tmp_path / "leases" / ".new-00000009"
+    half.mkdir(parents=True)
+
+    assert make_book(tmp_path).folders == ()
+    assert not half.exists()
+
+
+def test_refused_lease_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:
+    make_book(tmp_path).act(Refuse(ORDER, Outcome.FAILED, "no"), 10.0)
+
+    book = make_book(tmp_path)
+    assert book.folders[0].phase is LocalPhase.ENDED
+    assert book.folders[0].local.until_clock_s == ORDER.until_clock_s
+    book.act(Forget(7), 11.0)
+
+    assert book.folders == ()
+    assert make_book(tmp_path).folders == ()
+
+
+def test_lease_without_its_orders_is_killed(tmp_path: Path) -> None:
+    directory = launched(tmp_path)
+    (directory / lease_files.LEASE_FILE).write_text("garbage")
+
+    (found,) = make_book(tmp_path).folders
+
+    assert found.local.is_overdue(11.0)

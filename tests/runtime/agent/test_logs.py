@@ -1,0 +1,230 @@
+"""Pages of logs: every line once, in order, whatever is rotated; bounded, whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.agent import log_pages
+from gavelpy.runtime.agent.book import prune
+from gavelpy.runtime.agent.folder import Kept
+from gavelpy.runtime.agent.log_pages import Page, Question, read_page
+from gavelpy.runtime.agent.patterns import Matcher, PatternTooSlow
+from gavelpy.runtime.shim.log_lines import LogWriter
+from gavelpy.runtime.wire import agent_pb2 as pb
+from tests.runtime.agent.conftest import Node
+from tests.runtime.agent.peer import Peer, order
+
+HOSTILE = r"(a+)+$"
+Directories = list[tuple[Path, Kept]]
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Directories:
+    """Lease 3 of job 7 and lease 4 of job 8."""
+    return [_lease(tmp_path, 3, 7), _lease(tmp_path, 4, 8)]
+
+
+def _lease(parent: Path, lease: int, job: int) -> tuple[Path, Kept]:
+    directory = parent / f"{lease:08d}"
+    directory.mkdir()
+    return directory, Kept(lease, job, None)
+
+
+def make_writer(
+    directory: Path, rank: int = 0, *, is_error_stream: bool = False, bytes_max: int = 1 << 20
+) -> LogWriter:
+    return LogWriter(directory, rank, is_error_stream=is_error_stream, bytes_max=bytes_max, files_max=1000)
+
+
+def put(directory: Path, text: str, rank: int = 0, *, at_s: float = 1e9, bytes_max: int = 1 << 20) -> None:
+    writer = make_writer(directory, rank, bytes_max=bytes_max)
+    for start, line in enumerate(text.splitlines(keepends=True)):
+        writer.write(line.encode(), at_s + start // 3)  # several lines come at once
+    writer.close(at_s)
+
+
+def page(directories: Directories, **question: object) -> Page:
+    return asyncio.run(read_page(directories, Question(**question)))  # type: ignore[arg-type]  # fields of any type
+
+
+def pages(directories: Directories, **question: object) -> Iterator[Page]:
+    """All pages until no more comes."""
+    offset = 0
+    while (found := page(directories, offset=offset, **question)).next_offset != offset:
+        yield found
+        offset = found.next_offset
+
+
+def texts(*found: Page) -> list[str]:
+    return [row.line.text for one in found for row in one.rows]
+
+
+def test_pages_give_every_line_once_over_rotated_files(directories: Directories) -> None:
+    lines = [f"line {number}" for number in range(500)]
+    put(directories[0][0], "\n".join(lines) + "\n", bytes_max=2_000)
+    assert len(list((directories[0][0] / "log").iterdir())) > 5
+
+    found = list(pages(directories, job=7, lines_max=7))
+
+    assert texts(*found) == lines
+    assert max(len(one.rows) for one in found) == 7
+
+
+def test_ranks_are_merged_by_time(directories: Directories) -> None:
+    put(directories[0][0], "a\nb\nc\nd\n", rank=0)
+    put(directories[0][0], "A\nB\nC\nD\n", rank=1)
+
+    assert texts(*pages(directories, job=7, lines_max=2)) == ["a", "A", "b", "B", "c", "C", "d", "D"]
+    assert texts(page(directories, job=7, rank=1)) == ["A", "B", "C", "D"]
+
+
+def test_offset_goes_on_where_older_files_have_been_removed(directories: Directories) -> None:
+    put(directories[0][0], "".join(f"{number}\n" for number in range(300)), bytes_max=500)
+    first = page(directories, job=7, lines_max=250)
+
+    (directories[0][0] / "log" / "rank-0.out.1").unlink()
+
+    assert texts(page(directories, job=7, offset=first.next_offset)) == [str(number) for number in range(250, 300)]
+
+
+def test_reader_that_follows_a_rotating_log_misses_nothing(directories: Directories) -> None:
+    writer = make_writer(directories[0][0], bytes_max=3_000)
+    program = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from gavelpy.runtime.shim.log_lines import LogWriter\n"
+        "writer = LogWriter(Path(sys.argv[1]), 0, is_error_stream=False, bytes_max=3000, files_max=1000)\n"
+        "[writer.write(b'%d\\n%d\\n' % (n, n), time.time()) for n in range(10_000)]\n"
+    )
+    writer.close(time.time())
+    found: list[str] = []
+    offset = 0
+
+    async def follow() -> None:
+        nonlocal offset
+        writing = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(directories[0][0]))
+        while len(found) < 20_000:
+            got = await read_page(directories, Question(job=7, offset=offset, lines_max=1_000))
+            found.extend(texts(got))
+            offset = got.next_offset
+        await writing.wait()
+
+    asyncio.run(asyncio.wait_for(follow(), 20))
+
+    assert found == [str(number) for number in range(10_000) for _ in range(2)]
+
+
+def test_tail_gives_the_last_lines_and_where_to_go_on(directories: Directories) -> None:
+    put(directories[0][0], "".join(f"{number}\n" for number in range(1000)), bytes_max=1_000)
+    put(directories[0][0], "".join(f"{number}\n" for number in range(1000)), rank=1)
+
+    last = page(directories, job=7, tail_lines=3)
+
+    assert texts(last) == ["998", "999", "999"]
+    assert texts(page(directories, job=7, offset=last.next_offset)) == []
+
+
+def test_tail_counts_lines_that_match(directories: Directories) -> None:
+    put(directories[0][0], "loss 1\nstep\nloss 2\nstep\nloss 3\nstep\n")
+
+    assert texts(page(directories, job=7, tail_lines=2, pattern="^loss")) == ["loss 2", "loss 3"]
+
+
+def test_all_jobs_means_those_that_are_allowed(directories: Directories) -> None:
+    put(directories[0][0], "mine\n")
+    put(directories[1][0], "somebody else's\n")
+
+    assert texts(page(directories, job=-1, jobs_allowed=frozenset({7}))) == ["mine"]
+    assert texts(page(directories, job=-1)) == []
+
+
+def test_page_is_bounded_in_bytes(directories: Directories) -> None:
+    put(directories[0][0], ("x" * 10_000 + "\n") * 300)
+
+    found = list(pages(directories, job=7, lines_max=10_000))
+
+    assert max(sum(len(text) for text in texts(one)) for one in found) <= log_pages.PAGE_BYTES_MAX
+    assert len(texts(*found)) == 300
+
+
+def test_line_that_is_too_long_is_given_in_parts(directories: Directories) -> None:
+    put(directories[0][0], "x" * 100_000 + "\nend\n")
+
+    found = texts(*pages(directories, job=7))
+
+    assert "".join(found) == "x" * 100_000 + "end"
+
+
+def test_what_a_job_puts_in_place_of_its_log_is_not_read(directories: Directories, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("1000000000.000000 root:x:0:0\n")
+    (directories[0][0] / "log").mkdir()
+    (directories[0][0] / "log" / "rank-0.out").symlink_to(secret)
+    os.mkfifo(directories[0][0] / "log" / "rank-1.out")
+
+    assert texts(page(directories, job=7)) == []
+
+
+def test_hostile_pattern_is_given_up_on(directories: Directories) -> None:
+    async def match() -> None:
+        async with Matcher(HOSTILE, limit_s=0.3) as matcher:
+            await matcher.matching(["a" * 40 + "b"])
+
+    with pytest.raises(PatternTooSlow, match=r"within 0.3 s"):
+        asyncio.run(match())
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{1,99999999999999}", "x" * 1001, r"(?P<n>a)(?P=m)"])
+def test_pattern_that_is_none_is_refused(pattern: str, directories: Directories) -> None:
+    with pytest.raises(InvalidInput, match="pattern must"):
+        page(directories, job=7, pattern=pattern)
+
+
+def test_question_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="job and rank"):
+        Question(job=-2)
+
+
+def test_scheduler_asks_for_logs_of_a_forgotten_lease(shared: tuple[Peer, Node]) -> None:
+    peer, _ = shared
+    peer.order(order(11, "seq 5", job=70))
+    peer.until_phase(11, pb.LEASE_PHASE_ENDED)
+    peer.drop(11)
+    peer.forget = [11]
+    peer.push()
+    peer.until_heard_anew()
+
+    (answer,) = peer.ask(job=70, rank=-1, lines_max=3)
+    (rest,) = peer.ask(job=70, rank=-1, offset=answer.next_offset, lines_max=100)
+
+    assert [line.text for line in (*answer.lines, *rest.lines)] == ["1", "2", "3", "4", "5"]
+    assert (answer.lines[0].lease, answer.lines[0].node_id) == (11, "n0")
+
+
+def test_scheduler_hears_what_is_wrong_with_a_question(shared: tuple[Peer, Node]) -> None:
+    peer, _ = shared
+
+    (wrong,) = peer.ask(job=1, rank=-1, pattern="(")
+
+    assert "pattern must be a regular expression" in wrong.error
+
+
+def test_oldest_logs_go_when_there_are_too_many(tmp_path: Path) -> None:
+    old, new = (tmp_path / "ended" / name for name in ("00000001", "00000002"))
+    old.mkdir(parents=True)
+    new.mkdir()
+    (old / "text").write_bytes(b"x" * 600)
+    (new / "text").write_bytes(b"x" * 600)
+
+    assert prune(tmp_path, 1_000) == 1
+
+    assert not old.exists()
+    assert new.exists()

@@ -1,0 +1,134 @@
+"""A node that hears another cluster: nothing of the old one is left, told, or taken for the new one's."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.checkpoints import MARKER_FILE
+from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
+from gavelpy.runtime.agent.memory import Memory
+from gavelpy.runtime.agent.orders import Orders, orders_of
+from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase, Place, reconcile
+from gavelpy.runtime.shim import processes
+from gavelpy.runtime.wire import agent_pb2 as pb
+from tests.runtime.agent.conftest import Node
+from tests.runtime.agent.peer import Peer, order, serving, until
+
+RUNNING, ENDED = pb.LEASE_PHASE_RUNNING, pb.LEASE_PHASE_ENDED
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "cluster_id", "regarded"),
+    [
+        (5, "c1", Regard.ITS_OWN),
+        (4, "c1", Regard.OLDER),
+        (4, "", Regard.OLDER),
+        (5, "", Regard.ITS_OWN),
+        (1, "c2", Regard.ANOTHER_CLUSTER),
+        (9, "c2", Regard.ANOTHER_CLUSTER),
+    ],
+)
+def test_numbers_of_a_scheduler_mean_something_in_its_cluster_only(
+    incarnation: int, cluster_id: str, regarded: Regard
+) -> None:
+    known = Memory("n0", "boot", cluster_id="c1", incarnation=5)
+
+    assert regard(Orders(incarnation, 1, 1, cluster_id=cluster_id), known) is regarded
+
+
+def test_node_that_has_no_cluster_joins_any() -> None:
+    assert regard(Orders(1, 1, 1, cluster_id="c2"), Memory("n0", "boot")) is Regard.ITS_OWN
+
+
+def test_farewell_kills_what_lives_and_forgets_what_has_ended() -> None:
+    living, ended = LocalLease(1, 1, LocalPhase.RUNNING, until_clock_s=9.0), LocalLease(2, 2, LocalPhase.ENDED)
+
+    actions = reconcile([living, ended], farewell([living, ended]), Place("v100", 1), 1.0)
+
+    assert [(type(action).__name__, getattr(action, "kill", None)) for action in actions] == [
+        ("Amend", True),
+        ("Forget", None),
+    ]
+
+
+def test_cluster_id_that_is_none_spoils_the_message() -> None:
+    with pytest.raises(RemoteViolation, match="cluster_id must be at most 255 printable characters"):
+        orders_of(pb.ConnectResponse(cluster_id="c\n1"), 1)
+
+
+def test_what_the_old_cluster_left_on_this_node_is_put_aside(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    (tmp_path / "ended" / "00000001").mkdir(parents=True)
+    (checkpoints / "0" / "lease-00000001").mkdir(parents=True)
+    (tmp_path / "former" / "ended" / "00000009").mkdir(parents=True)
+
+    put_aside(tmp_path, checkpoints, "c2")
+    put_aside(tmp_path, checkpoints, "c2")  # as after a crash on the way
+
+    assert [entry.name for entry in (tmp_path / "former" / "ended").iterdir()] == ["00000001"]
+    assert [entry.name for entry in (tmp_path / "former" / "checkpoints").iterdir()] == ["0"]
+    assert [*(tmp_path / "ended").iterdir(), *checkpoints.iterdir()] == []
+
+
+def test_checkpoints_that_are_the_new_clusters_or_elsewhere_stay(tmp_path: Path) -> None:
+    shared, elsewhere = tmp_path / "state" / "checkpoints", tmp_path / "elsewhere"
+    (shared / "0").mkdir(parents=True)
+    (shared / MARKER_FILE).write_text("c2\n")
+    (elsewhere / "0").mkdir(parents=True)
+
+    put_aside(tmp_path / "state", shared, "c2")
+    put_aside(tmp_path / "state", elsewhere, "c2")
+
+    assert (shared / "0").exists()
+    assert (elsewhere / "0").exists()
+
+
+def test_scheduler_that_was_set_up_anew_finds_a_node_without_the_old_ones_leases(
+    make_node: Callable[..., Node],
+) -> None:
+    old, new = Peer(), Peer()
+    old.incarnation = 7
+    with serving(old) as port:
+        node = make_node(scheduler=f"127.0.0.1:{port}")
+        old.order(order(1, "sleep 100", job=0))
+        old.until_phase(1, RUNNING)
+        before = node.shim(1)
+
+    new.cluster_id = "c2"
+    new.order(order(1, "sleep 200", job=0))
+    with serving(new, port):
+        started = new.until_phase(1, RUNNING)
+
+        assert (new.nodes[0].cluster_id, new.nodes[0].confirmed_dead) == ("c1", False)
+        assert (new.nodes[-1].cluster_id, new.nodes[-1].confirmed_dead) == ("c2", True)
+        assert list(new.heard[0].leases) == []
+        assert started.shim_process not in (0, before.process)
+        assert not processes.is_shim_alive(before)
+        assert [processes.process_facts(process) for process in before.job_processes] == [None]
+
+
+def test_node_stays_with_its_new_cluster_over_a_restart(make_node: Callable[..., Node]) -> None:
+    old, new = Peer(), Peer()
+    with serving(old) as port:
+        node = make_node(scheduler=f"127.0.0.1:{port}")
+        until(lambda: old.heard)
+        until(lambda: '"cluster_id":"c1"' in (node.state / "node.json").read_text())
+        node.send(signal.SIGKILL)
+
+    new.cluster_id = "c2"
+    with serving(new, port):
+        node.start()
+        until(lambda: '"cluster_id":"c2"' in (node.state / "node.json").read_text())
+        node.send(signal.SIGKILL)
+        node.start()
+        new.order(order(1, "true"))
+
+        assert new.until_phase(1, ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
+        assert new.nodes[-1].cluster_id == "c2"
+        assert lease_files.read_end(node.lease(1)) is not None

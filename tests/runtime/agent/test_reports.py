@@ -1,0 +1,28 @@
+"""What a node says of a checkpoint is where the scheduler will look for it: in the directory of the lease it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.reports import report_of
+from gavelpy.runtime.lease_files import Launch, Outcome, Progress
+from tests.runtime.agent.test_book import launched, make_book
+
+
+def reported(state: Path, steps_saved: float) -> float:
+    """What is reported of a lease that had 30 steps on record, found 45 in the directory of another and went on."""
+    directory = launched(state)
+    lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {}), steps_done=45.0))
+    for rank in (0, 1):
+        lease_files.write_progress(directory, rank, Progress(70.0, steps_saved, 1.0))
+    lease_files.write_end(directory, lease_files.End(Outcome.STOPPED, 0, steps_saved, steps_saved, "", 12.0))
+    (found,) = make_book(state).folders
+    return float(report_of(found).steps_saved)
+
+
+@pytest.mark.parametrize(("saved", "told"), [(45.0, 30.0), (60.0, 60.0)])
+def test_what_a_lease_resumed_from_is_not_reported_as_its_own(tmp_path: Path, saved: float, told: float) -> None:
+    assert reported(tmp_path, saved) == told

@@ -1,0 +1,252 @@
+"""What a lease starts from: its assignment, its checkpoint, its environment, its node's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.assignment import Assignment, assignment_of
+from gavelpy.runtime.agent.checkpoints import (
+    CheckpointMissing,
+    CheckpointsForeign,
+    CheckpointUnseen,
+    Resume,
+    marker,
+    resume_of,
+)
+from gavelpy.runtime.agent.environment import Spot, Surroundings, job_environment, launch_of
+from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
+from gavelpy.runtime.agent.ports import ReservedPort
+from gavelpy.runtime.wire import agent_pb2 as pb
+from tests.runtime.agent.peer import order
+
+JOB = 5
+
+
+def make_assignment(**fields: object) -> Assignment:
+    values = {"argv": ("true",), "working_directory": "/", "gpus": (0,), "gpu_type": "v100", **fields}
+    return Assignment(**values)  # type: ignore[arg-type]  # fields of any type
+
+
+def make_checkpoint(root: Path, lease: int, steps: int) -> Path:
+    directory = lease_files.lease_checkpoints(root, JOB, lease) / lease_files.step_name(steps)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def make_environment(assignment: Assignment, resume: Path | None = None, **around: object) -> dict[str, str]:
+    values = {
+        "node_id": "n0",
+        "gpu_type": "v100",
+        "devices": ("0", "1", "GPU-2", "GPU-3"),
+        "node_environment": {"PATH": "/node/bin", "HOME": "/h", "SECRET": "x"},
+        "checkpoint_root": Path("/ck"),
+        "job_service": "127.0.0.1:9",
+        **around,
+    }
+    spot = Spot(8, JOB, Path("/state/leases/00000008"), "token", resume, 40.0)
+    return job_environment(assignment, spot, Surroundings(**values))  # type: ignore[arg-type]  # fields of any type
+
+
+def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 3, 100)
+    newest = make_checkpoint(tmp_path, 3, 150)
+
+    resume = resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100, steps_done=100))
+
+    assert resume == Resume(newest, 150.0)
+    assert lease_files.lease_checkpoints(tmp_path, JOB, 8).is_dir()
+
+
+def test_checkpoint_of_a_lease_that_was_not_named_is_not_taken(tmp_path: Path) -> None:
+    named = make_checkpoint(tmp_path, 3, 100)
+    make_checkpoint(tmp_path, 4, 900)
+
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)).directory == named
+
+
+def test_checkpoint_that_has_gone_is_missed(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 3, 50)
+
+    with pytest.raises(CheckpointMissing, match=r"with 100 steps or more .* newest has 50"):
+        resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100))
+
+
+def test_job_with_checkpoints_of_its_own_goes_on_counting(tmp_path: Path) -> None:
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=-1, steps_done=70)) == Resume(None, 70)
+
+
+def test_job_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMissing, match=r"with 70 steps or more in .*/5/lease-00000003, where there is none"):
+        resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=70, steps_done=70))
+
+
+def test_gang_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
+    part = make_assignment(node_count=2, world_size=2, resume_lease=3, resume_steps=70, steps_done=70)
+
+    with pytest.raises(CheckpointMissing):
+        resume_of(tmp_path, JOB, 8, part)
+
+    with pytest.raises(CheckpointMissing):
+        resume_of(tmp_path, JOB, 8, replace(part, node_rank=1))
+
+
+def test_new_lease_does_not_take_over_checkpoints_that_it_did_not_write(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 8, 500)
+
+    with pytest.raises(CheckpointsForeign, match=r"lease-00000008 holds a checkpoint of 500 steps"):
+        resume_of(tmp_path, JOB, 8, make_assignment())
+
+
+def test_gang_agrees_on_one_checkpoint_whoever_comes_first(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 3, 100)
+    part = make_assignment(node_count=8, world_size=8, resume_lease=3, resume_steps=100)
+
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(resume_of, tmp_path, JOB, 8, part).result()
+        make_checkpoint(tmp_path, 3, 200)
+        others = [threads.submit(resume_of, tmp_path, JOB, 8, replace(part, node_rank=rank)) for rank in range(1, 8)]
+
+    assert {other.result() for other in others} == {first}
+
+
+def test_choice_that_points_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    own = lease_files.lease_checkpoints(tmp_path, JOB, 8)
+    own.mkdir(parents=True)
+    (own / "RESUME").write_text("../../../etc/step-000000000001")
+
+    with pytest.raises(CheckpointUnseen):
+        resume_of(tmp_path, JOB, 8, make_assignment(node_count=2, world_size=2))
+
+
+def test_marker_of_the_cluster_is_seen(tmp_path: Path) -> None:
+    assert marker(tmp_path) == ""
+
+    (tmp_path / ".gavel-cluster").write_text("c0ffee\n")
+
+    assert marker(tmp_path) == "c0ffee"
+
+
+def test_job_gets_little_of_the_nodes_environment() -> None:
+    found = make_environment(make_assignment())
+
+    assert (found["PATH"], found["HOME"]) == ("/node/bin", "/h")
+    assert "SECRET" not in found
+
+
+def test_job_may_set_what_it_likes_but_what_gavel_says() -> None:
+    own = {"PATH": "/mine", "GAVEL_LEASE": "1", "GAVEL_NEW": "1", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "3"}
+
+    found = make_environment(make_assignment(environment=own, gpus=(2, 3), world_size=2))
+
+    assert (found["PATH"], found["OMP_NUM_THREADS"]) == ("/mine", "3")
+    assert (found["GAVEL_LEASE"], found["CUDA_VISIBLE_DEVICES"]) == ("8", "GPU-2,GPU-3")
+    assert "GAVEL_NEW" not in found
+
+
+def test_job_learns_where_to_resume_and_where_to_save() -> None:
+    found = make_environment(make_assignment(steps_total=500), Path("/ck/5/lease-00000003/step-000000000040"))
+
+    assert found["GAVEL_RESUME_DIR"] == "/ck/5/lease-00000003/step-000000000040"
+    assert found["GAVEL_CHECKPOINT_DIR"] == "/ck/5/lease-00000008"
+    assert (found["GAVEL_STEPS_DONE"], found["GAVEL_STEPS_TOTAL"]) == ("40", "500")
+    assert "GAVEL_RESUME_DIR" not in make_environment(make_assignment())
+
+
+def test_one_process_a_node_has_all_gpus() -> None:
+    assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
+    spot = Spot(8, JOB, Path("/state"), "token", None, 0.0)
+    around = Surroundings("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
+
+    launch = launch_of(replace(assignment, first_rank=1), spot, around)
+
+    assert [ranks["RANK"] for ranks in launch.rank_environments] == ["1"]
+    assert launch.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert launch.environment["LOCAL_WORLD_SIZE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("command", "", "command must name a program"),
+        ("command", "a 'b", "command must be quoted as for a shell"),
+        ("gpus", (1, 1), "gpus must name one or more GPUs, each once"),
+        ("grace_s", -1.0, r"grace_s must be in \[0, 1e15\], got -1.0"),
+        ("steps_total", float("inf"), "steps_total must be in"),
+        ("node_rank", 1, "node_rank must be below node_count, got 1 of 1"),
+        ("world_size", 0, "world_size must be in"),
+        ("first_rank", 1, "first_rank . processes on this node must be at most world_size = 1"),
+        ("rendezvous_port", 70_000, "rendezvous_port must be below 65536"),
+        ("warning_signal", 65, "warning_signal must be in"),
+        ("resume_lease", -2, "resume_lease must be a lease or -1"),
+        ("environment", {"A=B": "1"}, "a name must be letters, digits and '_'"),
+        ("working_directory", "/\0", "working_directory must have at most"),
+    ],
+)
+def test_launch_that_makes_no_sense_is_refused(field: str, value: object, complaint: str) -> None:
+    launch = order(1, **{"command": "true", field: value}).launch  # type: ignore[arg-type]  # fields of any type
+
+    with pytest.raises(RemoteViolation, match=complaint):
+        assignment_of(launch)
+
+
+def test_launch_keeps_what_it_says() -> None:
+    launch = order(1, "python -c 'print(1, 2)'", gpus=(2, 3), environment={"A": "1"}, steps_max=9).launch
+
+    made = assignment_of(launch)
+
+    assert made.argv == ("python", "-c", "print(1, 2)")
+    assert (made.gpus, made.environment, made.steps_max, made.local_ranks) == ((2, 3), {"A": "1"}, 9.0, 2)
+    assert pb.Launch.FromString(launch.SerializeToString()) == launch
+
+
+def test_reserved_port_is_kept_from_others_until_it_is_released() -> None:
+    first = ReservedPort()
+    second = ReservedPort(first.number)
+    assert second.number != first.number
+
+    first.release()
+    third = ReservedPort(first.number)
+
+    assert third.number == first.number
+    second.release()
+    third.release()
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu_type"),
+    [
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla K80", "k80"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA RTX A6000", "rtxa6000"),
+    ],
+)
+def test_type_is_told_from_what_the_driver_calls_the_model(model: str, gpu_type: str) -> None:
+    assert type_of_model(model) == gpu_type
+
+
+def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
+    assert find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4,6"}) == Gpus("v100", ("4", "6"))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "complaint"),
+    [
+        (lambda: parse_gpus("v100"), "gpus must look like v100:4"),
+        (lambda: parse_gpus("v100:0"), "1 to 1024 of them"),
+        (lambda: find_gpus("v100:2", {"CUDA_VISIBLE_DEVICES": "4"}), "names 1 devices, got 'v100:2'"),
+        (lambda: gpus_of({"0": "Tesla K80", "1": "NVIDIA H200"}), "GPUs of one type, got h200, k80"),
+    ],
+)
+def test_gpus_that_make_no_sense_are_refused(attempt: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        attempt()

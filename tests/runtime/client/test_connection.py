@@ -1,0 +1,95 @@
+"""A client whose scheduler comes and goes: calls are repeated, and a repeated submission makes no second job."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gavelpy.runtime.client.connection import Client
+from gavelpy.runtime.client.failures import SchedulerUnreachable
+from gavelpy.runtime.client.settings import ClientSettings
+from gavelpy.runtime.local_cluster import free_port
+from tests.runtime.client.serving import make_description, serving, until
+
+CALLS: dict[str, Callable[[Client], object]] = {
+    "quick": lambda client: client.jobs(),
+    "forecast": lambda client: client.job("train"),
+    "wait": lambda client: client.wait(["train"], wait_s=60.0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_scheduler_that_is_not_there_is_given_up_in_time(call: str) -> None:
+    began_s = time.monotonic()
+
+    client = Client(ClientSettings(scheduler=f"127.0.0.1:{free_port()}", timeout_s=0.5))
+    with client, pytest.raises(SchedulerUnreachable, match="does not answer"):
+        CALLS[call](client)
+
+    assert time.monotonic() - began_s < 5.0
+
+
+def test_scheduler_that_takes_the_call_and_says_nothing_is_given_up_in_time() -> None:
+    began_s = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        settings = ClientSettings(scheduler=f"127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.5)
+        with Client(settings) as client, pytest.raises(SchedulerUnreachable, match="does not answer"):
+            client.jobs()
+
+    assert time.monotonic() - began_s < 5.0
+
+
+def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    answers: list[str] = []
+
+    def ask() -> None:
+        with Client(ClientSettings(scheduler=listen, timeout_s=60.0)) as client:
+            answers.append(client.submit([make_description("early")]).jobs[0].name)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with serving(tmp_path, scheduler={"listen": listen}):
+        until(lambda: bool(answers), "the call is answered")
+        asking.join()
+
+    assert answers == ["early"]
+
+
+def test_restarted_scheduler_knows_its_jobs_and_the_keys_they_came_with(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    with Client(ClientSettings(scheduler=listen, timeout_s=60.0)) as client:
+        with serving(tmp_path, scheduler={"listen": listen}):
+            first = client.submit([make_description("kept"), make_description()], key="k")
+        with serving(tmp_path, scheduler={"listen": listen}):
+            again = client.submit([make_description("kept"), make_description()], key="k")
+            later = client.submit([make_description("new")])
+            known = {job.job: job.name for job in client.jobs()}
+
+    assert again.repeated_submission
+    assert [job.job for job in again.jobs] == [job.job for job in first.jobs] == [0, 1]
+    assert known == {0: "kept", 1: "job-1", 2: "new"}
+    assert later.jobs[0].job == 2
+
+
+def test_events_that_are_followed_go_on_after_a_restart_without_a_gap(tmp_path: Path) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    with Client(ClientSettings(scheduler=listen, timeout_s=60.0)) as client:
+        with serving(tmp_path, scheduler={"listen": listen}):
+            followed = client.events(follow=True)
+            told = [next(followed)]
+            client.submit([make_description("before")])
+        with serving(tmp_path, scheduler={"listen": listen}):
+            client.submit([make_description("after")])
+            while "(after)" not in told[-1].text:
+                told.append(next(followed))
+            followed.close()
+
+    sequences = [event.sequence for event in told]
+    assert sequences == list(range(1, len(told) + 1))
+    assert any("(before)" in event.text for event in told)

@@ -1,0 +1,87 @@
+"""Events in words: what they say, and what they do not say to whom."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gavelpy.mechanism.events import (
+    AllocationSolved,
+    Event,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeLost,
+    Outcome,
+    ThroughputEstimated,
+)
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.event_text import event_text, jobs_of, kind_of
+from tests.runtime.daemon.harness import make_spec
+
+STARTED = LeaseStarted(np.array([3, 5]), np.array([30, 50]), np.array([0, 1, 3]), np.array([7, 8, 9]))
+ENDED = LeaseEnded(np.array([3, 5]), np.array([30, 50]), np.array([10.0, 20.0]), Outcome.FINISHED)
+SUBMITTED = JobSubmitted(make_spec("train#3", environment={"KEY": "secret"}, owner="alice"))
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        (SUBMITTED, "job-submitted", "job 3 (train) submitted by alice: 1 GPU, 1e+06 steps"),
+        (JobCancelled(3), "job-cancelled", "job 3 cancelled"),
+        (JobNoted(3, 30, "killed"), "job-noted", "job 3, lease 30: killed"),
+        (STARTED, "lease-started", "started: job 3 (lease 30, GPU 7), job 5 (lease 50, GPU 8, 9)"),
+        (ENDED, "lease-ended", "finished: job 3 (lease 30, step 10), job 5 (lease 50, step 20)"),
+        (NodeLost(NodeId("n0")), "node-lost", "node id n0"),
+    ],
+)
+def test_event_is_a_sentence(event: Event, kind: str, text: str) -> None:
+    told = event_text(event)
+
+    assert told is not None
+    assert (told.kind, told.text, kind_of(event)) == (kind, text, kind)
+
+
+def test_rows_of_other_jobs_are_left_out() -> None:
+    told = event_text(STARTED, {5})
+
+    assert told is not None
+    assert told.text == "started: job 5 (lease 50, GPU 8, 9)"
+    assert json.loads(told.json) == {"jobs": [5], "leases": [50], "gpus": [[8, 9]]}
+
+
+@pytest.mark.parametrize("event", [SUBMITTED, JobCancelled(3), JobNoted(3, 30, "x"), STARTED, ENDED])
+def test_event_of_other_jobs_only_is_not_told(event: Event) -> None:
+    assert event_text(event, {99}) is None
+
+
+def test_event_of_no_job_is_told_to_all() -> None:
+    assert jobs_of(NodeLost(NodeId("n0"))) is None
+    assert event_text(NodeLost(NodeId("n0")), set()) is not None
+
+
+def test_values_of_the_environment_are_not_told() -> None:
+    told = event_text(SUBMITTED)
+
+    assert told is not None
+    assert "secret" not in told.json + told.text
+
+
+def test_numbers_that_are_none_are_null() -> None:
+    told = event_text(ThroughputEstimated(np.array([1]), np.array([[np.nan, 2.0]])))
+
+    assert told is not None
+    assert json.loads(told.json)["rates_steps_per_s"] == [[None, 2.0]]
+
+
+def test_sentence_about_many_jobs_stays_short() -> None:
+    many = np.arange(1_000)
+    told = event_text(AllocationSolved(1, many, many * 0, many * 0.001))
+
+    assert told is not None
+    assert "and 990 more" in told.text
+    assert len(told.text) < 500

@@ -1,0 +1,125 @@
+"""Forecasts run a copy of the core ahead, and leave the core as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import pickle
+import signal
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import JobSubmitted
+from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.runtime.daemon.forecast import Forecaster, copied
+from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
+from gavelpy.runtime.daemon.forecast_worker import look_ahead
+from gavelpy.runtime.daemon.forecast_world import Costs
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from tests.runtime.daemon.harness import make_spec
+from tests.runtime.daemon.table_builders import Bench, part
+
+FIRST_COME = PolicyChoice.of("fifo", "{}")
+START_S = Costs().start_s
+NO_RATES: Mapping[int, float] = {}
+
+
+def ahead(core: SchedulerCore, *wanted: int, rates: Mapping[int, float] = NO_RATES, wall_s: float = 30.0) -> Ahead:
+    """What will become of jobs, asked of this process."""
+    bare, parts = copied(core)
+    specs = [pickle.dumps(part) for part in parts]
+    return look_ahead(LookAhead(bare, specs, core.now_s, FIRST_COME, (), wanted, rates, 1e9, wall_s), None)
+
+
+def bench(*steps: float, gpus: int = 1, gang: int = 1) -> Bench:
+    """A server, and jobs of so many steps at 10 steps/s each."""
+    made = Bench(("n0", gpus))
+    for row, count in enumerate(steps):
+        made.tell(JobSubmitted(make_spec(f"j{row}#{row}", steps=count, gpus=gang)))
+    return made
+
+
+def test_job_on_an_idle_server_starts_now_and_ends_when_its_steps_are_done() -> None:
+    (expected,) = ahead(bench(1_000.0).core, 0).expected
+
+    assert (expected.start_in_s, expected.gpu_type, expected.node_ids) == (0.0, "v100", ("n0",))
+    assert expected.finish_in_s == pytest.approx(START_S + 100.0)
+
+
+def test_job_behind_another_starts_when_that_one_is_over() -> None:
+    first, second = ahead(bench(500.0, 500.0).core, 0, 1).expected
+
+    assert second.start_in_s >= first.finish_in_s
+    assert second.finish_in_s == pytest.approx(second.start_in_s + START_S + 50.0)
+
+
+def test_job_that_runs_goes_on_from_its_steps_at_its_measured_rate() -> None:
+    made = bench(1_000.0)
+    made.wake()
+    made.orders("n0")
+    made.say("n0", part(0, 0))
+    made.core.jobs.steps_done[0] = 600.0
+
+    (expected,) = ahead(made.core, 0, rates={0: 4.0}).expected
+
+    assert expected.start_in_s == 0.0
+    assert expected.finish_in_s == pytest.approx(400.0 / 4.0)
+
+
+def test_gang_that_never_fits_is_unknown_with_the_reason() -> None:
+    answer = ahead(bench(10.0, gang=4).core, 0)
+
+    assert math.isinf(answer.expected[0].start_in_s)
+    assert answer.why_not == "nothing will happen until something changes"
+
+
+def test_time_for_computing_is_bounded() -> None:
+    answer = ahead(bench(1e6).core, 0, wall_s=0.0)
+
+    assert answer.why_not == "not within 0 s of computing"
+
+
+def test_core_is_as_it_was() -> None:
+    made = bench(500.0, 500.0)
+    made.wake()
+    before = pickle.dumps(snapshot(made.core))
+
+    ahead(made.core, 0, 1)
+
+    assert pickle.dumps(snapshot(made.core)) == before
+
+
+def test_copy_shares_no_array_with_the_core() -> None:
+    core = bench(500.0, 500.0).core
+    double, _ = copied(core)
+
+    mine = [value for value in vars(core.jobs).values() if isinstance(value, np.ndarray)]
+    other = [value for value in vars(double.jobs).values() if isinstance(value, np.ndarray)]
+
+    assert mine
+    assert not any(np.shares_memory(a, b) for a, b in zip(mine, other, strict=True) if a.size)
+
+
+def test_worker_that_is_killed_is_started_again_for_the_next_question() -> None:
+    core = bench(1_000.0).core
+
+    async def scenario() -> tuple[Ahead, Ahead]:
+        forecaster = Forecaster()
+        asked = {"wanted": [0]}
+        await forecaster.ask(core, 0.0, FIRST_COME, **asked)
+        assert forecaster._process is not None
+        os.kill(forecaster._process.pid, signal.SIGKILL)
+        await forecaster._process.wait()
+        again = await forecaster.ask(core, 0.0, FIRST_COME, **asked)
+        many = await asyncio.gather(*(forecaster.ask(core, 0.0, FIRST_COME, **asked) for _ in range(12)))
+        await forecaster.close()
+        return again, many[-1]
+
+    again, last = asyncio.run(asyncio.wait_for(scenario(), 60.0))
+
+    assert again.expected[0].finish_in_s == pytest.approx(START_S + 100.0)
+    assert last.why_not == "too many forecasts are wanted at once"

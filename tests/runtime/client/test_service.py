@@ -1,0 +1,241 @@
+"""What clients are promised: durable submissions, once each, their own jobs and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.events import JobSubmitted
+from gavelpy.runtime.client.failures import CallFailed, NoSuchThing, NotAllowed
+from gavelpy.runtime.security.tokens import Role
+from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.client.serving import Serving, make_description, serving, until
+
+USERS = {"alice": Role.USER, "bob": Role.USER, "root": Role.ADMIN, "n0": Role.NODE}
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("service"), users=USERS, limits={"jobs_living_max": 500}) as served:
+        yield served
+
+
+def submitted(scheduler: Serving) -> int:
+    return sum(isinstance(event, JobSubmitted) for event in scheduler.events())
+
+
+def test_submission_is_in_the_journal_when_it_is_answered(scheduler: Serving) -> None:
+    before = submitted(scheduler)
+
+    with scheduler.client("alice") as client:
+        answer = client.submit([make_description("durable"), make_description()])
+
+    assert [job.name for job in answer.jobs] == ["durable", f"job-{answer.jobs[1].job}"]
+    assert submitted(scheduler) == before + 2
+
+
+def test_same_key_and_jobs_are_answered_alike_and_make_no_new_jobs(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        first = client.submit([make_description("once")], key="k1")
+        before = submitted(scheduler)
+        again = client.submit([make_description("once")], key="k1")
+
+    assert [job.job for job in again.jobs] == [job.job for job in first.jobs]
+    assert (first.repeated_submission, again.repeated_submission) == (False, True)
+    assert submitted(scheduler) == before
+
+
+def test_same_key_with_other_jobs_is_refused(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        client.submit([make_description("first")], key="k2")
+
+        with pytest.raises(InvalidInput, match="idempotency_key 'k2' must come with the jobs it came with before"):
+            client.submit([make_description("second")], key="k2")
+
+
+def test_keys_of_other_users_are_theirs(scheduler: Serving) -> None:
+    with scheduler.client("alice") as alice, scheduler.client("bob") as bob:
+        first = alice.submit([make_description("mine")], key="k3")
+        other = bob.submit([make_description("mine")], key="k3")
+
+    assert first.jobs[0].job != other.jobs[0].job
+    assert not other.repeated_submission
+
+
+def test_batch_with_one_bad_job_makes_none(scheduler: Serving) -> None:
+    before = submitted(scheduler)
+
+    with scheduler.client("alice") as client, pytest.raises(InvalidInput, match=r"jobs\[1\].gpus must be"):
+        client.submit([make_description("good"), make_description("bad", gpus=2**31)])
+
+    assert submitted(scheduler) == before
+
+
+def test_name_of_a_living_job_is_taken_and_free_again_when_it_is_over(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        first = client.submit([make_description("again")]).jobs[0].job
+        with pytest.raises(InvalidInput, match="name must be unique among the living jobs of 'alice', got 'again'"):
+            client.submit([make_description("again")])
+        client.cancel(["again"])
+        second = client.submit([make_description("again")]).jobs[0].job
+
+        assert second > first
+        assert client.job("again").job.job == second
+        assert client.job(str(first)).job.state == pb.JOB_STATE_CANCELLED
+
+
+def test_user_sees_own_jobs_only_and_others_as_if_they_were_not_there(scheduler: Serving) -> None:
+    with scheduler.client("alice") as alice, scheduler.client("bob") as bob:
+        number = str(alice.submit([make_description("secret")]).jobs[0].job)
+        missing = "job must be the number or name of one of yours, got {!r}"
+
+        assert number not in {str(job.job) for job in bob.jobs(all_states=True)}
+        for text in (number, "secret", "alice/secret", "999999", "nonsense"):
+            with pytest.raises(NoSuchThing) as refused:
+                bob.job(text)
+            assert str(refused.value) == missing.format(text)
+        with pytest.raises(NoSuchThing):
+            bob.cancel([number])
+        assert alice.job(number).job.state != pb.JOB_STATE_CANCELLED
+        assert bob.jobs(owner="alice", all_states=True) == []
+
+
+def test_admin_sees_all_jobs_and_names_them_by_owner(scheduler: Serving) -> None:
+    with scheduler.client("bob") as bob, scheduler.client("root") as root:
+        number = bob.submit([make_description("shown")]).jobs[0].job
+
+        assert root.job("bob/shown").job.job == number
+        assert {job.owner for job in root.jobs(owner="bob")} == {"bob"}
+        assert root.cancel([str(number)])[0].state == pb.JOB_STATE_CANCELLED
+
+
+def test_events_of_others_are_not_told(scheduler: Serving) -> None:
+    with scheduler.client("alice") as alice, scheduler.client("bob") as bob, scheduler.client("root") as root:
+        alice.submit([make_description("unheard", environment={"KEY": "hidden"})])
+
+        told = [event.text + event.json for event in bob.events(events_max=100_000)]
+        all_told = [event.text + event.json for event in root.events(events_max=100_000)]
+
+    assert not any("unheard" in text for text in told)
+    assert any("unheard" in text for text in all_told)
+    assert not any("hidden" in text for text in all_told)
+
+
+def test_what_only_admins_may_do_is_refused_to_users(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        with pytest.raises(NotAllowed, match="SetPolicy is for admin; the token is of a user"):
+            client.set_policy(policy="fifo")
+        with pytest.raises(NotAllowed, match="SetNode is for admin"):
+            client.set_node("n0", pb.NODE_WISH_DRAIN)
+
+
+def test_without_a_token_nothing_is_answered(scheduler: Serving) -> None:
+    with scheduler.client() as client, pytest.raises(NotAllowed, match="no token was sent"):
+        client.jobs()
+
+
+def test_server_says_whom_it_takes_the_caller_for(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        info = client.server_info()
+
+    assert (info.user, info.role, info.api_version, info.cluster_name) == ("alice", "user", 1, "gavel")
+
+
+def test_jobs_come_in_pages_in_order(scheduler: Serving) -> None:
+    with scheduler.client("bob") as client:
+        made = [job.job for job in client.submit([make_description() for _ in range(25)]).jobs]
+        stub, metadata = client._stub, scheduler.metadata("bob")
+
+        pages = [stub.ListJobs(pb.ListJobsRequest(page_size=10, after=made[0] - 1), metadata=metadata)]
+        pages.append(stub.ListJobs(pb.ListJobsRequest(page_size=10, after=pages[-1].next_after), metadata=metadata))
+        pages.append(stub.ListJobs(pb.ListJobsRequest(page_size=10, after=pages[-1].next_after), metadata=metadata))
+
+    assert [job.job for page in pages for job in page.jobs] == made
+    assert pages[-1].next_after == -1
+
+
+def test_more_living_jobs_than_allowed_are_refused(scheduler: Serving) -> None:
+    with scheduler.client("bob") as client, pytest.raises(CallFailed, match="jobs_living_max is 500"):
+        client.submit([make_description() for _ in range(501)])
+
+
+def test_wait_ends_when_all_are_over_or_the_time_is(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        client.submit([make_description("waited")])
+
+        early = client.wait(["waited"], wait_s=0.05)
+        client.cancel(["waited"])
+        late = client.wait(["waited"], wait_s=30.0)
+
+    assert (early.all_over, late.all_over) == (False, True)
+    assert late.jobs[0].ended_at_s > 0
+
+
+def test_job_is_explained_with_its_reason_and_its_history(scheduler: Serving) -> None:
+    with scheduler.client("alice") as client:
+        client.submit([make_description("puzzle", gpus=1000, environment={"A": "b"})])
+        found = client.job("puzzle")
+
+    assert found.job.reason
+    assert found.description.environment == {"A": "b"}
+    assert found.start_in_s == -1
+    assert found.forecast == "not all is known: nothing will happen until something changes"
+    assert [line.split()[-1] for line in found.history] == ["submitted"]
+
+
+def test_policy_is_changed_and_shown(scheduler: Serving) -> None:
+    with scheduler.client("root") as client:
+        client.set_policy(policy="shortest_job_first", parameters='{"by": "total"}', round_s=7.0)
+        cluster = client.cluster()
+
+        assert (cluster.policy, cluster.policy_parameters, cluster.round_s) == (
+            "shortest_job_first",
+            '{"by": "total"}',
+            7.0,
+        )
+        with pytest.raises(InvalidInput, match="nonsense"):
+            client.set_policy(policy="nonsense")
+        client.set_policy(policy="max_min_fairness", round_s=2.0)
+
+
+def test_node_is_listed_drained_and_resumed(scheduler: Serving) -> None:
+    leave = scheduler.join_node("n0", gpus=3, name="n0")
+    with scheduler.client("root") as client:
+        until(lambda: bool(client.nodes()), "the node is there")
+        (node,) = client.nodes()
+
+        assert (node.node_id, node.gpu_type, node.gpu_count, node.state) == ("n0", "v100", 3, "up")
+        assert client.set_node("n0", pb.NODE_WISH_DRAIN).state in ("draining", "drained")
+        assert client.set_node("n0", pb.NODE_WISH_RESUME).state == "up"
+        with pytest.raises(NoSuchThing, match="node must be one that has joined, got 'n9'"):
+            client.set_node("n9", pb.NODE_WISH_DRAIN)
+        leave()
+
+
+def test_dry_run_makes_no_jobs_and_says_when_they_would_run(scheduler: Serving) -> None:
+    leave = scheduler.join_node("n0", gpus=3, name="n0")
+    with scheduler.client("alice") as alice, scheduler.client("root") as root:
+        until(lambda: any(kind.gpus == 3 for kind in root.cluster().types), "the node is up")
+        root.cancel([str(job.job) for job in root.jobs()])
+        before = submitted(scheduler)
+        answer = alice.submit([make_description("would", steps=100.0), make_description("never", gpus=9)], dry_run=True)
+
+    told, hopeless = answer.jobs[0].forecast, answer.jobs[1].forecast
+    assert submitted(scheduler) == before
+    assert (told.can_run, told.gpu_type, list(told.node_ids)) == (True, "v100", ["n0"])
+    assert told.finish_in_s - told.start_in_s >= 10.0
+    assert (hopeless.can_run, hopeless.start_in_s) == (False, -1)
+    assert hopeless.reason
+    leave()
+
+
+def test_first_page_holds_the_very_first_job(scheduler: Serving) -> None:
+    with scheduler.client("root") as client:
+        client.submit([make_description()])
+        stub, metadata = client._stub, scheduler.metadata("root")
+
+        page = stub.ListJobs(pb.ListJobsRequest(all_states=True), metadata=metadata)
+
+    assert page.jobs[0].job == 0

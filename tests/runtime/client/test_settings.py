@@ -1,0 +1,88 @@
+"""Where a client finds its scheduler: flags before environment before the user's file before the machine's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.client import settings
+from gavelpy.runtime.client.settings import SCHEDULER, ClientSettings, load_settings
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A home of one's own, and a machine without a configuration."""
+    monkeypatch.setattr(settings, "MACHINE_FILE", tmp_path / "etc" / "config.toml")
+    return {"HOME": str(tmp_path / "home")}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_without_a_word_it_is_this_machine(environment: dict[str, str]) -> None:
+    assert load_settings({}, environment) == ClientSettings(scheduler=SCHEDULER)
+
+
+def test_nearer_places_go_before_farther_ones(environment: dict[str, str], tmp_path: Path) -> None:
+    write(settings.MACHINE_FILE, 'scheduler = "machine:1"\ntls_ca = "machine.pem"\ntimeout_s = 3\n')
+    machine = load_settings({}, environment)
+    write(tmp_path / "home/.config/gavel/config.toml", 'scheduler = "user:2"\n')
+    user = load_settings({}, environment)
+    variable = load_settings({}, environment | {"GAVEL_SCHEDULER": "variable:3"})
+    flag = load_settings({"scheduler": "flag:4"}, environment | {"GAVEL_SCHEDULER": "variable:3"})
+
+    found = [place.scheduler for place in (machine, user, variable, flag)]
+    assert found == ["machine:1", "user:2", "variable:3", "flag:4"]
+    assert (flag.tls_ca, flag.timeout_s) == ("machine.pem", 3.0)
+
+
+def test_xdg_config_home_is_followed(environment: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / "xdg/gavel/config.toml", 'scheduler = "xdg:1"\n')
+
+    found = load_settings({}, environment | {"XDG_CONFIG_HOME": str(tmp_path / "xdg")})
+
+    assert found.scheduler == "xdg:1"
+
+
+def test_token_of_a_nearer_place_goes_before_a_token_file_of_a_farther(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    write(settings.MACHINE_FILE, 'token = "machine"\n')
+    write(tmp_path / "mine", "from-file\n")
+
+    from_file = load_settings({"token_file": str(tmp_path / "mine")}, environment)
+    from_variable = load_settings({}, environment | {"GAVEL_TOKEN": "variable"})
+
+    assert from_file.secret == "from-file"
+    assert from_variable.secret == "variable"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("scheduler = 'a:1'\nshceduler = 'b:2'\n", r"config.toml: fields are scheduler, .*; got 'shceduler'"),
+        ("scheduler = [", r"config.toml: configuration is not TOML"),
+        ("scheduler = ['a:1']", r"config.toml: scheduler must be a text or a number, got \['a:1'\]"),
+        ("timeout_s = -1", r"timeout_s must be in \(0, 3600\], got -1.0"),
+        ("timeout_s = 'soon'", r"timeout_s must be a number of seconds, got 'soon'"),
+        ("timeout_s = nan", r"timeout_s must be in \(0, 3600\], got nan"),
+        ("scheduler = ' '", r"scheduler must be HOST:PORT, got ' '"),
+        ("tls_key = 'k'", r"tls_certificate and tls_key must both be given or neither"),
+    ],
+)
+def test_file_that_is_wrong_is_named_with_field_and_value(
+    environment: dict[str, str], tmp_path: Path, text: str, complaint: str
+) -> None:
+    write(tmp_path / "home/.config/gavel/config.toml", text)
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_settings({}, environment)
+
+
+def test_token_file_that_is_missing_is_named(environment: dict[str, str]) -> None:
+    with pytest.raises(InvalidInput, match="token_file must be a file that can be read, got 'nowhere'"):
+        _ = load_settings({"token_file": "nowhere"}, environment).secret

@@ -1,0 +1,101 @@
+"""A core and a lease table in a line or two, with nodes that say what tests want them to say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gavelpy.mechanism.commands import Command, KillLease, RoundPlan, SolveAllocation
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import AllocationSolved, Event, JobSubmitted, LeaseEnded, NodeJoined, Outcome, WakeupDue
+from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.ids import JobId, NodeId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.lease_values import Order, PartReport, Patience, Phase, Wish
+from gavelpy.runtime.daemon.leases import LeaseTable
+
+PATIENCE = Patience(overlap_s=20.0, grace_s=10.0, margin_s=5.0)
+
+
+class Bench:
+    """A core whose plans go to a lease table and whose questions are answered at once: equal shares for all."""
+
+    def __init__(self, *nodes: tuple[str, int], **settings: Any) -> None:
+        self.core = SchedulerCore(MechanismSettings(**{"round_s": 100.0, **settings}))
+        self.table = LeaseTable(self.core, PATIENCE)
+        self.now_s = 0.0
+        for node, gpus in nodes:
+            self.tell(NodeJoined(NodeId(node), "v100", gpus))
+
+    def tell(self, event: Event) -> None:
+        """One event, applied and acted upon."""
+        commands = self.core.handle(event, self.now_s)
+        check(self.core)
+        if isinstance(event, LeaseEnded):
+            self.table.applied(event)
+        for command in commands:
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case RoundPlan():
+                self.table.plan(command)
+            case KillLease():
+                self.table.kill(command.lease)
+            case SolveAllocation():
+                rows = command.jobs
+                share = np.full(len(rows), 1.0 / len(rows))
+                self.tell(AllocationSolved(command.epoch, rows, np.zeros(len(rows), dtype=np.int64), share))
+
+    def submit(self, *names: str, gpus: int = 1, **options: Any) -> None:
+        """Jobs that run for a day or so."""
+        for name in names:
+            self.tell(JobSubmitted(JobSpec(JobId(name), 1e6, gpus=gpus, rates_steps_per_s={"v100": 10.0}, **options)))
+
+    def wake(self, now_s: float | None = None) -> None:
+        """The core's timer, if it is due."""
+        self.now_s = self.now_s if now_s is None else now_s
+        self.settle()
+        if self.core.wakeup_s <= self.now_s:
+            self.tell(WakeupDue())
+
+    def settle(self) -> list[Event]:
+        """Everything that the table has to tell, told; returns it."""
+        told: list[Event] = []
+        while self.table.has_facts:
+            events = self.table.drain()
+            told += events
+            for event in events:
+                self.tell(event)
+        return told
+
+    def say(self, node: str, *reports: PartReport, **options: Any) -> list[Event]:
+        """A node reports all it knows of."""
+        self.table.heard(NodeId(node), reports, self.now_s, **options)
+        return self.settle()
+
+    def orders(self, node: str) -> list[Order]:
+        """What a node shall do."""
+        return self.table.orders(NodeId(node))
+
+    def wishes(self, node: str) -> dict[int, Wish]:
+        """The same, in short: by lease."""
+        return {order.lease: order.wish for order in self.orders(node)}
+
+
+def part(lease: int, job: int, phase: Phase = Phase.RUNNING, **fields: Any) -> PartReport:
+    """A report of one lease."""
+    return PartReport(lease, job, phase, **fields)
+
+
+def ended(lease: int, job: int, outcome: Outcome = Outcome.STOPPED, **fields: Any) -> PartReport:
+    """A report that it has ended."""
+    return PartReport(lease, job, Phase.ENDED, outcome=outcome, **fields)
+
+
+def names(events: Sequence[Event]) -> list[str]:
+    """Kinds of events."""
+    return [type(event).__name__ for event in events]

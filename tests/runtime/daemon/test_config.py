@@ -1,0 +1,85 @@
+"""The scheduler's configuration: what it says by default, and that every mistake is named with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.daemon.config import parse_config, read_config
+
+LEAST = '[scheduler]\nstate_directory = "/var/lib/gavel"\n'
+
+
+def test_a_state_directory_is_all_it_takes() -> None:
+    config = parse_config(LEAST)
+
+    assert config.scheduler.journal_url == "sqlite:////var/lib/gavel/journal.sqlite"
+    assert (config.scheduler.listen, config.policy.name) == ("127.0.0.1:7077", "max_min_fairness")
+    assert (config.nodes.on_node_lost, config.mechanism.round_s) == ("wait", 360.0)
+
+
+def test_every_section_is_read() -> None:
+    config = parse_config(
+        LEAST
+        + """
+        [policy]
+        name = "shortest_job_first"
+        parameters = { by = "total" }
+        [mechanism]
+        round_s = 60
+        queue = "by_type"
+        [nodes]
+        on_node_lost = "fence"
+        [limits]
+        jobs_living_max = 7
+        """
+    )
+
+    assert config.policy.parameters == {"by": "total"}
+    assert (config.mechanism.round_s, config.mechanism.queue) == (60.0, "by_type")
+    assert config.mechanism_given == {"round_s", "queue"}
+    assert (config.nodes.on_node_lost, config.limits.jobs_living_max) == ("fence", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[nodes]\ngrace_s = 1\n", "f.toml: scheduler.state_directory must be given"),
+        (LEAST + "[nodes]\n\ngrace_s = 5000\n", r"f.toml:5: nodes.grace_s must be in \[0, 3600\], got 5000"),
+        (LEAST + '[nodes]\ngrace_s = "long"\n', "f.toml:4: nodes.grace_s must be float, got 'long'"),
+        (LEAST + "[nodes]\ngrace_s = nan\n", r"f.toml:4: nodes.grace_s must be in \[0, 3600\], got nan"),
+        (LEAST + "[nodes]\nsilence = 3\n", "f.toml:4: nodes.silence is not known; allowed are heartbeat_interval_s, "),
+        (LEAST + '[nodes]\non_node_lost = "panic"\n', "f.toml:4: nodes.on_node_lost must be 'wait' or 'fence', got 'p"),
+        (LEAST + "[mechanism]\nround_s = 0\n", r"f.toml:4: mechanism.round_s must be in \[1, 86400\], got 0"),
+        (
+            LEAST + "[policy.parameters]\na = [1]\n",
+            r"f.toml:3: policy.parameters must be float | str, got {'a': \[1\]}",
+        ),
+        (LEAST + "[colours]\n", r"f.toml:3: \[colours\] is not known; allowed are scheduler, policy, "),
+        ("scheduler = 1\n", r"f.toml:1: scheduler must be a table, \[scheduler\], got 1"),
+        (LEAST + "round_s = \n", "f.toml:3: must be TOML: "),
+        (LEAST + 'name = "a b"\n', "f.toml:3: scheduler.name must be 1 to 63 letters, digits, .* got 'a b'"),
+        (LEAST + 'listen = "0.0.0.0:7077"\n', "f.toml:3: listen = '0.0.0.0:7077' is open to the network and needs TLS"),
+        (LEAST + 'http_listen = "0.0.0.0:1"\n', "f.toml:3: scheduler.http_listen must be on loopback, got '0.0.0.0:1'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        parse_config(text, "f.toml")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(InvalidInput, match=rf"{path}: must be UTF-8"):
+        read_config(path)
+
+
+def test_the_shipped_examples_are_right() -> None:
+    examples = sorted((Path(__file__).parents[3] / "deploy").glob("scheduler*.toml"))
+
+    assert len(examples) == 2
+    assert [read_config(path).scheduler.name for path in examples] == ["laptop", "gavel"]

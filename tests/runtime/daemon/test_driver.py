@@ -1,0 +1,119 @@
+"""The driver: what is answered is durable, what cannot be is refused, and a failing journal leaves nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput, JournalFailed
+from gavelpy.journal.store import open_store
+from gavelpy.journal.store_schema import EVENTS
+from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon import driver
+from gavelpy.runtime.daemon.driver import Stopping, Written
+from tests.runtime.daemon.harness import make_config, make_spec, running
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60.0))
+
+
+def journal(directory: Path) -> list[str]:
+    """Kinds of events on disk."""
+    with open_store(f"sqlite:///{directory}/journal.sqlite") as store:
+        return [type(event).__name__ for _, _, event in store.events(0, 1_000)]
+
+
+def test_many_that_come_together_share_commits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            before = cluster.scheduler.version
+            await asyncio.gather(*(cluster.submit(make_spec()) for _ in range(100)))
+
+            assert cluster.core.jobs.count == 100
+            assert cluster.scheduler.version - before < 20
+
+    run(scenario())
+    assert journal(tmp_path).count("JobSubmitted") == 100
+
+
+def test_what_the_core_refuses_is_refused_to_who_asked_and_again_in_replay(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            with pytest.raises(InvalidInput, match="node_id must be one of"):
+                await cluster.scheduler.driver.tell([NodeLost(NodeId("n7"))])
+            with pytest.raises(InvalidInput, match="jobs must be in"):
+                await cluster.scheduler.driver.tell([JobCancelled(3)])
+            assert await cluster.submit(make_spec()) == [0]
+        async with running(make_config(tmp_path)) as cluster:
+            assert cluster.core.jobs.count == 1
+
+    run(scenario())
+
+
+def test_a_restart_is_told_before_anything_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            await cluster.submit(make_spec())
+            before = cluster.scheduler.driver.sequence
+        async with running(make_config(tmp_path)) as cluster:
+            await cluster.submit(make_spec())
+            events = await cluster.scheduler.read_journal(lambda store: store.events(before, 1))
+            assert isinstance(events[0][2], SchedulerRestarted)
+
+    run(scenario())
+
+
+def test_a_journal_that_fails_ends_the_scheduler_and_leaves_nobody_waiting(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as vandal:
+                vandal.execute(f"DROP TABLE {EVENTS.name}")
+            with pytest.raises(Stopping, match="the scheduler is stopping"):
+                await cluster.submit(make_spec())
+            with pytest.raises(Stopping, match="the scheduler is stopping"):
+                await cluster.submit(make_spec())
+
+    with pytest.raises(JournalFailed):
+        run(scenario())
+
+
+def test_a_snapshot_is_taken_when_a_restart_would_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            await cluster.submit(*[make_spec()] * 60)
+            await cluster.submit(make_spec())
+        with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
+            loaded = store.load()
+            assert loaded.state is not None
+            assert len(list(loaded.events)) < 60
+
+    run(scenario())
+
+
+def test_events_are_kept_by_their_number_and_size() -> None:
+    written = Written()
+    small = [(0.0, JobCancelled(1))] * 10
+    steps = np.zeros(driver.BYTES_KEPT // 20)
+    large = [(0.0, ProgressReported(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), steps))]
+
+    written.add(small)
+    first = written.keep_after(10)
+    written.add(large)
+    second = written.keep_after(11)
+    written.add(large)
+    third = written.keep_after(12)
+    written.add(large)
+
+    assert (first, second, third, written.keep_after(13)) == (0, 0, 0, 11)
+    assert written.keep_after(driver.EVENTS_KEPT + 20) == 20

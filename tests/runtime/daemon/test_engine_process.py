@@ -1,0 +1,109 @@
+"""The engine in its own process: answers, policies that change, and what happens when it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gavelpy.engine import Engine
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.policies.registry import policy_named
+from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
+from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from tests.mechanism.builders import make_core, make_spec, questions, wake
+
+FASTER = {"v100": 2.0, "k80": 1.0}
+
+
+def make_question() -> SolveAllocation:
+    """Three jobs, two types."""
+    core = make_core(*(make_spec(f"j{i}", rates=FASTER) for i in range(3)), servers=(("v100", 1), ("k80", 1)))
+    return questions(wake(core))[0]
+
+
+def answers(process: EngineProcess, heard: list[Answer], *asked: Question) -> list[Answer]:
+    """What the process answers to questions, one after the other."""
+
+    async def scenario() -> None:
+        running = asyncio.create_task(process.run())
+        for count, question in enumerate(asked, 1):
+            process.ask(question)
+            while len(heard) < count:
+                assert not running.done(), "the engine is at work"
+                await asyncio.sleep(0.01)
+        process.stop()
+        await running
+
+    asyncio.run(asyncio.wait_for(scenario(), 60.0))
+    return heard
+
+
+def make_process(choice: PolicyChoice, timeout_s: float = 60.0) -> tuple[EngineProcess, list[Answer]]:
+    heard: list[Answer] = []
+    return EngineProcess(choice, lambda answer, seconds: heard.append(answer), timeout_s=timeout_s), heard
+
+
+def shares(answer: Answer) -> Sequence[tuple[int, int, float]]:
+    assert isinstance(answer, AllocationSolved)
+    return list(zip(answer.jobs.tolist(), answer.gpu_type.tolist(), answer.share.tolist(), strict=True))
+
+
+def test_it_answers_as_an_engine_in_this_process_would() -> None:
+    question = make_question()
+    process, heard = make_process(PolicyChoice.of("max_min_fairness", "{}"))
+
+    (answer,) = answers(process, heard, question)
+
+    assert shares(answer) == shares(Engine(policy_named("max_min_fairness")).solve(question))
+
+
+def test_a_policy_that_was_changed_answers_the_next_question() -> None:
+    process, heard = make_process(PolicyChoice.of("max_min_fairness", "{}"))
+    fifo = process.choice.changed("fifo", "")
+    process.change(fifo)
+
+    (answer,) = answers(process, heard, make_question())
+
+    assert shares(answer) == shares(Engine(policy_named("fifo")).solve(make_question()))
+
+
+def test_a_question_that_takes_too_long_fails_after_a_second_try() -> None:
+    process, heard = make_process(PolicyChoice.of("max_min_fairness", "{}"), timeout_s=1e-4)
+
+    (answer,) = answers(process, heard, make_question())
+
+    assert isinstance(answer, AllocationFailed)
+    assert answer.detail == "the engine gave no answer: no answer within 0.0001 s"
+    assert process.restarts >= 1
+
+
+def test_rates_come_from_the_file_of_throughputs(tmp_path: Path) -> None:
+    table = tmp_path / "rates.csv"
+    table.write_text("job_type,gpus,gpu_type,rate_steps_per_s,provenance,source\nlstm,1,v100,7.5,measured,here\n")
+    process, heard = make_process(PolicyChoice.of("fifo", "{}", throughputs_file=str(table)))
+
+    (answer,) = answers(process, heard, EstimateThroughput(np.array([0]), ("lstm",), np.array([1]), ("v100", "k80")))
+
+    assert isinstance(answer, ThroughputEstimated)
+    assert answer.rates_steps_per_s[0, 0] == 7.5
+    assert np.isnan(answer.rates_steps_per_s[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "complaint"),
+    [
+        ("nonsense", "", "policy must be one of"),
+        ("fifo", "[]", "policy_parameters must be a JSON object"),
+        ("fifo", "{", "policy_parameters must be JSON"),
+        ("fifo", '{"colour": 1}', "parameters of policy 'fifo' must be those of"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(name: str, parameters: str, complaint: str) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        PolicyChoice.of("max_min_fairness", "{}").changed(name, parameters)

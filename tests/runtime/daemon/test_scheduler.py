@@ -1,0 +1,325 @@
+"""The scheduler with a real journal and agents over gRPC: what it promises when things go well and when they do not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.runtime.daemon.agent_service import AgentService
+from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish
+from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
+from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60.0))
+
+
+def test_a_job_is_started_on_a_node_and_finishes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec("train", environment={"SEED": "7"}))
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            ((lease, launch),) = agent.launches
+
+            agent.finish(lease)
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.FINISHED, "it finishes")
+            await cluster.until(lambda: not agent.leases, "the node may forget it")
+
+            assert (launch.job_name, launch.owner, launch.command) == ("train", "alice", "true")
+            assert dict(launch.environment) == {"SEED": "7"}
+            facts = cluster.scheduler.facts
+            assert [line.kind for line in facts.history(job)] == ["submitted", "started", "finished"]
+            assert facts.started_s(job) <= facts.ended_s(job)
+            assert cluster.scheduler.job_named("alice", "train") == job
+
+    run(scenario())
+
+
+def test_a_gang_over_two_nodes_starts_together_with_one_place_to_meet(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            running(make_config(tmp_path)) as cluster,
+            Agent("n0", gpus=2).connected(cluster) as first,
+            Agent("n1", gpus=2).connected(cluster) as second,
+        ):
+            await cluster.until(lambda: cluster.core.pool.counts.sum() == 4, "both nodes join")
+            (job,) = await cluster.submit(make_spec(gpus=4))
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+
+            launches = [agent.launches[0][1] for agent in (first, second)]
+            assert sorted(launch.first_rank for launch in launches) == [0, 2]
+            assert {(launch.rendezvous_port, launch.world_size) for launch in launches} == {(4711, 4)}
+
+    run(scenario())
+
+
+def test_acknowledged_jobs_outlive_a_crash_and_running_ones_are_adopted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        agent = Agent("n0")
+        async with running(make_config(tmp_path), in_good_order=False) as before, agent.connected(before):
+            await before.submit(make_spec("a"), make_spec("b"))
+            await before.until(lambda: (before.core.jobs.state[:2] == JobState.RUNNING).any(), "one runs")
+        (lease,) = agent.leases
+
+        async with running(make_config(tmp_path)) as after, agent.connected(after):
+            await after.until(lambda: not after.scheduler.execution.unheard, "the node is heard")
+            assert list(agent.leases) == [lease]
+            assert len(agent.launches) == 1
+            assert after.scheduler.incarnation == before.scheduler.incarnation + 1
+            assert [spec.id for spec in after.core.jobs.specs] == ["a#0", "b#1"]
+            assert await after.submit(make_spec()) == [2]
+
+    run(scenario())
+
+
+def test_what_ended_while_the_scheduler_was_away_counts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        agent = Agent("n0")
+        async with running(make_config(tmp_path), in_good_order=False) as before, agent.connected(before):
+            (job,) = await before.submit(make_spec())
+            await before.until(lambda: before.core.jobs.state[job] == JobState.RUNNING, "it runs")
+        agent.finish(agent.launches[0][0])
+
+        async with running(make_config(tmp_path)) as after, agent.connected(after):
+            await after.until(lambda: after.core.jobs.state[job] == JobState.FINISHED, "its end is heard")
+
+    run(scenario())
+
+
+def test_the_same_key_is_answered_the_same_also_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config, spec = make_config(tmp_path), make_spec()
+        async with running(config) as cluster:
+            first, second = await asyncio.gather(*(cluster.scheduler.submit([spec], "k", "alice") for _ in range(2)))
+            other = await cluster.scheduler.submit([spec], "k", "bob")
+            with pytest.raises(InvalidInput, match="'k' must come with the jobs it came with before"):
+                await cluster.scheduler.submit([make_spec(gpus=2)], "k", "alice")
+        async with running(config) as cluster:
+            third = await cluster.scheduler.submit([spec], "k", "alice")
+
+            assert (first.first_job, second.first_job, third.first_job) == (0, 0, 0)
+            assert sorted([first.repeated, second.repeated]) == [False, True]
+            assert third.repeated
+            assert (other.first_job, other.repeated) == (1, False)
+            assert cluster.core.jobs.count == 2
+
+    run(scenario())
+
+
+def test_names_are_unique_among_living_jobs_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            (job,) = await cluster.submit(make_spec("a"))
+            with pytest.raises(InvalidInput, match="name must be unique among the living jobs of 'alice', got 'a'"):
+                await cluster.submit(make_spec("a"))
+            with pytest.raises(InvalidInput, match="got 'b' twice"):
+                await cluster.submit(make_spec("b"), make_spec("b"))
+            await cluster.scheduler.cancel([job])
+            (again,) = await cluster.submit(make_spec("a"))
+
+            assert cluster.scheduler.job_named("alice", "a") == again
+
+    run(scenario())
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, limits={"jobs_a_request_max": 2, "jobs_living_max": 3})
+        async with running(config) as cluster:
+            with pytest.raises(InvalidInput, match="jobs must be 1 to 2 in a request, got 3"):
+                await cluster.submit(*[make_spec()] * 3)
+            await cluster.submit(*[make_spec()] * 2)
+            with pytest.raises(LimitReached, match="jobs_living_max is 3: 2 jobs live, 2 more do not fit"):
+                await cluster.submit(*[make_spec()] * 2)
+
+    run(scenario())
+
+
+def test_the_job_of_a_silent_node_runs_elsewhere_once_its_lease_is_surely_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            running(make_config(tmp_path)) as cluster,
+            Agent("n0").connected(cluster) as first,
+            Agent("n1").connected(cluster) as second,
+        ):
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            here, there = (first, second) if first.launches else (second, first)
+            (lease,) = here.leases
+            promised_s = cluster.scheduler.leases.leases[lease].promised_s
+
+            here.is_mute = True
+            await cluster.until(lambda: bool(there.launches), "it runs elsewhere")
+
+            assert cluster.scheduler.now_s() >= cluster.scheduler.leases.patience.surely_over_s(promised_s)
+            here.is_mute = False
+            await cluster.until(lambda: not here.leases, "what the old node runs is ended and forgotten")
+            assert list(there.leases) == [there.launches[0][0]]
+
+    run(scenario())
+
+
+def test_with_fencing_the_job_of_a_silent_node_runs_elsewhere_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, nodes={"on_node_lost": "fence"}, mechanism={"round_s": 600.0})
+        async with (
+            running(config) as cluster,
+            Agent("n0").connected(cluster) as first,
+            Agent("n1").connected(cluster) as second,
+        ):
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            here, there = (first, second) if first.launches else (second, first)
+
+            here.is_mute = True
+            await cluster.until(lambda: bool(there.launches), "it runs elsewhere")
+            here.is_mute = False
+            await cluster.until(lambda: not here.leases, "the older copy is ended and forgotten")
+
+            assert there.launches[0][0] > here.launches[0][0]
+
+    run(scenario())
+
+
+def test_an_operator_declares_a_node_lost_that_is_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, mechanism={"round_s": 600.0})
+        async with running(config) as cluster, Agent("n1").connected(cluster) as there:
+            async with Agent("n0", gpus=2).connected(cluster) as here:
+                await cluster.until(lambda: cluster.core.pool.counts.sum() == 3, "both nodes join")
+                (job,) = await cluster.submit(make_spec())
+                await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+                with pytest.raises(InvalidInput, match="'n0' must be away to be declared lost"):
+                    await cluster.scheduler.set_node("n0", NodeWish.LOST)
+                is_here = bool(here.launches)
+            await cluster.until(lambda: not cluster.scheduler.nodes.get("n0").is_connected, "it is away")  # type: ignore[union-attr]
+
+            await cluster.scheduler.set_node("n0", NodeWish.LOST)
+            await cluster.until(lambda: bool(there.launches), "it runs on the node that is left")
+
+            assert is_here == (len(there.launches) == 1 and there.launches[0][0] > 0)
+
+    run(scenario())
+
+
+def test_node_with_another_clusters_leases_is_told_whose_the_scheduler_is_and_no_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            stranger = Agent("n0", cluster_id="another")
+            stranger.leases[0] = agent_pb2.LeaseReport(lease=0, job=0, phase=agent_pb2.LEASE_PHASE_RUNNING)
+            await cluster.submit(make_spec())
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
+                call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written below
+                first = stranger.message()
+                first.node.CopyFrom(stranger.node)
+                await call.write(first)
+                told = [message async for message in call]
+
+            assert [(said.cluster_id, len(said.leases)) for said in told] == [(cluster.scheduler.cluster_id, 0)]
+            assert cluster.scheduler.nodes.get("n0") is None
+
+            async with Agent("n0", cluster_id=cluster.scheduler.cluster_id).connected(cluster) as agent:
+                await cluster.until(lambda: bool(agent.launches), "the node joins once it is ours")
+
+    run(scenario())
+
+
+def test_a_drained_node_gives_up_its_jobs_with_the_round_and_is_taken_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+
+            await cluster.scheduler.set_node("n0", NodeWish.DRAIN)
+            await cluster.until(lambda: not agent.leases, "the node is empty")
+            await cluster.scheduler.set_node("n0", NodeWish.RESUME)
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs again")
+
+            with pytest.raises(InvalidInput, match="node must be one of n0, got 'n7'"):
+                await cluster.scheduler.set_node("n7", NodeWish.DRAIN)
+
+    run(scenario())
+
+
+def test_a_policy_that_was_changed_stays_changed_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path)
+        async with running(config) as cluster:
+            await cluster.scheduler.set_policy("shortest_job_first", '{"by": "total"}', round_s=77.0)
+            with pytest.raises(InvalidInput, match="policy must be one of"):
+                await cluster.scheduler.set_policy("nonsense")
+        async with running(config) as cluster:
+            assert cluster.scheduler.choice.name == "shortest_job_first"
+            assert cluster.scheduler.choice.arguments == {"by": "total"}
+            assert cluster.core.settings.round_s == 77.0
+
+    run(scenario())
+
+
+def test_a_configuration_that_was_changed_counts_at_the_next_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            await cluster.scheduler.set_policy("fifo")
+        async with running(make_config(tmp_path, mechanism={"round_s": 9.0})) as cluster:
+            assert cluster.scheduler.choice.name == "max_min_fairness"
+            assert cluster.core.settings.round_s == 9.0
+
+    run(scenario())
+
+
+def test_a_reload_changes_what_may_change_and_names_the_rest(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            changed = make_config(tmp_path, policy={"name": "fifo"}, mechanism={"round_s": 9.0}, nodes={"grace_s": 5.0})
+
+            ignored = await cluster.scheduler.reload(changed)
+
+            assert (cluster.scheduler.choice.name, cluster.core.settings.round_s) == ("fifo", 9.0)
+            assert ignored == ["nodes.grace_s"]
+
+    run(scenario())
+
+
+def test_an_engine_that_dies_is_started_again_and_asked_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster):
+            engine = cluster.scheduler.engine
+            await cluster.until(lambda: engine.process_id > 0, "it is there")
+            os.kill(engine.process_id, signal.SIGKILL)
+
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.solved[job] >= 0, "it answers")
+
+            assert engine.restarts == 1
+
+    run(scenario())
+
+
+def test_messages_that_come_late_or_twice_are_dropped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        agent = Agent("n0")
+        async with running(make_config(tmp_path)) as cluster, agent.connected(cluster):
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            node = cluster.scheduler.nodes.get("n0")
+            assert node is not None
+            assert node.stream is not None
+            await cluster.until(lambda: node.stream is not None and node.stream.sequence > 5, "it has talked")
+            service, old = AgentService(cluster.scheduler), agent.message()
+            old.sequence, old.leases[0].phase = 2, agent_pb2.LEASE_PHASE_ENDED
+
+            service._hear(node, node.stream, old, is_first=False)
+
+            assert not cluster.scheduler.leases.has_facts
+
+    run(scenario())

@@ -1,0 +1,215 @@
+"""The parts of the iterator by themselves: rate, plan, agreement, checkpoints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput, LeaseExpired, RemoteViolation
+from gavelpy.runtime.iterator.agreement import Agreement
+from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, Place, read_place
+from gavelpy.runtime.iterator.gang import Meeting
+from gavelpy.runtime.iterator.meter import RateMeter
+from gavelpy.runtime.iterator.plan import checkpoint_guess_s, stop_at_s, wants_stop
+from gavelpy.runtime.iterator.surroundings import surroundings
+from gavelpy.runtime.lease_files import Lease, clock_s, step_name, whole_checkpoints
+from tests.conftest import PROJECT
+from tests.runtime.shim.driver import wait_for
+
+FOREVER_S = float("inf")
+WRITES_FOR_EVER = """
+import sys
+from pathlib import Path
+from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, Place
+
+def save(directory):
+    for number in range(5):
+        (directory / f"part-{number}").write_bytes(b"x" * 20000)
+
+writer = CheckpointWriter(Path(sys.argv[1]))
+for step in range(1, 10**9):
+    writer.write(Place(steps=step), save, float("inf"))
+    writer.prune(step - 2)
+    print(step, flush=True)
+"""
+
+
+def fed(*samples: tuple[float, int]) -> RateMeter:
+    meter = RateMeter(0.0, 0)
+    for now_s, steps in samples:
+        meter.sample(now_s, steps)
+    return meter
+
+
+def test_rate_leaves_the_slow_first_steps_out() -> None:
+    assert fed((30.0, 1), (31.0, 2), (31.1, 3), (33.1, 23)).rate_steps_per_s() == pytest.approx(10.0)
+
+
+def test_script_does_not_start_from_scratch_where_steps_count_as_done(tmp_path: Path) -> None:
+    told = {"GAVEL_LEASE_DIR": str(tmp_path), "GAVEL_STEPS_DONE": "70"}
+
+    with pytest.raises(InvalidInput, match="GAVEL_STEPS_DONE must be 0 where there is no GAVEL_RESUME_DIR, got 70"):
+        surroundings(told)
+
+    assert surroundings(told | {"GAVEL_RESUME_DIR": "/step-000000000070"}).resume_directory is not None
+
+
+def test_rate_is_unknown_before_a_step_was_measured() -> None:
+    assert fed((30.0, 1), (31.0, 2)).rate_steps_per_s() == 0.0
+
+
+def test_rate_leaves_checkpoints_out() -> None:
+    meter = fed((1.0, 3), (2.0, 13))
+
+    meter.add_idle(7.0)
+    meter.sample(10.0, 23)
+
+    assert meter.rate_steps_per_s() == pytest.approx(10.0)
+
+
+def test_rate_forgets_what_is_older_than_a_minute() -> None:
+    slow = [(float(second), second) for second in range(1, 101)]
+    fast = [(100.0 + second, 100 + 50 * second) for second in range(1, 130)]
+
+    assert fed(*slow, *fast).rate_steps_per_s() == pytest.approx(50.0)
+
+
+def test_stop_leaves_room_for_a_step_and_a_checkpoint() -> None:
+    assert stop_at_s(Lease(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=1) == pytest.approx(92.9)
+    assert stop_at_s(Lease(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=4) == pytest.approx(88.4)
+
+
+def test_first_guess_of_a_checkpoint_is_a_share_of_the_lease() -> None:
+    assert checkpoint_guess_s(0.0, 20.0) == 2.0
+    assert checkpoint_guess_s(0.0, 2000.0) == 5.0
+    assert checkpoint_guess_s(8.0, 20.0) == 10.0
+
+
+def test_stop_is_wanted_by_order_by_time_or_by_steps() -> None:
+    assert not wants_stop(1.0, 9, Lease(1, 100.0, steps_max=10.0), 90.0)
+    assert wants_stop(1.0, 10, Lease(1, 100.0, steps_max=10.0), 90.0)
+    assert wants_stop(90.0, 0, Lease(1, 100.0), 90.0)
+    assert wants_stop(1.0, 0, Lease(1, 100.0, stop=True), 90.0)
+
+
+def test_agreement_is_the_largest_of_all_proposals(tmp_path: Path) -> None:
+    first, second = Agreement(tmp_path / ".stop", 0, 2), Agreement(tmp_path / ".stop", 1, 2)
+
+    first.propose(7)
+    first.propose(99)
+    alone = (first.agreed(), second.is_called(), second.own(), first.missing())
+    second.propose(9)
+
+    assert alone == (None, True, None, (1,))
+    assert (first.own(), first.agreed(), second.agreed()) == (7, 9, 9)
+
+
+def test_garbage_in_the_place_of_a_proposal_is_none(tmp_path: Path) -> None:
+    (tmp_path / "rank-1").write_text("soon")
+    (tmp_path / "rank-9").write_text("5")
+
+    assert Agreement(tmp_path, 0, 2).proposals() == {}
+
+
+def test_rank_waits_at_its_own_proposal_and_gives_up_at_the_deadline(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path / ".stop", 0, 3, lambda: 5)
+    Agreement(tmp_path / ".stop", 2, 3).propose(6)
+    meeting.call()
+
+    with pytest.raises(LeaseExpired, match=r"no stop was agreed on .* said nothing: 1"):
+        meeting.settle(clock_s() + 0.05)
+
+
+def test_rank_below_its_proposal_is_free_to_go_on(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path / ".stop", 0, 2, lambda: 5)
+
+    meeting.call_ahead()
+
+    assert meeting.own() == meeting.barrier == 7
+    assert meeting.settle(clock_s()) is None
+
+
+def test_checkpoint_comes_with_its_place(tmp_path: Path) -> None:
+    took_s = CheckpointWriter(tmp_path).write(
+        Place(12, 1, 2), lambda directory: (directory / "x").write_text("x"), FOREVER_S
+    )
+
+    place = read_place(tmp_path / step_name(12))
+    assert (place.steps, place.epoch, place.position) == (12, 1, 2)
+    assert 0 < place.took_s <= took_s
+    assert (tmp_path / step_name(12) / "x").read_text() == "x"
+
+
+def test_checkpoint_is_never_written_over(tmp_path: Path) -> None:
+    CheckpointWriter(tmp_path).write(Place(1), lambda directory: (directory / "x").write_text("old"), FOREVER_S)
+    CheckpointWriter(tmp_path).write(Place(1), lambda directory: (directory / "x").write_text("new"), FOREVER_S)
+
+    assert (tmp_path / step_name(1) / "x").read_text() == "old"
+
+
+def test_checkpoint_of_all_ranks_is_whole_once_all_have_written(tmp_path: Path) -> None:
+    may_write = threading.Event()
+
+    def late(directory: Path) -> None:
+        may_write.wait()
+        (directory / "rank-1").touch()
+
+    first = threading.Thread(
+        target=CheckpointWriter(tmp_path, 0, 2).write,
+        args=(Place(5), lambda directory: (directory / "rank-0").touch(), FOREVER_S),
+    )
+    second = threading.Thread(target=CheckpointWriter(tmp_path, 1, 2).write, args=(Place(5), late, FOREVER_S))
+    first.start()
+    second.start()
+
+    wait_for((tmp_path / f".writing-{step_name(5)}" / ".rank-0-done").exists)
+    before = whole_checkpoints(tmp_path)
+    may_write.set()
+    first.join()
+    second.join()
+
+    assert before == ()
+    assert sorted(path.name for path in (tmp_path / step_name(5)).iterdir()) == ["gavel.json", "rank-0", "rank-1"]
+
+
+def test_checkpoint_of_all_ranks_waits_no_longer_than_the_lease(tmp_path: Path) -> None:
+    with pytest.raises(
+        LeaseExpired, match="not all ranks wrote checkpoint step-000000000005 before the lease was over"
+    ):
+        CheckpointWriter(tmp_path, 0, 2).write(Place(5), lambda directory: None, clock_s() + 0.1)
+
+    assert whole_checkpoints(tmp_path) == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"steps": -1}', '{"steps": 1, "epoch": "x"}', '{"unknown": 1}'])
+def test_damaged_place_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gavel.json").write_text(text)
+
+    with pytest.raises(RemoteViolation, match="must say where the loop stood"):
+        read_place(tmp_path)
+
+
+@pytest.mark.parametrize("delay", range(6))
+def test_kill_at_any_moment_leaves_no_half_checkpoint_under_a_final_name(tmp_path: Path, delay: int) -> None:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITES_FOR_EVER, str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE
+    )
+    assert writer.stdout is not None
+    writer.stdout.readline()
+
+    threading.Event().wait(0.0137 * delay)  # any moment will do
+    writer.kill()
+    writer.communicate()
+
+    whole = whole_checkpoints(tmp_path)
+    assert whole
+    assert {_bytes(tmp_path / step_name(step)) for step in whole} == {100_000}
+    assert [read_place(tmp_path / step_name(step)).steps for step in whole] == list(whole)
+
+
+def _bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("part-*"))

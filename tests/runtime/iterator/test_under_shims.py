@@ -1,0 +1,180 @@
+"""Scripts with the iterator under real shims: leases end, jobs move, gangs agree."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from gavelpy.runtime.lease_files import Outcome, clock_s, read_progress, step_name, whole_checkpoints
+from tests.runtime.shim.driver import Shim, started, wait_for
+
+COUNTS = """
+import os, socket, time
+from gavelpy import LeaseIterator
+count = 0
+def save(directory):
+    with open(directory / f"count-{os.environ['RANK']}", "w") as file:
+        file.write(str(count))
+def load(directory):
+    global count
+    count = int((directory / "count-0").read_text())
+def joined(path):
+    line = socket.socket(socket.AF_UNIX)
+    if os.environ["RANK"] == "0":
+        line.bind(path)
+        line.listen()
+        return line.accept()[0]
+    while line.connect_ex(path):
+        time.sleep(0.01)
+    return line
+together = joined(os.environ["TOGETHER"]) if "TOGETHER" in os.environ else None
+batches = LeaseIterator(range(10), save, load=load, save_on=os.environ.get("SAVE_ON", "first"))
+print("begins at", batches.steps_done, count)
+for item in batches:
+    assert item == count % 10
+    count += 1
+    time.sleep(float(os.environ["STEP_S"]))
+    if together:  # as in a collective operation, nobody goes on before all are here
+        together.sendall(b"x")
+        together.recv(1)
+print("ends at", batches.steps_done, batches.finished)
+"""
+
+
+def environment(checkpoints: Path, **more: str) -> dict[str, str]:
+    return {"GAVEL_CHECKPOINT_DIR": str(checkpoints), "GAVEL_STEPS_TOTAL": "300", "STEP_S": "0.004", **more}
+
+
+def gang(stack: ExitStack, root: Path, *, lease_s: float, **more: str) -> tuple[Shim, Shim]:
+    """Two nodes of one rank each, which share nothing but the checkpoint directory. The second is slower."""
+    shims = [
+        stack.enter_context(
+            started(
+                root / f"node-{rank}",
+                COUNTS,
+                lease_s=lease_s,
+                environment=environment(
+                    root / "checkpoints", STEP_S=("0.002", "0.005")[rank], GAVEL_STEPS_TOTAL="1000000", **more
+                ),
+                rank_environments=({"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2"},),
+                first_rank=rank,
+            )
+        )
+        for rank in range(2)
+    ]
+    return shims[0], shims[1]
+
+
+def test_job_stops_before_the_end_of_its_lease_and_goes_on_under_the_next(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    with started(first, COUNTS, lease_s=1.2, environment=environment(first / "c")) as shim:
+        stopped = shim.end()
+    step = int(stopped.steps_saved)
+    resume = str(first / "c" / step_name(step))
+    with started(
+        second, COUNTS, environment=environment(second / "c", GAVEL_RESUME_DIR=resume), steps_done=step
+    ) as shim:
+        finished = shim.end()
+
+    assert (stopped.outcome, stopped.exit_code) == (Outcome.STOPPED, 0)
+    assert 0 < step == stopped.steps_done < 300
+    assert stopped.at_clock_s < shim.lease.until_clock_s
+    assert (finished.outcome, finished.steps_done, finished.steps_saved) == (Outcome.FINISHED, 300.0, 300.0)
+    assert shim.lines() == [f"begins at {step} {step}", "ends at 300 True"]
+
+
+def test_stop_by_order_is_in_good_order(tmp_path: Path) -> None:
+    with started(tmp_path, COUNTS, environment=environment(tmp_path / "c", GAVEL_STEPS_TOTAL="1000000")) as shim:
+        wait_for(lambda: _steps(tmp_path, 0) > 0)
+        shim.order(stop=True)
+        end = shim.end()
+
+    assert (end.outcome, end.exit_code, end.detail) == (Outcome.STOPPED, 0, "all ranks stopped in good order")
+    assert whole_checkpoints(tmp_path / "c") == (int(end.steps_done),)
+
+
+def test_killed_job_has_done_what_it_has_saved(tmp_path: Path) -> None:
+    more = environment(tmp_path / "c", GAVEL_STEPS_TOTAL="1000000", GAVEL_CHECKPOINT_EVERY_S="0.1")
+    with started(tmp_path, COUNTS, environment=more) as shim:
+        wait_for(lambda: _saved(tmp_path) > 0)
+        shim.order(kill=True)
+        end = shim.end()
+
+    assert (end.outcome, end.exit_code) == (Outcome.STOPPED, -signal.SIGKILL)
+    assert 0 < end.steps_done == end.steps_saved <= whole_checkpoints(tmp_path / "c")[-1]
+
+
+def test_crash_of_a_job_is_a_failure_with_what_it_has_saved(tmp_path: Path) -> None:
+    more = environment(tmp_path / "c", GAVEL_CHECKPOINT_EVERY_S="0.1", GAVEL_STEPS_TOTAL="1000000")
+    with started(tmp_path, COUNTS, environment=more) as shim:
+        wait_for(lambda: _saved(tmp_path) > 0)
+        os.kill(shim.state().job_processes[0], signal.SIGSEGV)
+        end = shim.end()
+
+    assert (end.outcome, end.detail) == (Outcome.FAILED, "rank 0 was killed by SIGSEGV")
+    assert end.steps_saved > 0
+
+
+def test_gang_over_two_nodes_stops_at_one_step(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = gang(stack, tmp_path, lease_s=2.5, TOGETHER=str(tmp_path / "line"))
+        ends = (first.end(), second.end())
+
+    assert {(end.outcome, end.detail) for end in ends} == {(Outcome.STOPPED, "all ranks stopped in good order")}
+    assert ends[0].steps_done == ends[1].steps_done > 0
+    assert whole_checkpoints(tmp_path / "checkpoints") == (int(ends[0].steps_done),)
+
+
+def test_order_to_one_node_stops_the_whole_gang_at_one_step(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = gang(stack, tmp_path, lease_s=60.0)
+        wait_for(lambda: _steps(second.directory, 0) > 0)
+        second.order(stop=True)
+        ends = (first.end(), second.end())
+
+    assert [end.exit_code for end in ends] == [0, 0]
+    assert ends[0].steps_done == ends[1].steps_done > 0
+
+
+def test_all_ranks_write_one_checkpoint_on_the_cadence_and_at_the_stop(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = gang(stack, tmp_path, lease_s=60.0, SAVE_ON="all", GAVEL_CHECKPOINT_EVERY_S="0.3")
+        wait_for(lambda: len(whole_checkpoints(tmp_path / "checkpoints")) >= 2)
+        first.order(stop=True)
+        second.order(stop=True)
+        ends = (first.end(), second.end())
+
+    whole = whole_checkpoints(tmp_path / "checkpoints")
+    assert ends[0].steps_saved == ends[1].steps_saved == whole[-1]
+    assert {_counts(tmp_path / "checkpoints" / step_name(step)) for step in whole} == {
+        (str(step), str(step)) for step in whole
+    }
+
+
+def test_gang_that_loses_a_rank_ends_with_its_lease(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first, second = gang(stack, tmp_path, lease_s=2.0)
+        wait_for(lambda: _steps(second.directory, 0) > 0)
+        second.order(kill=True)
+        end = first.end()
+
+    assert end.outcome is Outcome.STOPPED
+    assert clock_s() - first.lease.until_clock_s < 3.0
+    assert "ranks that said nothing: 1" in "".join(first.lines(is_error_stream=True))
+    assert whole_checkpoints(tmp_path / "checkpoints") == ()
+
+
+def _steps(directory: Path, local_rank: int) -> float:
+    progress = read_progress(directory, local_rank)
+    return progress.steps_done if progress else 0.0
+
+
+def _saved(directory: Path) -> float:
+    progress = read_progress(directory, 0)
+    return progress.steps_saved if progress else 0.0
+
+
+def _counts(directory: Path) -> tuple[str, str]:
+    return (directory / "count-0").read_text(), (directory / "count-1").read_text()

@@ -1,0 +1,131 @@
+"""What witnesses saw: each process of a job writes down, line by line, where it ran, what it resumed and what it saved.
+
+The judge believes these lines and nothing that the scheduler says of itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+SILENT_S = 1.5  # a witness that writes nothing for so long did not run then: it was frozen
+
+
+@dataclass(frozen=True)
+class Line:
+    """One observation, at a time of CLOCK_BOOTTIME."""
+
+    at_s: float
+    kind: str  # began, ran, saved, stopped, finished
+    job: int
+    lease: int
+    rank: int
+    node: str
+    gpus: tuple[str, ...]
+    steps: int
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A time without interruption that one process of a job ran."""
+
+    job: int
+    lease: int
+    rank: int
+    node: str
+    gpus: tuple[str, ...]
+    first_s: float
+    last_s: float
+
+
+def read(directory: Path) -> list[Line]:
+    """Every whole line of every witness, in order of time."""
+    lines = []
+    for path in sorted(directory.glob("*.evidence")):
+        whole, _, _torn = path.read_text().rpartition("\n")
+        lines += [_line(text) for text in whole.splitlines()]
+    return sorted(lines, key=lambda line: line.at_s)
+
+
+def _line(text: str) -> Line:
+    at_s, kind, job, lease, rank, node, gpus, steps = text.split(" ")
+    return Line(float(at_s), kind, int(job), int(lease), int(rank), node, tuple(gpus.split(",")), int(steps))
+
+
+def stays(lines: list[Line]) -> list[Stay]:
+    """When each process ran; a frozen one has a stay before and a stay after."""
+    by_process: defaultdict[tuple[int, int, int], list[Line]] = defaultdict(list)
+    for line in lines:
+        by_process[line.job, line.lease, line.rank].append(line)
+    found = []
+    for seen in by_process.values():
+        cuts = [0, *(k for k in range(1, len(seen)) if seen[k].at_s - seen[k - 1].at_s > SILENT_S), len(seen)]
+        for begin, end in itertools.pairwise(cuts):
+            first = seen[begin]
+            found.append(
+                Stay(first.job, first.lease, first.rank, first.node, first.gpus, first.at_s, seen[end - 1].at_s)
+            )
+    return sorted(found, key=lambda stay: stay.first_s)
+
+
+def double_gpus(found: list[Stay]) -> list[str]:
+    """GPUs that two leases used at one time, in words."""
+    by_gpu: defaultdict[tuple[str, str], list[Stay]] = defaultdict(list)
+    for stay in found:
+        for gpu in stay.gpus:
+            by_gpu[stay.node, gpu].append(stay)
+    return [
+        f"GPU {gpu} of {node}: lease {early.lease} until {early.last_s:.3f}, lease {late.lease} from {late.first_s:.3f}"
+        for (node, gpu), users in by_gpu.items()
+        for early, late in _overlaps(users)
+    ]
+
+
+def double_jobs(found: list[Stay]) -> list[str]:
+    """Jobs that ran under two leases at one time, in words."""
+    by_job: defaultdict[int, list[Stay]] = defaultdict(list)
+    for stay in found:
+        by_job[stay.job].append(stay)
+    return [
+        f"job {job}: lease {early.lease} until {early.last_s:.3f}, lease {late.lease} from {late.first_s:.3f}"
+        for job, ran in by_job.items()
+        for early, late in _overlaps(ran)
+    ]
+
+
+def _overlaps(users: list[Stay]) -> list[tuple[Stay, Stay]]:
+    """Pairs of stays of different leases that overlap; `users` in order of their beginning."""
+    found = []
+    running: list[Stay] = []
+    for stay in users:
+        running = [other for other in running if other.last_s > stay.first_s]
+        found += [(other, stay) for other in running if other.lease != stay.lease]
+        running.append(stay)
+    return found
+
+
+def lost_steps(lines: list[Line]) -> list[str]:
+    """Where a job began again before the last checkpoint that it had saved, in words."""
+    saved: defaultdict[int, int] = defaultdict(int)
+    found = []
+    for line in lines:
+        if line.kind == "saved":
+            saved[line.job] = max(saved[line.job], line.steps)
+        elif line.kind == "began" and line.steps < saved[line.job]:
+            found.append(f"job {line.job} under lease {line.lease} began at {line.steps}, saved was {saved[line.job]}")
+    return found
+
+
+def saved_twice(lines: list[Line]) -> list[str]:
+    """Checkpoints of one lease and step that were written more than once, in words."""
+    seen: set[tuple[int, int, int, int]] = set()
+    found = []
+    for line in lines:
+        if line.kind == "saved":
+            name = (line.job, line.lease, line.rank, line.steps)
+            if name in seen:
+                found.append(f"job {line.job}, lease {line.lease}, step {line.steps}")
+            seen.add(name)
+    return found

@@ -1,0 +1,104 @@
+"""What live tests do to a cluster and ask of it: submit witnesses, wait until something shows, look at the evidence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gavelpy.runtime.local_cluster import CALL_S, LocalCluster, LocalNode, processes_below, wait_until
+from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.live import evidence
+from tests.runtime.live.cluster import OVER, jobs_of, patiently, submit
+
+WITNESS = Path(__file__).with_name("witness.py")
+PATIENCE_S = 150.0  # on a busy machine; every wait returns as soon as it can
+Settings = Mapping[str, Mapping[str, Any]]  # Any: whatever TOML can say
+
+
+class StartStage(Protocol):
+    """The fixture `start`."""
+
+    def __call__(self, *nodes: LocalNode, settings: Settings | None = None) -> Stage:
+        """The scheduler and these nodes run when it returns."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A cluster, and the directory that its witnesses write into."""
+
+    cluster: LocalCluster
+    witnessed: Path
+
+    def submit(self, name: str, command: str, steps: float, rates: Mapping[str, float], gpus: int = 1) -> int:
+        """Serial of a job that writes a checkpoint twice a second."""
+        job = pb.JobDescription(
+            name=name, steps_total=steps, gpus=gpus, rates_steps_per_s=rates, command=command,
+            working_directory=str(self.witnessed), checkpoint_every_s=0.5,
+        )  # fmt: skip
+        return submit(self.cluster, [job], name)[0]
+
+    def submit_witness(self, name: str, steps: float, rates: Mapping[str, float], gpus: int = 1) -> int:
+        """Serial of a job that writes down what it does."""
+        told = ",".join(f"{gpu_type}={rate:g}" for gpu_type, rate in rates.items())
+        return self.submit(name, f"{sys.executable} {WITNESS} {self.witnessed} {told}", steps, rates, gpus)
+
+    def job(self, serial: int) -> pb.Job:
+        """What the scheduler says of a job."""
+        return jobs_of(self.cluster)[serial]
+
+    def explained(self, serial: int) -> pb.GetJobResponse:
+        """All that it says."""
+        request = pb.GetJobRequest(job=str(serial))
+        return patiently(self.cluster, lambda client: client.GetJob(request, timeout=CALL_S))
+
+    def node(self, node_id: str) -> pb.NodeStatus:
+        """What it says of a node."""
+        answer = patiently(self.cluster, lambda client: client.ListNodes(pb.ListNodesRequest(), timeout=CALL_S))
+        return next(node for node in answer.nodes if node.node_id == node_id)
+
+    def policy(self) -> pb.GetClusterResponse:
+        """Policy and rounds."""
+        return patiently(self.cluster, lambda client: client.GetCluster(pb.GetClusterRequest(), timeout=CALL_S))
+
+    def wish(self, node_id: str, wish: pb.NodeWish.ValueType) -> None:
+        """What an operator asks of a node."""
+        request = pb.SetNodeRequest(node_id=node_id, wish=wish)
+        patiently(self.cluster, lambda client: client.SetNode(request, timeout=CALL_S))
+
+    def wait(self, holds: Callable[[], bool], what: str) -> None:
+        """Returns as soon as it holds."""
+        wait_until(holds, what, PATIENCE_S)
+
+    def wait_saved(self, serial: int) -> pb.Job:
+        """The job, once it runs and has a checkpoint on record."""
+        running = pb.JOB_STATE_RUNNING
+        self.wait(
+            lambda: (job := self.job(serial)).state == running and job.steps_saved > 0,
+            f"job {serial} runs and has saved",
+        )
+        return self.job(serial)
+
+    def wait_over(self, *serials: int) -> None:
+        """Until these jobs are over."""
+        self.wait(lambda: all(self.job(serial).state in OVER for serial in serials), f"jobs {serials} are over")
+
+    def lines(self, serial: int, kind: str = "") -> list[evidence.Line]:
+        """What the witnesses of a job wrote, of one kind or of all."""
+        return [line for line in evidence.read(self.witnessed) if line.job == serial and kind in ("", line.kind)]
+
+    def signal_node(self, node_id: str, number: signal.Signals) -> None:
+        """To the agent, its shims and its jobs."""
+        victims = [self.cluster.processes[node_id].pid, *processes_below(self.cluster.directory / node_id)]
+        for process in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    def is_idle(self, node_id: str) -> bool:
+        """Whether no shim and no job runs on a node."""
+        return not processes_below(self.cluster.directory / node_id)

@@ -1,0 +1,42 @@
+"""Kill anything at any moment: no acknowledged job is lost, none runs twice, no GPU is under two leases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.live.crash import Trial, run
+from tests.runtime.live.faults import Fault
+
+SHORT = {Fault.SCHEDULER: 4, Fault.AGENT: 3, Fault.SHIM: 2, Fault.JOB: 2}
+FEW = {Fault.SCHEDULER: 3, Fault.AGENT: 1, Fault.JOB: 1}
+LONG = {Fault.SCHEDULER: 50, Fault.AGENT: 20, Fault.SHIM: 10, Fault.JOB: 20, Fault.FREEZE: 1}
+
+
+def test_jobs_survive_some_deaths(tmp_path: Path) -> None:
+    trial = Trial(seed=1, jobs=6, steps=120.0, faults=SHORT, within_s=20.0, patience_s=90.0)
+
+    found = run(trial, tmp_path / "cluster")
+
+    assert found.complaints == [], f"seed {trial.seed}"
+
+
+def test_jobs_survive_some_deaths_with_a_journal_in_postgresql(postgres_url: str, tmp_path: Path) -> None:
+    trial = Trial(seed=2, jobs=4, steps=80.0, faults=FEW, within_s=8.0, patience_s=90.0, journal=postgres_url)
+
+    found = run(trial, tmp_path / "cluster")
+
+    assert found.complaints == [], f"seed {trial.seed}"
+    assert found.done[Fault.SCHEDULER] == FEW[Fault.SCHEDULER]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [11, 12])
+def test_jobs_survive_a_hundred_deaths(seed: int, tmp_path: Path) -> None:
+    trial = Trial(seed=seed, jobs=12, steps=500.0, faults=LONG, within_s=240.0, patience_s=400.0)
+
+    found = run(trial, tmp_path / "cluster")
+
+    assert found.complaints == [], f"seed {seed}"
+    assert found.done[Fault.SCHEDULER] == LONG[Fault.SCHEDULER]

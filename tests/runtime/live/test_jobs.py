@@ -1,0 +1,67 @@
+"""Jobs as people have them: scripts that know nothing of leases, jobs that are cancelled, policies that change."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
+from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.live.cluster import patiently
+from tests.runtime.live.stage import StartStage
+
+PLAIN = Path(__file__).with_name("plain.py")
+V100 = {"v100": 40.0}
+
+
+def test_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"))
+    files = [stage.witnessed / "one.txt", stage.witnessed / "two.txt"]
+    one = stage.submit("one", f"{sys.executable} {PLAIN} {files[0]} 35 0.1", 60.0, {"v100": 10.0})
+    two = stage.submit("two", f"{sys.executable} {PLAIN} {files[1]} 35 0.1", 60.0, {"v100": 10.0})
+
+    stage.wait_over(one, two)
+
+    assert [stage.job(one).state, stage.job(two).state] == [pb.JOB_STATE_FINISHED] * 2
+    assert [stage.job(one).steps_done, stage.job(two).steps_done] == [60.0] * 2
+    told = [file.read_text().split() for file in files]
+    assert [lines.count("counted") for lines in told] == [35, 35]
+    assert [lines[-1] for lines in told] == ["finished", "finished"]
+    assert "stopped" in told[0] + told[1]
+
+
+def test_cancelled_job_is_gone_and_its_gpu_is_free(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 60.0}})
+    endless = stage.submit_witness("endless", 1e6, V100)
+    stage.wait_saved(endless)
+    short = stage.submit_witness("short", 20.0, V100)
+
+    request = pb.CancelJobsRequest(jobs=["endless"])
+    patiently(stage.cluster, lambda client: client.CancelJobs(request, timeout=5.0))
+    stage.wait_over(short)
+
+    assert stage.job(endless).state == pb.JOB_STATE_CANCELLED
+    assert stage.job(short).state == pb.JOB_STATE_FINISHED
+    assert stage.lines(endless)[-1].at_s < stage.lines(short, "began")[0].at_s
+
+
+def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_nobody(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 4.0}})
+    job = stage.submit_witness("undisturbed", 200.0, V100)
+    stage.wait_saved(job)
+    config = stage.cluster.config
+    changed = config.read_text().replace("max_min_fairness", "fifo").replace("round_s = 4.0", "round_s = 3.0")
+    config.write_text(changed)
+
+    os.kill(stage.cluster.processes[SCHEDULER].pid, signal.SIGHUP)
+    stage.wait(lambda: stage.policy().policy == "fifo", "the policy has changed")
+    stage.cluster.kill(SCHEDULER)
+    stage.cluster.start_scheduler()
+    after = stage.policy()
+    stage.wait_over(job)
+
+    assert (after.policy, after.round_s) == ("fifo", 3.0)
+    assert stage.job(job).state == pb.JOB_STATE_FINISHED
+    assert len(stage.lines(job, "began")) == 1

@@ -1,0 +1,70 @@
+"""Names of machines in a table of throughputs."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.profile_machine import Machine, gpu_type_of, here
+
+
+@pytest.mark.parametrize(
+    ("product", "gpu_type"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("Tesla P100-PCIE-16GB", "p100"),
+        ("Tesla K80", "k80"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA", "nvidia"),
+    ],
+)
+def test_type_is_what_tells_products_apart(product: str, gpu_type: str) -> None:
+    assert gpu_type_of(product) == gpu_type
+
+
+def pretend_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
+    """A program of the driver's name that knows these GPUs."""
+    program = folder / "nvidia-smi"
+    program.write_text("#!/bin/sh\ncat <<'ROWS'\n" + "\n".join(rows) + "\nROWS\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_type_is_told_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_driver(tmp_path, monkeypatch, "NVIDIA H200, 570.1", "NVIDIA H200, 570.1")
+
+    assert here() == Machine("h200", "NVIDIA H200", "570.1")
+
+
+def test_type_must_be_given_where_gpus_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_driver(tmp_path, monkeypatch, "NVIDIA H200, 570.1", "Tesla K80, 570.1")
+
+    with pytest.raises(InvalidInput, match="found h200, k80"):
+        here()
+
+
+def test_type_must_be_given_where_there_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(InvalidInput, match="no GPU that nvidia-smi knows"):
+        here()
+
+
+def test_cpu_is_a_type_of_its_own() -> None:
+    assert here(on_cpu=True).gpu_type == "cpu"
+    assert here(on_cpu=True, gpu_type="old-cpu").gpu_type == "old-cpu"
+
+
+def test_source_says_what_was_measured_where_with_what_and_when() -> None:
+    machine = Machine("h200", "NVIDIA H200", "570.1")
+
+    line = machine.source("python train.py", 20.0, datetime(2026, 3, 1, tzinfo=UTC))
+
+    assert line.startswith("gavel profile on 2026-03-01: python train.py; NVIDIA H200, driver 570.1, Python 3.")
+    assert line.endswith("; 20 s after the first steps")

@@ -1,0 +1,131 @@
+"""Drives real shims: a lease directory with a script in it, and waiting for what should come to be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.lease_files import End, Launch, Lease, ShimState, clock_s
+from gavelpy.runtime.shim import shim_argv
+from gavelpy.runtime.shim.log_lines import log_files, parse_line
+from gavelpy.runtime.shim.processes import kill_lease, lease_processes
+
+T = TypeVar("T")
+DEADLINE_S = 15.0
+
+
+def wait_for(what: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+    """The first true value of `what`."""
+    ends_s = time.monotonic() + deadline_s
+    while time.monotonic() < ends_s:
+        value = what()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise AssertionError(f"did not come to be within {deadline_s} s")
+
+
+def sampled(what: Callable[[], T], seconds: float) -> list[T]:
+    """Values of `what` over some time."""
+    ends_s = time.monotonic() + seconds
+    values = []
+    while time.monotonic() < ends_s:
+        values.append(what())
+        time.sleep(0.003)
+    return values
+
+
+@dataclass
+class Shim:
+    """A shim under test and its lease directory."""
+
+    directory: Path
+    process: subprocess.Popen[bytes]
+    lease: Lease
+
+    def state(self) -> ShimState:
+        """Who it is, once its job runs."""
+        return wait_for(self._running)
+
+    def order(self, **changes: object) -> None:
+        """A newer lease."""
+        self.lease = replace(self.lease, version=self.lease.version + 1, **changes)  # type: ignore[arg-type]  # of Lease
+        lease_files.write_lease(self.directory, self.lease)
+
+    def end(self) -> End:
+        """How it ended, once it has."""
+        wait_for(lambda: self.process.poll() is not None)
+        end = lease_files.read_end(self.directory)
+        assert end is not None, (self.directory / "shim.log").read_text()
+        return end
+
+    def lines(self, rank: int = 0, *, is_error_stream: bool = False) -> list[str]:
+        """What a rank has printed, over all files."""
+        files = [
+            file for file in log_files(self.directory) if (file.rank, file.is_error_stream) == (rank, is_error_stream)
+        ]
+        raw = b"".join(file.path.read_bytes() for file in files).split(b"\n")[:-1]
+        parsed = [parse_line(line) for line in raw]
+        assert None not in parsed
+        return [line.text for line in parsed if line]
+
+    def prints(self, text: str) -> None:
+        """Waits until rank 0 has printed a line."""
+        wait_for(lambda: text in self.lines())
+
+    def _running(self) -> ShimState | None:
+        state = lease_files.read_shim(self.directory)
+        return state if state and state.phase is not lease_files.Phase.STARTING else None
+
+
+@contextmanager
+def started(
+    directory: Path, script: str, *, lease_s: float = 60.0, lease: Lease | None = None, ranks: int = 1, **launch: object
+) -> Iterator[Shim]:
+    """A shim that runs a Python script; nothing of it is left afterwards."""
+    lease = lease or Lease(1, clock_s() + lease_s)
+    write_lease_directory(directory, script, lease, ranks=ranks, **launch)
+    shim = Shim(directory, subprocess.Popen(shim_argv(directory)), lease)
+    try:
+        yield shim
+    finally:
+        state = lease_files.read_shim(directory)
+        if shim.process.poll() is None:
+            shim.process.send_signal(signal.SIGKILL)
+        shim.process.wait()
+        if state:
+            wait_for(lambda: kill_lease(state, directory))
+
+
+def write_lease_directory(directory: Path, script: str, lease: Lease, *, ranks: int = 1, **launch: object) -> None:
+    """What the agent writes before it starts a shim."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "script.py").write_text(script)
+    environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    told: dict[str, object] = {
+        "lease": 7,
+        "job": 3,
+        "argv": (sys.executable, str(directory / "script.py")),
+        "working_directory": str(directory),
+        "environment": {**environment, **launch.pop("environment", {})},  # type: ignore[dict-item]  # a mapping of texts
+        "rank_environments": tuple({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)),
+        "grace_s": 2.0,
+        **launch,
+    }
+    lease_files.write_launch(directory, Launch(**told))  # type: ignore[arg-type]  # the fields of Launch
+    lease_files.write_lease(directory, lease)
+
+
+def processes_left(shim: Shim) -> tuple[int, ...]:
+    """What still runs of a lease."""
+    state = lease_files.read_shim(shim.directory)
+    return lease_processes(state, shim.directory) if state else ()

@@ -1,0 +1,131 @@
+"""Captured output as files of lines."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavelpy.runtime.shim.log_lines import LINE_BYTES_MAX, PATIENCE_S, CapturedLine, LogWriter, log_files, parse_line
+
+NOW_S = 1_700_000_000.25
+
+
+def writer(directory: Path, *, bytes_max: int = 1 << 20, files_max: int = 2) -> LogWriter:
+    return LogWriter(directory, 3, is_error_stream=False, bytes_max=bytes_max, files_max=files_max)
+
+
+def lines(directory: Path) -> list[CapturedLine | None]:
+    content = b"".join(file.path.read_bytes() for file in log_files(directory))
+    return [parse_line(line) for line in content.split(b"\n")[:-1]]
+
+
+def test_line_is_kept_with_its_time(tmp_path: Path) -> None:
+    writer(tmp_path).write(b"hello\n\n", NOW_S)
+
+    assert lines(tmp_path) == [CapturedLine(NOW_S, "hello", False), CapturedLine(NOW_S + 1e-6, "", False)]
+
+
+def test_line_that_comes_in_pieces_is_one(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+
+    log.write(b"hel", NOW_S)
+    log.write(b"lo\nwo", NOW_S)
+    log.close(NOW_S)
+
+    assert [(line.text, line.is_continued) for line in lines(tmp_path) if line] == [("hello", False), ("wo", False)]
+
+
+def test_times_rise_from_line_to_line(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+
+    log.write(b"a\nb\n", NOW_S)
+    log.write(b"c\n", NOW_S - 5.0)
+
+    assert [line.time_s for line in lines(tmp_path) if line] == [NOW_S, NOW_S + 1e-6, NOW_S + 2e-6]
+
+
+def test_unfinished_line_is_written_after_a_while_and_marked(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.write(b"50 %", NOW_S)
+
+    log.flush(NOW_S + PATIENCE_S / 2)
+    early = lines(tmp_path)
+    log.flush(NOW_S + PATIENCE_S)
+
+    assert early == []
+    assert lines(tmp_path) == [CapturedLine(NOW_S + PATIENCE_S, "50 %", True)]
+
+
+def test_huge_line_is_cut_and_none_of_it_lost(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    huge = b"x" * (3 * LINE_BYTES_MAX + 5)
+
+    log.write(huge, NOW_S)
+    log.write(b"y\n", NOW_S)
+
+    found = [line for line in lines(tmp_path) if line]
+    assert "".join(line.text for line in found) == huge.decode() + "y"
+    assert [line.is_continued for line in found] == [True, True, True, False]
+
+
+def test_full_files_are_numbered_and_the_oldest_removed(tmp_path: Path) -> None:
+    log = writer(tmp_path, bytes_max=100, files_max=2)
+    for number in range(20):
+        log.write(b"line %03d\n" % number, NOW_S)
+
+    files = log_files(tmp_path)
+
+    assert [file.path.name for file in files] == [
+        f"rank-3.out.{files[0].number}",
+        f"rank-3.out.{files[1].number}",
+        "rank-3.out",
+    ]
+    assert [file.number for file in files] == [files[0].number + more for more in range(3)]
+    assert all(file.path.stat().st_size <= 100 for file in files)
+    assert [line.text for line in lines(tmp_path) if line][-1] == "line 019"
+
+
+def test_file_keeps_its_bound_when_much_comes_at_once(tmp_path: Path) -> None:
+    writer(tmp_path, bytes_max=100, files_max=50).write(b"x\n" * 50, NOW_S)
+
+    assert all(file.path.stat().st_size <= 100 for file in log_files(tmp_path))
+    assert [line.text for line in lines(tmp_path) if line] == ["x"] * 50
+
+
+def test_lines_that_the_disk_refuses_are_counted_and_told(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    full, kept = os.open("/dev/full", os.O_WRONLY), os.dup(log._file)
+
+    os.dup2(full, log._file)
+    log.write(b"a\nb\n", NOW_S)
+    os.dup2(kept, log._file)
+    log.write(b"c\n", NOW_S)
+
+    assert [line.text for line in lines(tmp_path) if line] == ["[2 lines were lost: the log could not be written]", "c"]
+    os.close(full)
+    os.close(kept)
+
+
+def test_file_of_somebody_else_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "rank-x.out").write_text("")
+
+    assert log_files(tmp_path) == ()
+    assert parse_line(b"not ours") is None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_every_byte_comes_out_in_order(pieces: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        log = LogWriter(Path(name), 3, is_error_stream=False, bytes_max=1 << 20, files_max=1)
+        for piece in pieces:
+            log.write(piece, NOW_S)
+        log.close(NOW_S)
+        raw = (Path(name) / "log" / "rank-3.out").read_bytes()
+
+    texts = [line[len(b"1700000000.250000 ") :] for line in raw.split(b"\n")[:-1]]
+    assert b"\n".join(texts) == b"".join(pieces).removesuffix(b"\n")

@@ -1,0 +1,100 @@
+"""When the shim warns, terminates and kills: by the clock alone."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from gavelpy.runtime.lease_files import Launch, Lease
+from gavelpy.runtime.shim.orders import Stage, Standing, is_stop_asked, next_standing, seconds_left
+
+LAUNCH = Launch(1, 1, ("x",), "/", {}, ({},), grace_s=10.0, warning_s=30.0, warning_signal=int(signal.SIGUSR1))
+LEASE = Lease(1, until_clock_s=100.0)
+
+
+def standing_at(
+    now_s: float, lease: Lease = LEASE, before: Standing | None = None, *, reports: bool = False
+) -> Standing:
+    return next_standing(now_s, LAUNCH, lease, before or Standing(), reports=reports)
+
+
+def test_nothing_happens_before_the_warning() -> None:
+    assert standing_at(69.9) == Standing()
+
+
+def test_warning_comes_once_for_each_end_of_lease() -> None:
+    warned = standing_at(70.0)
+    extended = replace(LEASE, until_clock_s=200.0)
+
+    assert warned.warned_until_s == 100.0
+    assert standing_at(80.0, before=warned) == warned
+    assert standing_at(169.0, extended, warned) == warned
+    assert standing_at(170.0, extended, warned).warned_until_s == 200.0
+
+
+def test_job_is_terminated_at_the_end_of_its_lease() -> None:
+    terminated = standing_at(100.0)
+
+    assert terminated.stage is Stage.TERMINATED
+    assert terminated.reason == "the lease is over"
+
+
+def test_job_is_killed_when_the_grace_is_over() -> None:
+    terminated = standing_at(100.0)
+
+    assert standing_at(109.9, before=terminated).stage is Stage.TERMINATED
+    assert standing_at(110.0, before=terminated).stage is Stage.KILLED
+
+
+def test_shim_that_slept_past_the_grace_kills_at_once() -> None:
+    assert standing_at(111.0).stage is Stage.KILLED
+
+
+def test_stop_terminates_a_job_that_does_not_report_at_once() -> None:
+    stopped = standing_at(50.0, replace(LEASE, stop=True))
+
+    assert stopped.stage is Stage.TERMINATED
+    assert standing_at(60.0, replace(LEASE, stop=True), stopped).stage is Stage.KILLED
+
+
+def test_stop_leaves_a_job_that_reports_the_grace_to_stop_by_itself() -> None:
+    order = replace(LEASE, stop=True)
+    seen = standing_at(50.0, order, reports=True)
+
+    assert seen.stage is Stage.RUNNING
+    assert standing_at(59.9, order, seen, reports=True).stage is Stage.RUNNING
+    assert standing_at(60.0, order, seen, reports=True).stage is Stage.TERMINATED
+
+
+def test_stop_never_lengthens_a_lease() -> None:
+    order = replace(LEASE, stop=True)
+    seen = standing_at(95.0, order, reports=True)
+
+    terminated = standing_at(100.0, order, seen, reports=True)
+
+    assert terminated.stage is Stage.TERMINATED
+    assert standing_at(110.0, order, terminated, reports=True).stage is Stage.KILLED
+
+
+def test_kill_kills_at_once() -> None:
+    assert standing_at(1.0, replace(LEASE, kill=True)).stage is Stage.KILLED
+
+
+def test_extension_after_the_end_does_not_bring_a_job_back() -> None:
+    terminated = standing_at(100.0)
+
+    assert standing_at(105.0, replace(LEASE, until_clock_s=500.0), terminated).stage is Stage.TERMINATED
+    assert standing_at(110.0, replace(LEASE, until_clock_s=500.0), terminated).stage is Stage.KILLED
+
+
+def test_exit_after_the_warning_counts_as_asked_for() -> None:
+    assert not is_stop_asked(69.0, LAUNCH, LEASE, Standing())
+    assert is_stop_asked(70.0, LAUNCH, LEASE, Standing())
+
+
+def test_next_moment_is_the_warning_then_the_end_then_the_kill() -> None:
+    terminated = standing_at(100.0)
+
+    assert seconds_left(60.0, LAUNCH, LEASE, Standing(), reports=False) == 10.0
+    assert seconds_left(90.0, LAUNCH, LEASE, Standing(), reports=False) == 10.0
+    assert seconds_left(101.0, LAUNCH, LEASE, terminated, reports=False) == 9.0

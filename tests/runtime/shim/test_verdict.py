@@ -1,0 +1,137 @@
+"""What the exit codes of ranks and their reports say of a lease."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from gavelpy.runtime.lease_files import End, Launch, Outcome, Progress
+from gavelpy.runtime.shim.orders import Stage, Standing
+from gavelpy.runtime.shim.verdict import Exits, estimated_steps, is_fault, verdict
+
+LAUNCH = Launch(
+    1,
+    1,
+    ("x",),
+    "/",
+    {},
+    ({}, {}),
+    first_rank=4,
+    steps_done=100.0,
+    steps_total=1000.0,
+    rate_steps_per_s=2.0,
+    silent_start_s=0.0,
+)
+WELL = Exits(codes={0: 0, 1: 0}, first_fault=-1, ran_s=30.0, stop_asked=False, killed_by_order=False)
+
+
+def ended(exits: Exits, *reports: Progress, launch: Launch = LAUNCH) -> End:
+    return verdict(launch, exits, reports, "", 5.0)
+
+
+def test_script_that_exits_unasked_has_finished() -> None:
+    end = ended(WELL)
+
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.FINISHED, 1000.0, 1000.0)
+
+
+def test_script_that_exits_when_asked_has_stopped_with_steps_by_time() -> None:
+    end = ended(replace(WELL, stop_asked=True))
+
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 160.0, 160.0)
+
+
+def test_without_a_rate_a_second_is_a_step() -> None:
+    end = ended(replace(WELL, stop_asked=True), launch=replace(LAUNCH, rate_steps_per_s=0.0))
+
+    assert end.steps_done == 130.0
+
+
+def test_steps_by_time_end_at_the_total() -> None:
+    assert ended(replace(WELL, stop_asked=True, ran_s=1e6)).steps_done == 1000.0
+
+
+def test_failure_of_a_script_saves_nothing_new_and_names_the_rank() -> None:
+    end = ended(replace(WELL, codes={0: -9, 1: 3}, first_fault=1))
+
+    assert (end.outcome, end.exit_code, end.steps_saved) == (Outcome.FAILED, 3, 100.0)
+    assert end.detail == "rank 5 exited with code 3"
+
+
+def test_failure_by_signal_names_the_signal() -> None:
+    end = ended(replace(WELL, codes={0: -11, 1: -9}, first_fault=0))
+
+    assert end.detail == "rank 4 was killed by SIGSEGV"
+
+
+def test_report_of_finished_wins_over_a_stop() -> None:
+    report = Progress(steps_done=1000.0, steps_saved=1000.0, finished=True)
+
+    assert ended(replace(WELL, stop_asked=True), report).outcome is Outcome.FINISHED
+
+
+def test_iterator_that_stopped_before_the_end_has_stopped() -> None:
+    first = Progress(steps_done=400.0, steps_saved=400.0, stopped=True)
+    second = Progress(steps_done=400.0, steps_saved=100.0, stopped=True)
+
+    end = ended(WELL, first, second)
+
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 400.0, 400.0)
+
+
+def test_killed_iterator_has_done_what_it_has_saved() -> None:
+    report = Progress(steps_done=400.0, steps_saved=350.0)
+
+    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True), report)
+
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 350.0, 350.0)
+
+
+def test_nothing_counts_that_a_script_did_before_it_was_killed_by_order() -> None:
+    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True, killed_by_order=True))
+
+    assert end.steps_saved == 100.0
+
+
+@pytest.mark.parametrize(
+    ("code", "stage", "fault"),
+    [
+        (0, Stage.RUNNING, False),
+        (1, Stage.RUNNING, True),
+        (-signal.SIGTERM, Stage.RUNNING, True),
+        (-signal.SIGTERM, Stage.TERMINATED, False),
+        (143, Stage.TERMINATED, False),
+        (1, Stage.TERMINATED, True),
+        (-signal.SIGKILL, Stage.TERMINATED, True),
+        (-signal.SIGKILL, Stage.KILLED, False),
+        (1, Stage.KILLED, False),
+    ],
+)
+def test_exit_code_is_a_fault_unless_we_asked_for_it(code: int, stage: Stage, fault: bool) -> None:
+    assert is_fault(code, LAUNCH, Standing(stage=stage), expired=False) is fault
+
+
+def test_death_by_the_warning_signal_is_no_fault_once_it_was_sent() -> None:
+    launch = replace(LAUNCH, warning_s=5.0, warning_signal=int(signal.SIGUSR1))
+
+    assert is_fault(-signal.SIGUSR1, launch, Standing(), expired=False)
+    assert not is_fault(-signal.SIGUSR1, launch, Standing(warned_until_s=100.0), expired=False)
+
+
+def test_rank_that_gave_up_because_its_lease_was_over_is_no_fault() -> None:
+    assert not is_fault(1, LAUNCH, Standing(stage=Stage.TERMINATED), expired=True)
+
+
+def test_silent_job_counts_no_steps_before_it_had_time_to_report() -> None:
+    starting = replace(LAUNCH, silent_start_s=60.0, steps_done=5.0, rate_steps_per_s=10.0)
+
+    assert estimated_steps(starting, 59.0) == 5.0
+    assert estimated_steps(starting, 61.0) == 615.0
+
+
+def test_silent_job_that_resumes_from_our_checkpoint_counts_no_steps() -> None:
+    resumed = replace(LAUNCH, environment={"GAVEL_RESUME_DIR": "/c"}, steps_done=5.0)
+
+    assert estimated_steps(resumed, 1000.0) == 5.0
