@@ -26,7 +26,7 @@ class GpuModel:
     bandwidth_gb_per_s: float
     fp32_tflops: float
     fp16_tflops: float  # without tensor cores
-    tensor_tflops: float  # half precision (FP16 or BF16) with FP32 accumulation
+    tensor_tflops: float  # half precision (FP16 or BF16) with FP32 accumulation, on tensor or matrix cores
     price_usd_per_gpu_h: float  # on demand, list price
     spec_source: str
     price_source: str
@@ -45,7 +45,7 @@ def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
     """The GPU types by name, oldest first (of `path`, a file like workloads/gpus.toml, if given).
 
     >>> list(catalogue())
-    ['k80', 'p100', 'v100', 'a100', 'h100']
+    ['k80', 'p100', 'v100', 't4', 'a100', 'a10', 'h100', 'l4', 'mi300x', 'h200', 'b200']
     """
     source = workloads_directory() / "gpus.toml" if path is None else path
     place = Place(str(source))
@@ -58,7 +58,7 @@ def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
 
 
 def published_throughputs() -> ThroughputTable:
-    """Rates of seven job families on the catalogue's types, from published figures; how sure: workloads/README.md."""
+    """Rates of seven job families on five of the catalogue's types, from published figures; how sure: workloads/README.md."""
     return read_csv_throughputs(workloads_directory() / "throughputs.csv")
 
 

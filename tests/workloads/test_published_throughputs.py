@@ -25,9 +25,10 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def test_seven_families_run_on_every_type_of_the_catalogue() -> None:
+def test_seven_families_run_on_five_types_of_the_catalogue() -> None:
     assert TABLE.job_types(1) == FAMILIES
-    assert TABLE.gpu_types == tuple(catalogue())
+    assert TABLE.gpu_types == ("k80", "p100", "v100", "a100", "h100")
+    assert set(TABLE.gpu_types) <= set(catalogue())
     assert (TABLE.rate_steps_per_s > 0).all()
 
 

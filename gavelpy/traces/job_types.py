@@ -1,0 +1,62 @@
+"""The shipped figures of job families, for the roofline: workloads/job_types.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.figures import GpuFigures, JobFigures, Precision
+from gavelpy.traces.fields import Place, read_text
+from gavelpy.traces.workloads import catalogue, workloads_directory
+
+_TEXTS = ("sample", "source")
+_NUMBERS = tuple(field.name for field in fields(JobFigures) if field.name != "precision")
+
+
+def job_types(path: str | Path | None = None) -> dict[str, JobFigures]:
+    """Figures of each job family (of `path`, a file like workloads/job_types.toml, if given).
+
+    >>> job_types()["ResNet-50"].gflop_per_sample
+    24.6
+    """
+    source = workloads_directory() / "job_types.toml" if path is None else path
+    place = Place(str(source))
+    try:
+        entries = tomllib.loads(read_text(source))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
+    return {name: _figures(name, entry, place) for name, entry in entries.items()}
+
+
+def gpu_figures() -> dict[str, GpuFigures]:
+    """Peaks of the catalogue's GPU types; where half precision has no faster units, those of single precision."""
+    return {
+        name: GpuFigures(
+            gpu.memory_gb,
+            gpu.bandwidth_gb_per_s,
+            gpu.fp32_tflops,
+            max(gpu.fp32_tflops, gpu.fp16_tflops, gpu.tensor_tflops),
+        )
+        for name, gpu in catalogue().items()
+    }
+
+
+def _figures(name: str, entry: object, place: Place) -> JobFigures:
+    wanted = {*_NUMBERS, *_TEXTS, "precision"}
+    if not isinstance(entry, dict) or entry.keys() != wanted:
+        raise place.error(name, f"a table with exactly the keys {', '.join(sorted(wanted))}", entry)
+    for key in _TEXTS:
+        if not isinstance(entry[key], str) or not entry[key]:
+            raise place.error(f"{name}.{key}", "a text", entry[key])
+    if entry["precision"] not in list(Precision):
+        raise place.error(f"{name}.precision", f"one of {', '.join(Precision)}", entry["precision"])
+    numbers: dict[str, Any] = {}
+    for key in _NUMBERS:
+        value = entry[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e18:
+            raise place.error(f"{name}.{key}", "a number > 0 and at most 1e+18", value)
+        numbers[key] = float(value)
+    return JobFigures(**numbers, precision=Precision(entry["precision"]))

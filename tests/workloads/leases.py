@@ -1,0 +1,65 @@
+"""Leases played by a test: what an agent would put on disk and into the environment, without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gavelpy.runtime.lease_files import Lease, clock_s, newest_checkpoint, write_lease
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = ROOT / "workloads" / "jobs"
+LONG_S = 3600.0
+
+
+@dataclass(frozen=True)
+class PlayedLease:
+    """One lease of a job whose folder is `folder`."""
+
+    folder: Path
+    number: int
+    directory: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints" / f"lease-{self.number:08d}"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What the job sees of it; it goes on from the newest checkpoint of an older lease."""
+        before = newest_checkpoint(self.folder / "checkpoints" / f"lease-{self.number - 1:08d}")
+        return {
+            "GAVEL_LEASE_DIR": str(self.directory),
+            "GAVEL_CHECKPOINT_DIR": str(self.checkpoints),
+            "GAVEL_RESUME_DIR": str(before or ""),
+            "GAVEL_LEASE": str(self.number),
+            **more,
+        }
+
+
+def play_lease(folder: Path, number: int, *, steps_max: float = 0.0, seconds: float = LONG_S) -> PlayedLease:
+    """A lease that ends after so many steps of the job in all, or after a time."""
+    lease = PlayedLease(folder, number, folder / f"lease-{number}")
+    lease.directory.mkdir(parents=True)
+    lease.checkpoints.mkdir(parents=True)
+    write_lease(lease.directory, Lease(1, clock_s() + seconds, steps_max=steps_max))
+    return lease
+
+
+def run_script(script: str, *arguments: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A job as a process of its own, to its end."""
+    path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(JOBS / script), *arguments]
+    return subprocess.run(
+        command, env=path | dict(environment), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:  # Any: what JSON can say
+    """What it said on stdout, line by line; a job that failed fails the test with what it said on stderr."""
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,0 +1,85 @@
+"""Training jobs of two ranks: both have the same parameters, and a stopped and resumed gang ends as an unbroken one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads.conftest import CLASSES
+from tests.workloads.leases import ROOT, play_lease
+from tests.workloads.test_jobs_training import TINY
+
+STEPS, STOP = 14, 6
+
+
+def run_gang(job: str, folder: Path) -> list[dict[str, Any]]:  # Any: what JSON can say
+    """What the first of two ranks says after each of the runs in tests.workloads.gang."""
+    pytest.importorskip("torch", reason="torch comes with gavelpy[torch]")
+    play_lease(folder / "whole", 1)
+    play_lease(folder / "stopped", 1, steps_max=STOP)
+    play_lease(folder / "stopped", 2)
+    gang = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.workloads.gang",
+        job,
+        str(folder),
+        free_ports(),
+        *TINY[job],
+        f"--steps={STEPS}",
+    ]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=os.environ | gang | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert said[1][0] == ""
+    return [json.loads(line) for line in said[0][0].splitlines()]
+
+
+def free_ports() -> str:
+    """Three ports that nobody uses now."""
+    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
+        taken = (first, second, third)
+        [one.bind(("127.0.0.1", 0)) for one in taken]
+        return ",".join(str(one.getsockname()[1]) for one in taken)
+
+
+def check_gang(job: str, folder: Path) -> None:
+    whole, stopped, resumed = run_gang(job, folder)
+
+    assert [line["finished"] for line in (whole, stopped, resumed)] == [True, False, True]
+    assert STOP <= stopped["steps"] < STEPS
+    assert whole["parameters"][0] == whole["parameters"][1]
+    assert resumed["parameters"] == whole["parameters"]
+    assert resumed["loss"] == pytest.approx(whole["loss"], abs=1e-6)
+
+
+def test_gang_of_two_is_alike_and_resumes_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    check_gang("actor_critic", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", sorted(CLASSES.keys() - {"actor_critic"}))
+def test_every_other_gang_is_alike_and_resumes_as_if_it_had_not_stopped(job: str, tmp_path: Path) -> None:
+    check_gang(job, tmp_path)
