@@ -165,9 +165,9 @@ def test_estimate_with_a_table_aligns_types_by_name() -> None:
     answer = engine.estimate(make_estimate(("resnet", 1), ("gpt", 1), ("resnet", 2)))
 
     assert answer.jobs.tolist() == [10, 11, 12]
-    assert np.array_equal(answer.rates_steps_per_s[0], [1.0, 4.0, 0.0])
+    assert np.array_equal(answer.rates_steps_per_s[0], [1.0, 4.0, np.nan], equal_nan=True)
     assert np.isnan(answer.rates_steps_per_s[1]).all()
-    assert np.array_equal(answer.rates_steps_per_s[2], [0.0, 7.0, 0.0])
+    assert np.array_equal(answer.rates_steps_per_s[2], [np.nan, 7.0, np.nan], equal_nan=True)
 
 
 def test_estimate_without_a_table_knows_nothing() -> None:

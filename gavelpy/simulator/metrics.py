@@ -61,9 +61,8 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
     chosen = jobs[jobs["measured"]]
     jct_s = chosen["jct_s"].dropna().to_numpy()
     overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
-    _, types, starts, ends = stays = history.stays()
-    gpu_s = (ends - starts) * history.gpus[stays[0]]
-    price_usd_per_gpu_s = np.array([history.price_usd_per_gpu_h.get(t, 0.0) for t in history.gpu_types]) / 3600
+    rows, _, starts, ends = history.stays()
+    gpu_s = (ends - starts) * history.gpus[rows]
     available_gpu_s = sum(history.gpu_counts) * history.now_s
     percentiles = np.percentile(jct_s, [50, 90, 99]).tolist() if len(jct_s) else [math.nan] * 3
     first_arrival_s = float(history.arrival_s[0]) if history.count else 0.0
@@ -74,7 +73,7 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
         p99_jct_s=percentiles[2],
         makespan_s=history.now_s - first_arrival_s,
         utilization=float(gpu_s.sum() / available_gpu_s) if available_gpu_s > 0 else 0.0,
-        cost_usd=float((gpu_s * price_usd_per_gpu_s[types]).sum()),
+        cost_usd=history.cost_usd(),
         ftf_worst=math.nan,
         ftf_mean=math.nan,
         deadline_misses=int(overdue.sum()),

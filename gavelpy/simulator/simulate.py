@@ -48,6 +48,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
 
@@ -75,6 +76,7 @@ class Simulation:
         recorded: Iterable[Recorded] = (),
         observers: Iterable[Observer] = (),
         progress: Progress | None = None,
+        estimation: Estimation | None = None,
     ) -> None:
         self.trace, self.cluster, self.engine, self.settings = trace, cluster, engine, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
@@ -85,6 +87,7 @@ class Simulation:
         self.recorded = deque(recorded)
         self.observers = [self.history.apply, *observers]
         self.reports: list[str] = []
+        self.estimation = estimation
         self.agents: VirtualCluster
         self.event_count = 0
 
@@ -134,7 +137,7 @@ class Simulation:
             if now_s > HORIZON_S:
                 break  # nobody who is left can run, or they run for ever
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:
-                self._tell(JobSubmitted(self.trace.jobs[next_job]), now_s)
+                self._submit(next_job, now_s)
                 next_job += 1
             if agents.next_s <= now_s:
                 self._hear(now_s)
@@ -143,6 +146,10 @@ class Simulation:
                 self._wake(now_s)
             if self.progress is not None:
                 self.progress(self.label, total - left, total)
+
+    def _submit(self, row: int, now_s: float) -> None:
+        job = self.trace.jobs[row]
+        self._tell(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)), now_s)
 
     def _hear(self, now_s: float) -> None:
         while self.agents.next_s <= now_s:
@@ -159,6 +166,10 @@ class Simulation:
             progress = self.agents.progress(now_s)
             if progress is not None:
                 self._tell(progress, now_s)
+        if self.estimation is not None:
+            learned = self.estimation.learned(self.core, self.agents, now_s)
+            if learned is not None:
+                self._tell(learned, now_s)
         order = NO_INTS if self.rng is None else self.rng.permutation(len(self.core.view().gpu_types))
         self._tell(WakeupDue(order), now_s)
 

@@ -1,0 +1,63 @@
+"""What the estimator is held against: plain matrix factorisation, and the nearest reference job.
+
+Both are of Gavel (OSDI '20), section 6: a new job's few measurements are completed by factorisation, and the job is
+then taken for the reference job that they resemble most. Rows of the matrices are jobs, columns (partner, GPU type).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.model.arrays import Bools, Floats
+
+_MEASURED_MIN = 2  # in common, for two jobs to be compared
+
+
+def factorised(values: Floats, *, rank: int, ridge: float, sweeps: int = 30) -> Floats:
+    """The matrix (R, C) with its NaN filled in: probabilistic matrix factorisation by alternating least squares.
+
+    Values are centred by the mean of what is known, then by those of columns and rows. Salakhutdinov and Mnih, 2007.
+    """
+    known = ~np.isnan(values)
+    mean = float(values[known].mean()) if known.any() else 0.0
+    rest = np.where(known, values - mean, 0.0)
+    column = rest.sum(axis=0) / (known.sum(axis=0) + 1.0)
+    rest = np.where(known, rest - column, 0.0)
+    row = rest.sum(axis=1) / (known.sum(axis=1) + 1.0)
+    rest = np.where(known, rest - row[:, None], 0.0)
+    left, right = _start(values.shape[0], rank), _start(values.shape[1], rank)
+    for _ in range(sweeps):
+        left = _solved(rest, known, right, ridge)
+        right = _solved(rest.T, known.T, left, ridge)
+    filled = mean + column[None, :] + row[:, None] + left @ right.T
+    return np.where(known, values, filled)
+
+
+def nearest_reference(values: Floats, job: int) -> Floats:
+    """Row of the reference job that is nearest to `job` where both are known, (C,); NaN where that one is unknown.
+
+    Distance is the mean of squared differences. The column means where no job can be compared.
+    """
+    mine = values[job]
+    common = ~np.isnan(values) & ~np.isnan(mine)[None, :]
+    common[job] = False
+    count = common.sum(axis=1)
+    squares = np.where(common, values - np.where(np.isnan(mine), 0.0, mine)[None, :], 0.0) ** 2
+    distance = np.where(count >= _MEASURED_MIN, squares.sum(axis=1) / np.maximum(count, 1), np.inf)
+    if not np.isfinite(distance).any():
+        known = ~np.isnan(values)
+        return np.asarray(np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
+    return np.asarray(values[int(np.argmin(distance))])
+
+
+def _start(rows: int, rank: int) -> Floats:
+    """Fixed columns without symmetry: cosines of growing frequency."""
+    angles = np.outer(np.arange(rows) + 0.5, np.arange(1, rank + 1)) * (np.pi / max(rows, 1))
+    return np.asarray(0.1 * np.cos(angles))
+
+
+def _solved(rest: Floats, known: Bools, other: Floats, ridge: float) -> Floats:
+    rank = other.shape[1]
+    products = np.einsum("cr,cs->crs", other, other).reshape(len(other), rank * rank)
+    gram = (known.astype(np.float64) @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
+    return np.asarray(np.linalg.solve(gram, (rest @ other)[:, :, None])[:, :, 0])

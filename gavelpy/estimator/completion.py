@@ -1,0 +1,133 @@
+"""A table completed: every asked rate, how sure it is, whether the job fits at all, and where the figure comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from scipy.special import ndtri
+
+from gavelpy.errors import InvalidInput
+from gavelpy.estimator.isolated import Blocks, IsolatedModel
+from gavelpy.estimator.kinds import Key, kind_of
+from gavelpy.estimator.memory import Fitting
+from gavelpy.estimator.pairs import PairModel, Slowdowns
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.throughput import Provenance, ThroughputTable
+
+_LOG_RATE_MAX = math.log(1e15)  # of an answer, well inside what a rate may be
+_ROOFLINE_SAYS_NO = 0.2  # of the probability that a job fits, where the roofline's memory says it does not
+_FITS = 0.5
+
+
+@dataclass(frozen=True)
+class EstimatorModel:
+    """Everything that is fitted once and kept: hyper-parameters, and the roofline's calibration."""
+
+    isolated: IsolatedModel = field(default_factory=IsolatedModel)
+    pairs: PairModel = field(default_factory=PairModel)
+
+    def fitted(self, table: ThroughputTable) -> EstimatorModel:
+        """The model that explains the table best (seconds); itself where there is too little to learn from."""
+        return EstimatorModel(self.isolated.fitted(table), self.pairs.fitted(table))
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """What is believed of rates alone: Gaussians on their logarithms, and the probability that a job fits."""
+
+    keys: tuple[Key, ...]  # N
+    gpu_types: tuple[str, ...]  # T
+    blocks: Blocks  # of log steps/s
+    fits: Floats  # (N, T) in [0, 1]
+    provenance: Ints  # (N, T) values of Provenance
+
+    def rates(self, quantile: float = 0.5) -> Floats:
+        """Steps/s that the truth exceeds with probability 1 - quantile, (N, T); 0 where the job likely does not fit.
+
+        The median is what policies are asked with; a low quantile (0.2) is the cautious answer.
+        """
+        if not 0.0 < quantile < 1.0:
+            raise InvalidInput(f"quantile must be in (0, 1), got {quantile!r}")
+        log_rate = np.clip(self.blocks.mean + ndtri(quantile) * self.blocks.sd, -_LOG_RATE_MAX, _LOG_RATE_MAX)
+        return np.where(self.fits >= _FITS, np.exp(log_rate), 0.0)
+
+    def interval(self, share: float = 0.9) -> tuple[Floats, Floats]:
+        """Bounds between which the truth lies with this probability, (N, T) each, if the job fits."""
+        return self.rates(0.5 - share / 2.0), self.rates(0.5 + share / 2.0)
+
+    def table(self) -> ThroughputTable:
+        """The medians as a table."""
+        source = tuple("estimated" for _ in self.keys)
+        return ThroughputTable(self.keys, self.gpu_types, self.rates(), self.provenance, source)
+
+
+class Completion:
+    """A model given a table; answers any number of questions."""
+
+    def __init__(self, table: ThroughputTable, model: EstimatorModel | None = None) -> None:
+        self.table, self.model = table, model or EstimatorModel()
+        self._isolated = self.model.isolated.given(table)
+        self._fitting = Fitting(table)
+        known = np.unique(np.nonzero(table.rate_steps_per_s > 0)[0]).tolist()
+        self._families = {kind_of(table.keys[row][0]).family for row in known}
+
+    def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
+        """Of these keys on these types; neither need be in the table."""
+        is_kin = np.array([kind_of(job_type).family in self._families for job_type, _ in keys], dtype=np.bool_)
+        guess = np.where(is_kin, int(Provenance.ESTIMATED), int(Provenance.PRIOR))[:, None]
+        known = _known(self.table, keys, gpu_types)
+        provenance = np.where(known >= 0, known, guess).astype(np.int64)
+        blocks = self._isolated.blocks(keys, gpu_types)
+        return Estimates(tuple(keys), tuple(gpu_types), blocks, self._fits(keys, gpu_types), provenance)
+
+    def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
+        """Slowdowns of every key beside every key, and the probability that the two fit together, (N, N, T)."""
+        slowdowns = self.model.pairs.given(self.table).slowdowns(keys, gpu_types)
+        return slowdowns, self._fitting.together(keys, gpu_types)
+
+    def _fits(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
+        """Certain where the table says, else what other jobs tell, and the roofline's memory."""
+        fits = self._fitting.alone(keys, gpu_types)
+        fits = np.where(self.model.isolated.roofline.fits(keys, gpu_types) == 0.0, _ROOFLINE_SAYS_NO * fits, fits)
+        rates = aligned(self.table, keys, gpu_types)
+        return np.where(np.isnan(rates), fits, (rates > 0).astype(np.float64))
+
+
+def aligned(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
+    """The table's rates for these keys and types, (N, T); NaN where it says nothing."""
+    row, column = _places(table, keys, gpu_types)
+    padded = np.pad(table.rate_steps_per_s, ((0, 1), (0, 1)), constant_values=math.nan)
+    return np.asarray(padded[np.ix_(row, column)])
+
+
+def with_estimates(table: ThroughputTable, estimates: Estimates, quantile: float = 0.5) -> ThroughputTable:
+    """The table with what it does not know filled in; what it knows stays as it is."""
+    row, _ = _places(table, estimates.keys, estimates.gpu_types)
+    known = aligned(table, estimates.keys, estimates.gpu_types)
+    rates = np.where(np.isnan(known), estimates.rates(quantile), known)
+    sources = [*table.source, ""]
+    is_filled: list[bool] = np.asarray(np.isnan(known).any(axis=1)).tolist()
+    notes = ("estimated" if wanted else "" for wanted in is_filled)
+    source = tuple("; ".join(filter(None, (sources[i], note))) for i, note in zip(row.tolist(), notes, strict=True))
+    filled = ThroughputTable(estimates.keys, estimates.gpu_types, rates, estimates.provenance, source)
+    if estimates.keys != table.keys or estimates.gpu_types != table.gpu_types:
+        return filled
+    return replace(filled, pair_rows=table.pair_rows, pair_rate_steps_per_s=table.pair_rate_steps_per_s)
+
+
+def _known(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> Ints:
+    """Provenance of what the table knows, -1 where it knows nothing, (N, T)."""
+    row, column = _places(table, keys, gpu_types)
+    kinds = np.where(np.isnan(table.rate_steps_per_s), -1, table.provenance)
+    return np.asarray(np.pad(kinds, ((0, 1), (0, 1)), constant_values=-1)[np.ix_(row, column)])
+
+
+def _places(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Ints, Ints]:
+    """Rows and columns of the table; those that it has not are one past its last."""
+    rows = {key: i for i, key in enumerate(table.keys)}
+    columns = {name: i for i, name in enumerate(table.gpu_types)}
+    row = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)
+    return row, np.array([columns.get(name, len(columns)) for name in gpu_types], dtype=np.int64)

@@ -1,0 +1,215 @@
+"""Hold-out tests: hide measurements of a table, estimate them, and compare. Deterministic for a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.estimator.baselines import factorised, nearest_reference
+from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.kinds import kind_of
+from gavelpy.estimator.pairs import PairModel, measured
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.throughput import ThroughputTable
+
+NORMAL_90 = 1.6448536269514722  # half the width, in standard deviations, of an interval that holds 90 %
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+HELD_ROWS, HELD_JOB_TYPES = 16, 6  # of a table at once, a seed
+_RANK, _RIDGE = 8, 0.05  # of the baseline: the best of ranks 1 to 8 and ridges 0.01 to 0.5 on Gavel's table
+
+
+@dataclass(frozen=True, eq=False)
+class HoldOut:
+    """Hidden measurements and what was estimated for them, n of them."""
+
+    method: str
+    truth: Floats  # (n,) steps/s, or the part of a rate that is left beside a partner
+    estimate: Floats  # (n,)
+    is_inside: Bools  # (n,) whether the truth is in the nominal 90 % interval; all false for a method without one
+    label: tuple[str, ...]  # (n,) family of each
+
+    @property
+    def error(self) -> Floats:
+        """Relative, (n,): |estimate / truth - 1|."""
+        return np.asarray(np.abs(self.estimate / self.truth - 1.0))
+
+    def quantile(self, share: float) -> float:
+        """Of the errors."""
+        return float(np.quantile(self.error, share)) if len(self.error) else float("nan")
+
+    @property
+    def coverage(self) -> float:
+        """Share of truths inside their 90 % intervals."""
+        return float(self.is_inside.mean()) if len(self.error) else float("nan")
+
+    def of(self, label: str) -> HoldOut:
+        """The part of one family."""
+        mine = np.array([name == label for name in self.label], dtype=np.bool_)
+        return HoldOut(
+            self.method, self.truth[mine], self.estimate[mine], self.is_inside[mine], (label,) * int(mine.sum())
+        )
+
+
+def one_gpu(table: ThroughputTable) -> ThroughputTable:
+    """The part of the table about jobs of one GPU."""
+    rows = [row for row, (_, gpus) in enumerate(table.keys) if gpus == 1]
+    place = np.full(len(table.keys), -1)
+    place[rows] = np.arange(len(rows))
+    pairs = (place[table.pair_rows] >= 0).all(axis=1)
+    return ThroughputTable(
+        tuple(table.keys[row] for row in rows),
+        table.gpu_types,
+        table.rate_steps_per_s[rows],
+        table.provenance[rows],
+        tuple(table.source[row] for row in rows),
+        place[table.pair_rows[pairs]],
+        table.pair_rate_steps_per_s[pairs],
+    )
+
+
+def isolated_from_one_type(
+    table: ThroughputTable,
+    model: IsolatedModel,
+    seeds: Iterable[int],
+    *,
+    whole_job_types: bool = False,
+    refit: bool = False,
+) -> HoldOut:
+    """Rates on the other GPU types of jobs that ran on one only.
+
+    Hidden are rows (job type, GPUs), or with `whole_job_types` all rows of a job type, of which the fewest GPUs are
+    measured on one type and asked on the others. `refit` fits the model anew to what is left each time.
+    """
+    parts = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        rates, asked = table.rate_steps_per_s.copy(), np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
+        for rows in _held_rows(table, rng, whole_job_types):
+            first = rows[int(np.argmin([table.keys[row][1] for row in rows]))]
+            column = int(rng.integers(len(table.gpu_types)))
+            rates[rows] = np.nan
+            rates[first, column] = table.rate_steps_per_s[first, column]
+            asked[first] = True
+            asked[first, column] = False
+        asked &= table.rate_steps_per_s > 0
+        left = replace(table, rate_steps_per_s=rates)
+        chosen = model.fitted(left) if refit else model
+        blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
+        truth = np.log(table.rate_steps_per_s[asked])
+        sd = np.hypot(blocks.sd[asked], chosen.scales.noise)
+        labels = [_family(table, row) for row in np.nonzero(asked)[0].tolist()]
+        parts.append(_hold_out("estimator", blocks.mean[asked], truth, sd, labels))
+    return _joined(parts)
+
+
+def pairs_of_a_new_job(
+    table: ThroughputTable, model: PairModel, seeds: Iterable[int], *, share: float = 0.2, refit: bool = False
+) -> list[HoldOut]:
+    """A new job's rates beside others when `share` of its pairs were measured; the estimator's, then the baselines'.
+
+    As figure 14 of Gavel (OSDI '20). A measurement is a pair on a type and gives the rates of both; gangs are left
+    out. Slowdowns are those of a table whose every other job is known.
+    """
+    if not 0.0 < share < 1.0:
+        raise InvalidInput(f"share must be in (0, 1), got {share!r}")
+    table = one_gpu(table)
+    truth = _slowdowns(table)
+    found: dict[str, list[HoldOut]] = {}
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        job = int(rng.integers(len(table.keys)))
+        left, hidden = _with_hidden_pairs(table, job, rng, share)
+        asked = hidden & ~np.isnan(truth)
+        chosen = model.fitted(left) if refit else model
+        estimated = chosen.given(left).slowdowns(table.keys, table.gpu_types)
+        labels = [_family(table, job)] * int(asked.sum())
+        sd = np.hypot(estimated.sd[asked], chosen.scales.noise)
+        part = _hold_out("estimator", estimated.mean[asked], truth[asked], sd, labels)
+        found.setdefault("estimator", []).append(part)
+        for method, guess in _guesses(_slowdowns(left), job).items():
+            cells = np.where(np.isnan(guess), np.nanmean(guess), guess)[asked]
+            found.setdefault(method, []).append(_hold_out(method, cells, truth[asked], None, labels))
+    return [_joined(parts) for parts in found.values()]
+
+
+def _guesses(slowdown: Floats, job: int) -> dict[str, Floats]:
+    """The baselines' (N, N, T), right in the rows and columns of `job`: its own rates, and its partners'."""
+    return {
+        "factorisation": _both_sides(slowdown, job, lambda m, j: factorised(m, rank=_RANK, ridge=_RIDGE)[j]),
+        "nearest reference": _both_sides(slowdown, job, nearest_reference),
+        "factorisation, then nearest reference": _both_sides(slowdown, job, _completed_nearest),
+    }
+
+
+def _completed_nearest(values: Floats, job: int) -> Floats:
+    completed = factorised(values, rank=_RANK, ridge=_RIDGE)
+    reference = values.copy()
+    reference[job] = completed[job]
+    return nearest_reference(reference, job)
+
+
+def _both_sides(slowdown: Floats, job: int, row_of: Callable[[Floats, int], Floats]) -> Floats:
+    N, _, T = slowdown.shape
+    guess = np.full(slowdown.shape, np.nan)
+    guess[:, job] = row_of(np.swapaxes(slowdown, 0, 1).reshape(N, N * T), job).reshape(N, T)
+    guess[job] = row_of(slowdown.reshape(N, N * T), job).reshape(N, T)
+    return guess
+
+
+def _with_hidden_pairs(
+    table: ThroughputTable, job: int, rng: np.random.Generator, share: float
+) -> tuple[ThroughputTable, Bools]:
+    """The table without most pairs of a job, and which cells (N, N, T) are hidden."""
+    N, T = len(table.keys), len(table.gpu_types)
+    mine = np.flatnonzero((table.pair_rows == job).any(axis=1))
+    units = rng.permutation(len(mine) * T)[max(1, round(share * len(mine) * T)) :]
+    pair, gpu_type = mine[units // T], units % T
+    rates = table.pair_rate_steps_per_s.copy()
+    rates[pair, :, gpu_type] = np.nan
+    hidden = np.zeros((N, N, T), dtype=np.bool_)
+    first, second = table.pair_rows[pair].T
+    hidden[first, second, gpu_type] = hidden[second, first, gpu_type] = True
+    return replace(table, pair_rate_steps_per_s=rates), hidden
+
+
+def _slowdowns(table: ThroughputTable) -> Floats:
+    """(N, N, T) logarithms; NaN where unknown or where a pair does not run."""
+    seen, N = measured(table), len(table.keys)
+    cells = np.full((N, N, len(table.gpu_types)), np.nan)
+    cells[seen.first, seen.second, seen.gpu_type] = seen.log_slowdown
+    return cells
+
+
+def _held_rows(table: ThroughputTable, rng: np.random.Generator, whole_job_types: bool) -> list[Ints]:
+    rows = np.arange(len(table.keys))
+    if not whole_job_types:
+        return [np.array([row]) for row in rng.choice(rows, min(HELD_ROWS, max(len(rows) - 1, 1)), replace=False)]
+    names = table.job_types()
+    chosen = rng.choice(len(names), min(HELD_JOB_TYPES, max(len(names) - 1, 1)), replace=False)
+    types = np.array([names.index(job_type) for job_type, _ in table.keys])
+    return [np.flatnonzero(types == number) for number in chosen.tolist()]
+
+
+def _family(table: ThroughputTable, row: int) -> str:
+    return kind_of(table.keys[row][0]).family
+
+
+def _hold_out(method: str, estimate: Floats, truth: Floats, sd: Floats | None, labels: Sequence[str]) -> HoldOut:
+    difference = estimate - truth
+    inside = np.abs(difference) <= NORMAL_90 * sd if sd is not None else np.zeros(len(truth), dtype=np.bool_)
+    return HoldOut(method, np.exp(truth), np.exp(estimate), inside, tuple(labels))
+
+
+def _joined(parts: Sequence[HoldOut]) -> HoldOut:
+    if not parts:
+        raise InvalidInput("seeds must be one at least, got none")
+    return HoldOut(
+        parts[0].method,
+        np.concatenate([part.truth for part in parts]),
+        np.concatenate([part.estimate for part in parts]),
+        np.concatenate([part.is_inside for part in parts]),
+        tuple(label for part in parts for label in part.label),
+    )

@@ -1,0 +1,236 @@
+"""Rates of jobs that have their GPUs to themselves: a Gaussian process on log rates with side information.
+
+    log rate(k, t) = mean(k, t) + level(k) + relative(k, t) + noise
+
+`level` is how fast a job is on any type (family, batch size, GPUs, the job itself); `relative` is how one type treats
+it: a part common to all jobs, to a family, to a job type, to neighbours in batch size and GPUs. So a single measured
+type fixes the level, and jobs alike fix the rest. The mean is the roofline's where figures are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+
+import numpy as np
+
+from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Posterior, by_evidence, conditioned, updated
+from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
+from gavelpy.estimator.roofline import Roofline
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.throughput import Provenance, ThroughputTable
+
+OBSERVATIONS_MAX = 700  # conditioned on together; a row's own entries always count
+FIT_MAX = 300  # entries that hyper-parameters are fitted to
+_LEVEL_SD = 2.0  # of any job, and of a family: a factor of seven either way
+_SLOPE_SD = 0.1  # of a family's slopes, a doubling of batch size or GPUs
+_BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate, a doubling, where no roofline is known
+_TYPICAL_BATCH = 32
+_EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
+
+
+@dataclass(frozen=True)
+class IsolatedScales:
+    """Hyper-parameters: lengths in doublings, standard deviations of log rates. Defaults: fitted to Gavel's table."""
+
+    batch_length: float = 4.0
+    gpus_length: float = 1.0
+    level_near: float = 1.2
+    level_job: float = 0.05
+    relative_all: float = 0.7
+    relative_family: float = 0.25
+    relative_batch: float = 0.1
+    relative_near: float = 0.35
+    relative_gpus: float = 0.2
+    relative_job_type: float = 0.15
+    noise: float = 0.07
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """What is believed of N keys on T types, as Gaussians on log rates."""
+
+    mean: Floats  # (N, T)
+    covariance: Floats  # (N, T, T)
+
+    @property
+    def sd(self) -> Floats:
+        """Of each entry, (N, T)."""
+        variance = np.diagonal(self.covariance, axis1=1, axis2=2)
+        return np.sqrt(np.maximum(variance, 0.0))
+
+
+@dataclass(frozen=True)
+class IsolatedModel:
+    """Hyper-parameters and prior mean; knows no measurement."""
+
+    scales: IsolatedScales = field(default_factory=IsolatedScales)
+    roofline: Roofline = field(default_factory=Roofline)
+
+    def given(self, table: ThroughputTable) -> IsolatedPosterior:
+        """What the table's positive rates say."""
+        return IsolatedPosterior(self, table)
+
+    def fitted(self, table: ThroughputTable) -> IsolatedModel:
+        """The model with the hyper-parameters, and the roofline, that explain the table best; itself without data."""
+        roofline = self.roofline.calibrated(table)
+        model = IsolatedModel(self.scales, roofline)
+        entries = _entries(table, FIT_MAX)
+        if len(entries) < 2 * len(astuple(self.scales)):
+            return model
+        residual = model.residual(table, entries)
+        s, row, column = model.sides(table.keys), entries[:, 0], entries[:, 1]
+        extra = _extra_variance(table, entries)
+
+        def covariance(x: Floats) -> tuple[Floats, Floats]:
+            scales = IsolatedScales(*x.tolist())
+            return _covariance(scales, s, row, column, row, column), extra + scales.noise**2
+
+        found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
+        return IsolatedModel(IsolatedScales(*np.exp(found).tolist()), roofline)
+
+    def mean(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
+        """Of log rates before anything is measured, (N, T); an entry's does not depend on what else is asked."""
+        s = sides(keys)
+        slopes = _BATCH_SLOPE * s.log2_batch + _GPUS_SLOPE * s.log2_gpus
+        plain = slopes[:, None] + self._typical(gpu_types)[None, :]
+        if not self.roofline.gpus:
+            return np.asarray(plain)
+        known = self.roofline.log_rate(keys, gpu_types)
+        everywhere = self.roofline.log_rate(keys, tuple(self.roofline.gpus)).mean(axis=1, keepdims=True)
+        on_all = np.where(np.isnan(known), everywhere, known)
+        return np.where(np.isnan(everywhere), plain, on_all)
+
+    def sides(self, keys: Sequence[Key]) -> Sides:
+        """What the kernels compare: the level of a family that the roofline knows is less open than a stranger's."""
+        knows = bool(self.roofline.gpus)
+        has = np.array(
+            [knows and kind_of(job_type).family in self.roofline.jobs for job_type, _ in keys], dtype=np.bool_
+        )
+        return sides(keys, np.where(has, self.roofline.calibration.sd / math.sqrt(2.0), _LEVEL_SD))
+
+    def _typical(self, gpu_types: Sequence[str]) -> Floats:
+        """How fast each type is for the families that have figures, (T,), around 0; 0 where nothing is known."""
+        if not self.roofline.jobs or not self.roofline.gpus:
+            return np.zeros(len(gpu_types))
+        keys = [(f"{family} (batch size {_TYPICAL_BATCH})", 1) for family in self.roofline.jobs]
+        names = tuple(self.roofline.gpus)
+        speed = self.roofline.log_rate(keys, names).mean(axis=0)
+        around = dict(zip(names, (speed - speed.mean()).tolist(), strict=True))
+        return np.array([around.get(name, 0.0) for name in gpu_types], dtype=np.float64)
+
+    def residual(self, table: ThroughputTable, entries: Ints) -> Floats:
+        """Logarithms of the rates of these entries over their means, (n,)."""
+        row, column = entries[:, 0], entries[:, 1]
+        return np.asarray(
+            np.log(table.rate_steps_per_s[row, column]) - self.mean(table.keys, table.gpu_types)[row, column]
+        )
+
+
+class IsolatedPosterior:
+    """The model given a table."""
+
+    def __init__(self, model: IsolatedModel, table: ThroughputTable) -> None:
+        self.model, self.table = model, table
+        self.entries = _entries(table, OBSERVATIONS_MAX)
+        self._row = {key: row for row, key in enumerate(table.keys)}
+        s, row, column = model.sides(table.keys), self.entries[:, 0], self.entries[:, 1]
+        covariance = _covariance(model.scales, s, row, column, row, column)
+        noise = model.scales.noise**2 + _extra_variance(table, self.entries)
+        self.posterior: Posterior = conditioned(covariance, noise, model.residual(table, self.entries))
+        self._is_in = np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
+        self._is_in[row, column] = True
+
+    def blocks(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Blocks:
+        """What is believed of these keys on these types; neither need be in the table."""
+        N, T = len(keys), len(gpu_types)
+        names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
+        s = self.model.sides([*self.table.keys, *keys])
+        rows = np.repeat(len(self.table.keys) + np.arange(N), T)
+        columns = np.tile(np.array([names[name] for name in gpu_types], dtype=np.int64), N)
+        scales = self.model.scales
+        cross = _covariance(scales, s, self.entries[:, 0], self.entries[:, 1], rows, columns)
+        explained = self.posterior.explained(cross).reshape(-1, N, T)
+        by_key = np.ascontiguousarray(np.moveaxis(explained, 1, 0))  # (N, n, T)
+        covariance = _own_covariance(scales, s, len(self.table.keys) + np.arange(N), T)
+        covariance -= np.matmul(np.swapaxes(by_key, 1, 2), by_key)
+        mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
+        return self._with_own(keys, gpu_types, Blocks(mean, covariance))
+
+    def _with_own(self, keys: Sequence[Key], gpu_types: Sequence[str], blocks: Blocks) -> Blocks:
+        """The blocks after the keys' own entries that were left out of the joint posterior."""
+        if not self._row:
+            return blocks
+        seen, noise = blocks.mean.copy(), np.full(blocks.mean.shape, UNKNOWN_VARIANCE)
+        column = {name: i for i, name in enumerate(self.table.gpu_types)}
+        mine = np.array([self._row.get(key, -1) for key in keys], dtype=np.int64)
+        for t, name in enumerate(gpu_types):
+            if name not in column:
+                continue
+            c = column[name]
+            rates = np.where(mine >= 0, self.table.rate_steps_per_s[mine, c], math.nan)
+            left_out = (rates > 0) & ~self._is_in[mine, c]
+            seen[left_out, t] = np.log(rates[left_out])
+            kinds = self.table.provenance[mine[left_out], c]
+            noise[left_out, t] = self.model.scales.noise**2 + _extra_of(kinds) ** 2
+        changed = (noise < UNKNOWN_VARIANCE).any(axis=1)
+        if not changed.any():
+            return blocks
+        mean, covariance = blocks.mean.copy(), blocks.covariance.copy()
+        own = noise[changed][:, :, None] * np.eye(len(gpu_types))
+        mean[changed], covariance[changed] = updated(mean[changed], covariance[changed], seen[changed], own)
+        return Blocks(mean, covariance)
+
+
+def _entries(table: ThroughputTable, at_most: int) -> Ints:
+    """Row and column of the positive rates, (n, 2); beyond `at_most`, evenly spread ones."""
+    entries = np.argwhere(table.rate_steps_per_s > 0)
+    if len(entries) > at_most:
+        entries = entries[np.linspace(0, len(entries) - 1, at_most).astype(np.int64)]
+    return entries.astype(np.int64)
+
+
+def _extra_variance(table: ThroughputTable, entries: Ints) -> Floats:
+    return _extra_of(table.provenance[entries[:, 0], entries[:, 1]]) ** 2
+
+
+def _extra_of(kinds: Ints) -> Floats:
+    return np.array([_EXTRA_SD[kind] for kind in Provenance])[kinds]
+
+
+def _covariance(k: IsolatedScales, s: Sides, row: Ints, column: Ints, other_row: Ints, other_column: Ints) -> Floats:
+    """Between entries (row, column) and (other_row, other_column)."""
+    level, relative = _parts(k, s, row, other_row)
+    return np.where(column[:, None] == other_column[None, :], level + relative, level)
+
+
+def _own_covariance(k: IsolatedScales, s: Sides, rows: Ints, types: int) -> Floats:
+    """Of each row with itself on all types, (N, T, T)."""
+    slopes = _SLOPE_SD**2 * (s.log2_batch[rows] ** 2 + s.log2_gpus[rows] ** 2)
+    level = 2.0 * s.level_sd[rows] ** 2 + slopes + k.level_near**2 + k.level_job**2
+    relative = k.relative_all**2 + k.relative_family**2 + k.relative_batch**2
+    relative += k.relative_near**2 + k.relative_gpus**2 + k.relative_job_type**2
+    return np.asarray(level[:, None, None] + relative * np.eye(types)[None])
+
+
+def _parts(k: IsolatedScales, s: Sides, row: Ints, other: Ints) -> tuple[Floats, Floats]:
+    """Covariance of the level, common to all types, and of how one type treats a job."""
+    family = s.family[row][:, None] == s.family[other][None, :]
+    job_type = s.job_type[row][:, None] == s.job_type[other][None, :]
+    batch, gpus = s.log2_batch[row], s.log2_gpus[row]
+    other_batch, other_gpus = s.log2_batch[other], s.log2_gpus[other]
+    near_batch = family * np.exp(-0.5 * ((batch[:, None] - other_batch[None, :]) / k.batch_length) ** 2)
+    near_gpus = family * np.exp(-0.5 * ((gpus[:, None] - other_gpus[None, :]) / k.gpus_length) ** 2)
+    near = near_batch * near_gpus
+    is_same = job_type & (gpus[:, None] == other_gpus[None, :])
+    slopes = _SLOPE_SD**2 * (np.outer(batch, other_batch) + np.outer(gpus, other_gpus))
+    level = (
+        np.outer(s.level_sd[row], s.level_sd[other]) * (1.0 + family)
+        + slopes
+        + k.level_near**2 * near
+        + k.level_job**2 * is_same
+    )
+    relative = k.relative_all**2 + k.relative_family**2 * family + k.relative_batch**2 * near_batch
+    relative = relative + k.relative_near**2 * near + k.relative_gpus**2 * near_gpus
+    return np.asarray(level), np.asarray(relative + k.relative_job_type**2 * job_type)

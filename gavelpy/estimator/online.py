@@ -1,0 +1,280 @@
+"""The estimator that a scheduler keeps: a table, what users claim, and what running jobs report.
+
+A user's figures are measurements with a large error, part of it common to all types; a few minutes of running outvote
+them. Readings that cannot be true are refused with a reason, which the shell logs. An update touches one job type's
+small Gaussian; `absorb` lets other job types learn from it, off the fast path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
+from gavelpy.estimator.gauge import Gauge
+from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
+from gavelpy.estimator.isolated import Blocks
+from gavelpy.estimator.kinds import Key
+from gavelpy.model.arrays import Floats
+from gavelpy.model.throughput import Provenance, ThroughputTable
+
+WARM_UP_S = 30.0  # of a lease, in which nothing is believed
+STUCK_S = 600.0  # without a step: the job does not run there
+RATE_MAX_STEPS_PER_S = 1e9
+_FAR = math.log(1000.0)  # from what is expected: refused, if it is also beyond _FAR_SD
+_FAR_SD = 6.0
+_CLAIM_SD, _CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: each type's own, and all types' together
+_OWN_LEVEL_SD = 0.3  # of a running job against the table's figures for its type: another script, another phase
+_PHASE_DOUBT = 0.3  # sd of what one type's new phase means for the others
+_NOTABLE = 0.1  # by how much a claim must be off for its owner to hear of it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Steps that a job made on GPUs of one type in some seconds, which ended `lease_age_s` after its first."""
+
+    job_type: str
+    gpus: int
+    gpu_type: str
+    steps: float
+    seconds: float
+    lease_age_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a reading or a claim, and why; shells log the reasons."""
+
+    accepted: bool
+    reason: str = ""
+    is_new_phase: bool = False
+
+
+@dataclass
+class _Entry:
+    """One key: base belief, claims, gauges."""
+
+    blocks: Blocks
+    fits: Floats  # (1, T)
+    kinds: tuple[int, ...]  # provenance of the base belief, T
+    claims: dict[str, float] = field(default_factory=dict)  # log steps/s by GPU type
+    gauges: dict[str, Gauge] = field(default_factory=dict)
+    idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
+
+
+class ThroughputEstimator:
+    """Beliefs about rates of jobs alone. Knows no clock and draws nothing: same calls, same answers."""
+
+    def __init__(
+        self, table: ThroughputTable, model: EstimatorModel | None = None, gpu_types: Sequence[str] = ()
+    ) -> None:
+        self.table, self.model = table, model or EstimatorModel()
+        self.gpu_types = tuple(dict.fromkeys([*table.gpu_types, *gpu_types]))
+        self._column = {name: t for t, name in enumerate(self.gpu_types)}
+        self._entries: dict[Key, _Entry] = {}
+        self._completion = Completion(table, self.model)
+
+    # Told --------------------------------------------------------------------------------------------------------
+
+    def claim(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float]) -> list[Verdict]:
+        """A user's figures, by GPU type; a claim of 0 says that the job does not fit."""
+        if not rates_steps_per_s:
+            return []
+        self._meet(rates_steps_per_s)
+        entry, verdicts = self._entry((job_type, gpus)), []
+        for gpu_type, rate in rates_steps_per_s.items():
+            wrong = _impossible(rate)
+            if not wrong and rate > 0:
+                entry.claims[gpu_type] = math.log(rate)
+            elif not wrong and gpu_type not in entry.gauges:
+                entry.fits[0, self._column[gpu_type]] = 0.0
+            verdicts.append(_verdict(job_type, gpu_type, wrong and f"claimed {rate!r} steps/s: {wrong}"))
+        return verdicts
+
+    def observe(self, reading: Reading) -> Verdict:
+        """What a running job reports."""
+        where = reading.job_type, reading.gpu_type
+        if not (math.isfinite(reading.seconds) and reading.seconds > 0):
+            return _verdict(*where, f"seconds must be finite and > 0, got {reading.seconds!r}")
+        if not (math.isfinite(reading.steps) and reading.steps >= 0):
+            return _verdict(*where, f"steps must be finite and >= 0, got {reading.steps!r}")
+        self._meet((reading.gpu_type,))
+        entry = self._entry((reading.job_type, reading.gpus))
+        if reading.steps == 0:
+            return self._idle(entry, reading)
+        rate = reading.steps / reading.seconds
+        wrong = _impossible(rate)
+        if wrong:
+            return _verdict(*where, f"reported {rate:g} steps/s: {wrong}")
+        if reading.lease_age_s - reading.seconds < WARM_UP_S:
+            return _verdict(*where, f"warm-up: the first {WARM_UP_S:g} s of a lease say little")
+        mean, sd = self._belief(entry, reading.gpu_type)
+        off = abs(math.log(rate) - mean)
+        if off > max(_FAR, _FAR_SD * sd):
+            return _verdict(*where, f"reported {rate:g} steps/s where {math.exp(mean):.3g} are expected: absurd")
+        entry.idle_s.pop(reading.gpu_type, None)
+        entry.fits[0, self._column[reading.gpu_type]] = 1.0
+        jump = entry.gauges.setdefault(reading.gpu_type, Gauge()).read(math.log(rate))
+        if jump:
+            for gpu_type, gauge in entry.gauges.items():
+                if gpu_type != reading.gpu_type:
+                    gauge.shift(jump, _PHASE_DOUBT)
+        text = (
+            f"{reading.job_type} on {reading.gpu_type}: a new phase, {math.exp(jump):.3g} times as fast" if jump else ""
+        )
+        return Verdict(True, text, bool(jump))
+
+    def absorb(self) -> None:
+        """Makes what was measured part of the table, so that job types alike profit from it."""
+        keys = tuple(dict.fromkeys([*self.table.keys, *self._entries]))
+        row = {key: i for i, key in enumerate(keys)}
+        rates = np.full((len(keys), len(self.gpu_types)), math.nan)
+        kinds = np.full(rates.shape, int(Provenance.MEASURED), dtype=np.int64)
+        known = len(self.table.keys), len(self.table.gpu_types)
+        rates[: known[0], : known[1]], kinds[: known[0], : known[1]] = (
+            self.table.rate_steps_per_s,
+            self.table.provenance,
+        )
+        for key, entry in self._entries.items():
+            for gpu_type, gauge in entry.gauges.items():
+                rates[row[key], self._column[gpu_type]] = math.exp(gauge.level)
+                kinds[row[key], self._column[gpu_type]] = int(Provenance.MEASURED)
+            for gpu_type, idle_s in entry.idle_s.items():
+                if idle_s >= STUCK_S:
+                    rates[row[key], self._column[gpu_type]] = 0.0
+        source = (*self.table.source, *("measured here" for _ in keys[known[0] :]))
+        pairs = np.full((len(self.table.pair_rows), 2, len(self.gpu_types)), math.nan)
+        pairs[:, :, : known[1]] = self.table.pair_rate_steps_per_s
+        self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, self.table.pair_rows, pairs)
+        self._completion = Completion(self.table, self.model)
+        self._begin_anew()
+
+    # Asked -------------------------------------------------------------------------------------------------------
+
+    def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
+        """What is believed of these keys on these types."""
+        self._meet(gpu_types)
+        self._prepare(keys)
+        size, T, columns = len(keys), len(gpu_types), [self._column[name] for name in gpu_types]
+        mean, covariance, fits = np.zeros((size, T)), np.zeros((size, T, T)), np.zeros((size, T))
+        kinds = np.zeros((size, T), dtype=np.int64)
+        for i, key in enumerate(keys):
+            entry = self._entries[key]
+            belief = self._posterior(entry)
+            mean[i], covariance[i] = belief.mean[0, columns], belief.covariance[0][np.ix_(columns, columns)]
+            fits[i] = entry.fits[0, columns]
+            measured = [name in entry.gauges for name in gpu_types]
+            kinds[i] = np.where(measured, int(Provenance.MEASURED), np.array(entry.kinds)[columns])
+        return Estimates(tuple(keys), tuple(gpu_types), Blocks(mean, covariance), fits, kinds)
+
+    def rates(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
+        """Steps/s to tell a policy, (N, T): the table's own figure for what no running job has told otherwise."""
+        found = self.estimates(keys, gpu_types).rates(quantile)
+        known = aligned(self.table, keys, gpu_types)
+        is_heard = np.array(
+            [bool(self._entries[key].gauges or self._entries[key].idle_s) for key in keys], dtype=np.bool_
+        )
+        return np.where(np.isnan(known) | is_heard[:, None], found, known)
+
+    def differences(self, job_type: str, gpus: int) -> list[str]:
+        """What the owner of a claim should hear: types where measurements say otherwise."""
+        entry = self._entries.get((job_type, gpus))
+        found = []
+        for gpu_type, claim in entry.claims.items() if entry is not None else ():
+            gauge = entry.gauges.get(gpu_type) if entry is not None else None
+            if gauge is None:
+                continue
+            sd = math.sqrt(gauge.variance)
+            if abs(claim - gauge.level) > max(2.0 * sd, _NOTABLE):
+                rate = math.exp(gauge.level)
+                said, measured = f"{math.exp(claim):.3g} steps/s on {gpu_type}", f"{rate:.3g} ± {rate * sd:.1g}"
+                found.append(f"you said {said}; measured {measured}")
+        return found
+
+    # Within ------------------------------------------------------------------------------------------------------
+
+    def _idle(self, entry: _Entry, reading: Reading) -> Verdict:
+        idle_s = entry.idle_s.get(reading.gpu_type, 0.0) + reading.seconds
+        entry.idle_s[reading.gpu_type] = idle_s
+        if idle_s < STUCK_S:
+            return _verdict(reading.job_type, reading.gpu_type, f"no step in {idle_s:g} s yet")
+        entry.fits[0, self._column[reading.gpu_type]] = 0.0
+        entry.gauges.pop(reading.gpu_type, None)
+        return Verdict(
+            True, f"{reading.job_type} on {reading.gpu_type}: no step in {idle_s:g} s, so it does not run there"
+        )
+
+    def _belief(self, entry: _Entry, gpu_type: str) -> tuple[float, float]:
+        blocks, t = self._posterior(entry), self._column[gpu_type]
+        return float(blocks.mean[0, t]), float(blocks.sd[0, t])
+
+    def _posterior(self, entry: _Entry) -> Blocks:
+        """The base belief after claims and gauges."""
+        if not entry.claims and not entry.gauges:
+            return entry.blocks
+        mean, covariance, size = entry.blocks.mean, entry.blocks.covariance, len(self.gpu_types)
+        if entry.claims:
+            seen, noise = mean.copy(), np.eye(size) * UNKNOWN_VARIANCE
+            claimed = np.array([self._column[name] for name in entry.claims])
+            seen[0, claimed] = list(entry.claims.values())
+            own = _CLAIM_SD**2 * np.eye(len(claimed)) + _CLAIM_COMMON_SD**2
+            noise[np.ix_(claimed, claimed)] = own
+            mean, covariance = updated(mean, covariance, seen, noise[None])
+        if entry.gauges:
+            seen, variance = mean.copy(), np.full(size, UNKNOWN_VARIANCE)
+            for gpu_type, gauge in entry.gauges.items():
+                seen[0, self._column[gpu_type]] = gauge.level
+                variance[self._column[gpu_type]] = gauge.variance
+            mean, covariance = updated(mean, covariance, seen, np.diag(variance)[None])
+        return Blocks(mean, covariance)
+
+    def _entry(self, key: Key) -> _Entry:
+        if key not in self._entries:
+            self._prepare([key])
+        return self._entries[key]
+
+    def _prepare(self, keys: Sequence[Key]) -> None:
+        """Base beliefs of keys not met yet."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._entries]
+        if not new or not self.gpu_types:
+            return
+        base = self._completion.estimates(new, self.gpu_types)
+        for i, key in enumerate(new):
+            own = Blocks(base.blocks.mean[i : i + 1], base.blocks.covariance[i : i + 1] + _OWN_LEVEL_SD**2)
+            self._entries[key] = _Entry(own, base.fits[i : i + 1].copy(), tuple(base.provenance[i].tolist()))
+
+    def _meet(self, gpu_types: Iterable[str]) -> None:
+        """GPU types that join are estimated from now on."""
+        new = [name for name in dict.fromkeys(gpu_types) if name not in self._column]
+        if new:
+            self.gpu_types = (*self.gpu_types, *new)
+            self._column = {name: t for t, name in enumerate(self.gpu_types)}
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """New base beliefs; what was claimed and measured stays."""
+        before, self._entries = self._entries, {}
+        self._prepare(list(before))
+        for key, entry in before.items():
+            kept = self._entries[key]
+            kept.claims, kept.gauges, kept.idle_s = entry.claims, entry.gauges, entry.idle_s
+            for gpu_type in entry.gauges:
+                kept.fits[0, self._column[gpu_type]] = 1.0
+            for gpu_type in (name for name, idle_s in entry.idle_s.items() if idle_s >= STUCK_S):
+                kept.fits[0, self._column[gpu_type]] = 0.0
+
+
+def _impossible(rate: float) -> str:
+    """Why no job has such a rate; empty if one may."""
+    if not math.isfinite(rate):
+        return "not a finite number"
+    if rate < 0:
+        return "less than 0"
+    return f"more than {RATE_MAX_STEPS_PER_S:g}, which no job makes" if rate > RATE_MAX_STEPS_PER_S else ""
+
+
+def _verdict(job_type: str, gpu_type: str, reason: str) -> Verdict:
+    return Verdict(not reason, f"{job_type} on {gpu_type}: {reason}" if reason else "")

@@ -1,0 +1,233 @@
+"""What sharing a GPU costs: a Gaussian process on the logarithm of the rate beside a partner over the rate alone.
+
+    log slowdown(i, j, t) ~ GP with covariance  kt(t, t') (a k(i, i') + b k(j, j') + c k(i, i') k(j, j'))
+
+i runs, j is beside it on a GPU of type t; k compares jobs (family, batch size, the job itself). The first term is how
+much i minds anybody, the second how much anybody minds j, the third how these two get on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+
+import numpy as np
+
+from gavelpy.estimator.gaussian import Posterior, by_evidence, conditioned
+from gavelpy.estimator.kinds import Key, Sides, sides
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.throughput import ThroughputTable
+
+OBSERVATIONS_MAX = 1200  # conditioned on together; a cell that was measured itself always counts
+FIT_MAX = 350
+EXACT_MAX = 4e7  # cells times observations up to which every cell's standard deviation is its own
+_MEAN_SLOWDOWN = -0.55  # of the logarithm, where nothing is measured: two jobs get 58 % each
+_MEAN_WORTH = 4.0  # observations that this is worth
+_MEASURED_MAX = 4  # bounds of the groups of cells that share a standard deviation: measurements, as powers of 2
+_REPRESENTATIVES = 4
+
+
+@dataclass(frozen=True)
+class PairScales:
+    """Hyper-parameters; standard deviations are relative to one another. Defaults: fitted to Gavel's table."""
+
+    everybody: float = 0.1
+    family: float = 0.4
+    near: float = 0.6
+    batch_length: float = 1.9
+    own: float = 0.08
+    all_types: float = 0.8
+    first: float = 0.25
+    second: float = 0.2
+    both: float = 0.23
+    noise: float = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdowns:
+    """Logarithms of slowdowns of keys beside keys on types."""
+
+    mean: Floats  # (N, N, T) of the first beside the second
+    sd: Floats  # (N, N, T)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Pairs that ran, n of them: each pair of the table stands here twice, once from either side."""
+
+    first: Ints  # (n,) rows of the table's keys
+    second: Ints  # (n,)
+    gpu_type: Ints  # (n,)
+    log_slowdown: Floats  # (n,) <= 0
+
+
+@dataclass(frozen=True)
+class PairModel:
+    """Hyper-parameters; knows no measurement."""
+
+    scales: PairScales = field(default_factory=PairScales)
+
+    def given(self, table: ThroughputTable) -> PairPosterior:
+        """What the table's pairs say, those with a rate > 0 beside a rate alone > 0."""
+        return PairPosterior(self, table)
+
+    def fitted(self, table: ThroughputTable) -> PairModel:
+        """The model with the hyper-parameters that explain the table best; itself without data."""
+        seen = _spread(measured(table), FIT_MAX)
+        if len(seen.first) < 2 * len(astuple(self.scales)):
+            return self
+        s = sides(table.keys)
+
+        def covariance(x: Floats) -> tuple[Floats, Floats]:
+            scales = PairScales(*x.tolist())
+            jobs = _jobs(scales, s, np.arange(len(table.keys)), np.arange(len(table.keys)))
+            return _covariance(scales, jobs, seen, seen), np.full(len(seen.first), scales.noise**2)
+
+        residual = seen.log_slowdown - _mean(seen)
+        found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
+        return PairModel(PairScales(*np.exp(found).tolist()))
+
+
+class PairPosterior:
+    """The model given a table."""
+
+    def __init__(self, model: PairModel, table: ThroughputTable) -> None:
+        self.model, self.table = model, table
+        self.everything = measured(table)
+        self.seen = _spread(self.everything, OBSERVATIONS_MAX)
+        self.mean = _mean(self.everything)
+        rows = np.arange(len(table.keys))
+        jobs = _jobs(model.scales, sides(table.keys), rows, rows)
+        noise = np.full(len(self.seen.first), model.scales.noise**2)
+        covariance = _covariance(model.scales, jobs, self.seen, self.seen)
+        self.posterior: Posterior = conditioned(covariance, noise, self.seen.log_slowdown - self.mean)
+
+    def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
+        """Of every key beside every key, itself too; neither keys nor types need be in the table."""
+        known, N, T = len(self.table.keys), len(keys), len(gpu_types)
+        names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
+        columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
+        s = sides([*self.table.keys, *keys])
+        jobs = _jobs(self.model.scales, s, known + np.arange(N), np.arange(known))
+        own = _jobs_own(self.model.scales)
+        mean = self._means(jobs, columns)
+        if N * N * T * max(len(self.seen.first), 1) <= EXACT_MAX:
+            first, second, t = (axis.ravel() for axis in np.indices((N, N, T)))
+            variance = self._variance(jobs, own, first, second, columns[t]).reshape(N, N, T)
+        else:
+            variance = self._grouped_variance(jobs, own, columns, keys)
+        return self._with_measured(keys, columns, mean, variance)
+
+    def _means(self, jobs: Floats, columns: Ints) -> Floats:
+        """(N, N, T): the weighted sum of covariances, by the keys that were seen instead of by observation."""
+        k, seen, size = self.model.scales, self.seen, jobs.shape[1]
+        mean = np.empty((len(jobs), len(jobs), len(columns)))
+        for t, column in enumerate(columns.tolist()):
+            weight = self.posterior.weight * (k.all_types**2 + (seen.gpu_type == column))
+            alone = jobs @ np.bincount(seen.first, weight, minlength=size)
+            beside = jobs @ np.bincount(seen.second, weight, minlength=size)
+            cells = np.bincount(seen.first * size + seen.second, weight, minlength=size * size).reshape(size, size)
+            together = jobs @ cells @ jobs.T
+            sums = k.first**2 * alone[:, None] + k.second**2 * beside[None, :] + k.both**2 * together
+            mean[:, :, t] = self.mean + sums
+        return mean
+
+    def _variance(self, jobs: Floats, own: float, first: Ints, second: Ints, column: Ints) -> Floats:
+        """Of m cells, (m,)."""
+        k, seen = self.model.scales, self.seen
+        prior = (k.all_types**2 + 1.0) * (k.first**2 * own + k.second**2 * own + k.both**2 * own**2)
+        variance = np.full(len(first), prior)
+        for start in range(0, len(first), 4096):
+            part = slice(start, start + 4096)
+            alone, beside = jobs[first[part]][:, seen.first], jobs[second[part]][:, seen.second]
+            kinds = k.all_types**2 + (column[part][:, None] == seen.gpu_type[None, :])
+            cross = kinds * (k.first**2 * alone + k.second**2 * beside + k.both**2 * alone * beside)
+            variance[part] -= np.square(self.posterior.explained(np.asarray(cross.T))).sum(axis=0)
+        return np.asarray(np.maximum(variance, 0.0))
+
+    def _grouped_variance(self, jobs: Floats, own: float, columns: Ints, keys: Sequence[Key]) -> Floats:
+        """(N, N, T) where there are many cells: cells of jobs measured as often on that type have the same.
+
+        It is the mean over a few of them, evenly spread.
+        """
+        row = {key: i for i, key in enumerate(self.table.keys)}
+        mine = np.array([row.get(key, len(row)) for key in keys], dtype=np.int64)
+        often = np.zeros((len(keys), len(columns)), dtype=np.int64)
+        for t, column in enumerate(columns.tolist()):
+            here = self.seen.gpu_type == column
+            count = np.bincount(self.seen.first[here], minlength=len(row) + 1)[mine]
+            often[:, t] = np.minimum(np.ceil(np.log2(count + 1)), _MEASURED_MAX)
+        group = often[:, None, :] * (_MEASURED_MAX + 1) + often[None, :, :]
+        values = np.zeros((_MEASURED_MAX + 1) ** 2)
+        flat = group.ravel()
+        for number in np.unique(flat).tolist():
+            cells = np.flatnonzero(flat == number)
+            cells = cells[np.linspace(0, len(cells) - 1, min(_REPRESENTATIVES, len(cells))).astype(np.int64)]
+            at = np.unravel_index(cells, group.shape)
+            values[number] = self._variance(jobs, own, at[0], at[1], columns[at[2]]).mean()
+        return np.asarray(values[group])
+
+    def _with_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> Slowdowns:
+        """Cells that were measured, but not among the observations conditioned on, take their measurement in."""
+        seen, noise = self.everything, self.model.scales.noise**2
+        if len(seen.first) > len(self.seen.first):
+            place = {key: i for i, key in enumerate(keys)}
+            rows = np.array([place.get(key, -1) for key in self.table.keys], dtype=np.int64)
+            types = np.full(len(self.table.gpu_types) + len(columns), -1)
+            types[columns] = np.arange(len(columns))
+            first, second, t = rows[seen.first], rows[seen.second], types[seen.gpu_type]
+            asked = (first >= 0) & (second >= 0) & (t >= 0)
+            cell = first[asked], second[asked], t[asked]
+            gain = variance[cell] / (variance[cell] + noise)
+            mean[cell] += gain * (seen.log_slowdown[asked] - mean[cell])
+            variance[cell] *= 1.0 - gain
+        return Slowdowns(np.minimum(mean, 0.0), np.sqrt(variance))
+
+
+def measured(table: ThroughputTable) -> Measured:
+    """The pairs of the table that ran, from both sides."""
+    rows, rates = table.pair_rows, table.pair_rate_steps_per_s
+    alone = table.rate_steps_per_s[rows]  # (P, 2, T)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slowdown = np.log(np.minimum(rates / alone, 1.0))
+    is_known: Bools = (rates > 0) & (alone > 0)
+    pair, side, gpu_type = np.nonzero(is_known)
+    first, second = rows[pair, side], rows[pair, 1 - side]
+    once = (first != second) | (side == 0)
+    return Measured(first[once], second[once], gpu_type[once], slowdown[is_known][once])
+
+
+def _spread(seen: Measured, at_most: int) -> Measured:
+    """At most so many, as many of each job as of every other: a job's k-th comes before any other's k + 1-th."""
+    if len(seen.first) <= at_most:
+        return seen
+    shuffled = np.argsort((np.arange(len(seen.first)) * 0.6180339887498949) % 1.0, kind="stable")  # golden ratio
+    order = shuffled[np.argsort(seen.first[shuffled], kind="stable")]
+    starts = np.searchsorted(seen.first[order], seen.first[order])
+    kept = np.sort(order[np.argsort(np.arange(len(order)) - starts, kind="stable")[:at_most]])
+    return Measured(seen.first[kept], seen.second[kept], seen.gpu_type[kept], seen.log_slowdown[kept])
+
+
+def _mean(seen: Measured) -> float:
+    total = seen.log_slowdown.sum() + _MEAN_WORTH * _MEAN_SLOWDOWN
+    return float(total / (len(seen.log_slowdown) + _MEAN_WORTH))
+
+
+def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats:
+    alone, beside = jobs[np.ix_(a.first, b.first)], jobs[np.ix_(a.second, b.second)]
+    kinds = k.all_types**2 + (a.gpu_type[:, None] == b.gpu_type[None, :])
+    return np.asarray(kinds * (k.first**2 * alone + k.second**2 * beside + k.both**2 * alone * beside))
+
+
+def _jobs(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
+    """How alike jobs are."""
+    family = s.family[row][:, None] == s.family[other][None, :]
+    job_type = s.job_type[row][:, None] == s.job_type[other][None, :]
+    gpus = np.square(s.log2_gpus[row][:, None] - s.log2_gpus[other][None, :])
+    batch = np.square((s.log2_batch[row][:, None] - s.log2_batch[other][None, :]) / k.batch_length)
+    alike = k.family**2 + k.near**2 * np.exp(-0.5 * batch) + k.own**2 * job_type
+    return np.asarray(k.everybody**2 + family * alike * np.exp(-0.5 * gpus))
+
+
+def _jobs_own(k: PairScales) -> float:
+    return k.everybody**2 + k.family**2 + k.near**2 + k.own**2

@@ -1,0 +1,95 @@
+"""Estimates against truths: a page of its own, one HTML file that asks the network for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.arrays import Bools, Floats
+from gavelpy.report.figures import POLICY_COLOURS
+from gavelpy.report.html import check_installed
+
+_POINTS_MAX = 2000  # a family; evenly spread ones beyond
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One hold-out, n entries."""
+
+    title: str
+    truth: Floats  # (n,)
+    estimate: Floats  # (n,)
+    is_inside: Bools  # (n,) whether the truth is in the 90 % interval
+    label: tuple[str, ...]  # (n,)
+
+
+def figure(panel: Panel) -> Any:  # plotly has no types
+    """Points by family on logarithmic axes around the diagonal; crosses are truths outside their 90 % interval."""
+    from plotly.graph_objects import Figure
+
+    drawn = Figure()
+    for number, name in enumerate(sorted(set(panel.label))):
+        mine = np.flatnonzero([label == name for label in panel.label])
+        mine = mine[np.linspace(0, len(mine) - 1, min(len(mine), _POINTS_MAX)).astype(np.int64)]
+        drawn.add_scatter(
+            x=panel.truth[mine].tolist(),
+            y=panel.estimate[mine].tolist(),
+            mode="markers",
+            name=name,
+            marker={
+                "color": POLICY_COLOURS[number % len(POLICY_COLOURS)],
+                "symbol": ["circle" if inside else "x" for inside in panel.is_inside[mine].tolist()],
+                "size": 6,
+            },
+            hovertemplate="true %{x:.3g}, estimated %{y:.3g}",
+        )
+    ends = [float(panel.truth.min(initial=1.0)), float(panel.truth.max(initial=1.0))]
+    drawn.add_scatter(x=ends, y=ends, mode="lines", name="equal", line={"color": "#7f8790", "width": 1})
+    drawn.update_layout(height=520, margin={"l": 60, "r": 20, "t": 20, "b": 50}, template="plotly_white")
+    drawn.update_xaxes(type="log", title="true")
+    drawn.update_yaxes(type="log", title="estimated")
+    return drawn
+
+
+def render(panels: Sequence[Panel]) -> str:
+    """The whole page. The same panels give the same bytes."""
+    from plotly.offline import get_plotlyjs
+
+    check_installed()
+    parts = []
+    for number, panel in enumerate(panels):
+        plot = figure(panel).to_html(full_html=False, include_plotlyjs=False, div_id=f"panel{number}")
+        parts.append(f"<h2>{escape(panel.title)}</h2>\n<p>{escape(_sentence(panel))}</p>\n{plot}")
+    style = "body{font-family:system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    head = f"<meta charset='utf-8'><title>Estimates against truths</title><style>{style}</style>"
+    body = "<h1>Estimates against truths</h1>\n" + "\n".join(parts)
+    script = f"<script>{get_plotlyjs()}</script>"
+    return f"<!doctype html><html lang='en'><head>{head}{script}</head><body>{body}</body></html>\n"
+
+
+def write(path: Path, panels: Sequence[Panel]) -> None:
+    """The page at `path`, whose folder is made if need be. Raises InvalidInput where it cannot be written."""
+    page = render(panels)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--report must be a file that can be written ({error.strerror})", file=str(path)) from error
+
+
+def _sentence(panel: Panel) -> str:
+    if not len(panel.truth):
+        return "Nothing was held out that could be compared."
+    error = np.abs(panel.estimate / panel.truth - 1.0)
+    middle, high = (100.0 * float(np.quantile(error, share)) for share in (0.5, 0.9))
+    inside = 100.0 * float(panel.is_inside.mean())
+    return (
+        f"{len(error)} entries held out: median error {middle:.1f} %, 90 % of errors below {high:.1f} %; "
+        f"{inside:.0f} % of truths inside their 90 % intervals."
+    )

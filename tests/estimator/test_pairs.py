@@ -1,0 +1,94 @@
+"""Pairs: what one job costs another is learned from others, and what does not fit is told apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.estimator import pairs
+from gavelpy.estimator.memory import Fitting
+from gavelpy.estimator.pairs import PairModel
+from gavelpy.model.throughput import ThroughputTable
+from tests.estimator.tables import TYPES, lawful_pairs, make_table, slowdown
+
+TABLE = lawful_pairs()
+JOB = 5  # a bee
+
+
+def without_pairs_of(job: int, kept: int) -> ThroughputTable:
+    """The table with only the first few pairs of a job."""
+    rates = TABLE.pair_rate_steps_per_s.copy()
+    rates[np.flatnonzero((TABLE.pair_rows == job).any(axis=1))[kept:]] = math.nan
+    return replace(TABLE, pair_rate_steps_per_s=rates)
+
+
+def truth() -> list[float]:
+    return [slowdown(TABLE, JOB, other) for other in range(len(TABLE.keys))]
+
+
+def test_a_new_job_is_known_from_a_few_pairs() -> None:
+    found = PairModel().given(without_pairs_of(JOB, kept=2)).slowdowns(TABLE.keys, TYPES)
+
+    np.testing.assert_allclose(np.exp(found.mean[JOB, :, 0]), truth(), rtol=0.1)
+
+
+def test_nobody_gains_from_a_partner() -> None:
+    found = PairModel().given(TABLE).slowdowns(TABLE.keys, TYPES)
+
+    assert found.mean.max() <= 0.0
+
+
+def test_without_pairs_two_jobs_get_about_half_each_and_nobody_is_sure() -> None:
+    found = PairModel().given(make_table({("x", 1): {"a": 1.0}}, ("a",))).slowdowns([("x", 1)], ["a"])
+
+    assert math.exp(found.mean[0, 0, 0]) == pytest.approx(0.58, abs=0.05)
+    assert found.sd[0, 0, 0] > 0.1
+
+
+def test_many_cells_share_error_bars_that_are_near_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = without_pairs_of(JOB, kept=2)
+    exact = PairModel().given(table).slowdowns(TABLE.keys, TYPES)
+    monkeypatch.setattr(pairs, "EXACT_MAX", 0)
+
+    shared = PairModel().given(table).slowdowns(TABLE.keys, TYPES)
+
+    np.testing.assert_allclose(shared.mean, exact.mean)
+    assert shared.sd.mean() == pytest.approx(exact.sd.mean(), rel=0.3)
+
+
+def test_measured_cells_count_even_when_too_many_to_condition_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "OBSERVATIONS_MAX", 40)
+
+    found = PairModel().given(TABLE).slowdowns(TABLE.keys, TYPES)
+
+    np.testing.assert_allclose(np.exp(found.mean[JOB, :, 1]), truth(), rtol=0.1)
+
+
+def test_pairs_that_did_not_fit_are_not_taken_for_slow_ones() -> None:
+    rates = TABLE.pair_rate_steps_per_s.copy()
+    rates[TABLE.pair_rows[:, 0] == 0] = 0.0
+    table = replace(TABLE, pair_rate_steps_per_s=rates)
+
+    fits = Fitting(table).together(TABLE.keys, TYPES)
+
+    assert fits[0, 3:].max() < 0.5 < fits[5:, 5:].min()
+    assert Fitting(table).alone(TABLE.keys, TYPES).min() > 0.5
+
+
+def test_a_larger_batch_of_a_family_that_did_not_fit_does_not_fit_either() -> None:
+    rates = {(f"net (batch size {2**n})", 1): {"gpu": 0.0 if n > 5 else 1.0} for n in range(2, 8)}
+    table = make_table(rates, ("gpu",))
+
+    fits = Fitting(table).alone([("net (batch size 4)", 1), ("net (batch size 512)", 1)], ["gpu"])
+
+    assert fits[1, 0] < 0.5 < fits[0, 0]
+
+
+def test_an_empty_table_says_that_jobs_fit() -> None:
+    fitting = Fitting(make_table({}, ()))
+
+    assert fitting.alone([("x", 1)], ["a"])[0, 0] > 0.9
+    assert fitting.together([("x", 1)], ["a"])[0, 0, 0] > 0.9

@@ -1,0 +1,53 @@
+"""The page of estimates against truths: says its figures, holds everything, trusts no name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.report.estimates import Panel, figure, render, write
+
+PANEL = Panel(
+    "alone <b>",
+    np.array([1.0, 2.0, 4.0]),
+    np.array([1.1, 2.0, 8.0]),
+    np.array([True, True, False]),
+    ("ant", "ant", "<script>bee"),
+)
+EMPTY = Panel("none", np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_), ())
+
+
+def test_the_page_says_errors_and_coverage() -> None:
+    assert "3 entries held out: median error 10.0 %, 90 % of errors below 82.0 %; 67 % of truths" in render([PANEL])
+
+
+def test_the_page_asks_the_network_for_nothing_and_trusts_no_name() -> None:
+    page = render([PANEL])
+
+    assert "<script src" not in page
+    assert "alone &lt;b&gt;" in page
+    assert "<script>bee" not in page
+
+
+def test_points_outside_their_interval_are_crosses() -> None:
+    symbols = {trace.name: list(trace.marker.symbol) for trace in figure(PANEL).data if trace.mode == "markers"}
+
+    assert symbols == {"ant": ["circle", "circle"], "<script>bee": ["x"]}
+
+
+def test_a_panel_without_entries_says_so() -> None:
+    assert "Nothing was held out" in render([EMPTY])
+
+
+def test_same_panels_same_bytes() -> None:
+    assert render([PANEL]) == render([PANEL])
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(InvalidInput, match="--report must be a file that can be written"):
+        write(tmp_path / "file" / "page.html", [PANEL])
