@@ -58,7 +58,7 @@ def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
 
 
 def published_throughputs() -> ThroughputTable:
-    """Rates of seven job families on five of the catalogue's types, from published figures; how sure: workloads/README.md."""
+    """Rates of seven job families on five GPU types, from published figures; how sure: workloads/README.md."""
     return read_csv_throughputs(workloads_directory() / "throughputs.csv")
 
 
