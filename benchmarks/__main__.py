@@ -6,7 +6,19 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import allocation, certainty, estimator, imports, iterator, journal, live, simulation
+from benchmarks import (
+    allocation,
+    certainty,
+    estimator,
+    imports,
+    iterator,
+    journal,
+    live,
+    load,
+    recovery,
+    simulation,
+    slurm,
+)
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
@@ -18,13 +30,16 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "certainty": certainty.run,
     "estimator": estimator.run,
     "scale": simulation.run_scale,
+    "load": load.run,
+    "recovery": recovery.run,
+    "slurm": slurm.run,
 }
 WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "allocation": allocation.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
 }
-MINUTES_LONG = ("certainty", "estimator", "scale")
+MINUTES_LONG = ("certainty", "estimator", "scale", "load", "recovery", "slurm")
 
 
 def main() -> None:

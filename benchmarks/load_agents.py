@@ -140,8 +140,8 @@ class HeadAgent:
                 )
                 changed = True
         for lease, running in self.leases.items():
-            order = wanted.get(lease)
-            stop = order is None or order.wish in (pb.LEASE_WISH_STOP, pb.LEASE_WISH_KILL)
+            wish = wanted[lease].wish if lease in wanted else pb.LEASE_WISH_KILL
+            stop = wish in (pb.LEASE_WISH_STOP, pb.LEASE_WISH_KILL)
             if running.phase == pb.LEASE_PHASE_RUNNING and stop:
                 self._end(running, pb.LEASE_OUTCOME_STOPPED, now_s)
                 changed = True

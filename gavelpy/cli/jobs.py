@@ -184,6 +184,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         lines.append(f"Would resume from {found.checkpoint}.")
     if job.detail:
         lines.append(f"Last heard: {job.detail}")
+    lines += [f"Note: {note}." for note in found.notes]
     return lines
 
 

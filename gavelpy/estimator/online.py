@@ -8,7 +8,7 @@ small Gaussian; `absorb` lets other job types learn from it, off the fast path.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -127,9 +127,10 @@ class ThroughputEstimator:
         )
         return Verdict(True, text, bool(jump))
 
-    def absorb(self) -> None:
-        """Makes what was measured part of the table, so that job types alike profit from it."""
-        keys = tuple(dict.fromkeys([*self.table.keys, *self._entries]))
+    def absorb(self, of: Iterable[Key] | None = None) -> None:
+        """Makes what was measured, of these keys or of all, part of the table: job types alike profit from it."""
+        entries = self._entries if of is None else {key: self._entries[key] for key in of if key in self._entries}
+        keys = tuple(dict.fromkeys([*self.table.keys, *entries]))
         row = {key: i for i, key in enumerate(keys)}
         rates = np.full((len(keys), len(self.gpu_types)), math.nan)
         kinds = np.full(rates.shape, int(Provenance.MEASURED), dtype=np.int64)
@@ -138,7 +139,7 @@ class ThroughputEstimator:
             self.table.rate_steps_per_s,
             self.table.provenance,
         )
-        for key, entry in self._entries.items():
+        for key, entry in entries.items():
             for gpu_type, gauge in entry.gauges.items():
                 rates[row[key], self._column[gpu_type]] = math.exp(gauge.level)
                 kinds[row[key], self._column[gpu_type]] = int(Provenance.MEASURED)
@@ -151,6 +152,10 @@ class ThroughputEstimator:
         self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, self.table.pair_rows, pairs)
         self._completion = Completion(self.table, self.model)
         self._begin_anew()
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forgets what was claimed and measured of all others; the table keeps what it has absorbed."""
+        self._entries = {key: entry for key, entry in self._entries.items() if key in keys}
 
     # Asked -------------------------------------------------------------------------------------------------------
 
@@ -179,11 +184,18 @@ class ThroughputEstimator:
         )
         return np.where(np.isnan(known) | is_heard[:, None], found, known)
 
-    def differences(self, job_type: str, gpus: int) -> list[str]:
-        """What the owner of a claim should hear: types where measurements say otherwise."""
+    def is_measured(self, key: Key) -> bool:
+        """Whether any job of this key has been seen at work."""
+        return key in self._entries and bool(self._entries[key].gauges)
+
+    def differences(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float] | None = None) -> list[str]:
+        """What the owner of a claim, this one or the last, should hear: types where measurements say otherwise."""
         entry = self._entries.get((job_type, gpus))
+        claims = entry.claims if entry is not None else {}
+        if rates_steps_per_s is not None:
+            claims = {name: math.log(rate) for name, rate in rates_steps_per_s.items() if rate > 0}
         found = []
-        for gpu_type, claim in entry.claims.items() if entry is not None else ():
+        for gpu_type, claim in claims.items():
             gauge = entry.gauges.get(gpu_type) if entry is not None else None
             if gauge is None:
                 continue

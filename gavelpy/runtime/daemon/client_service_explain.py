@@ -53,6 +53,7 @@ class Explainer:
             forecast=how,
             history=[f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.facts.history(job)],
             checkpoint=await self._checkpoint(job),
+            notes=scheduler.measuring.notes.get(job, ()),
         )
 
     async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[pb.SubmittedJob]:

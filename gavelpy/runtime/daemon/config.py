@@ -80,9 +80,17 @@ class NodeSettings(Section, frozen=True):
 
 
 class ThroughputSettings(Section, frozen=True):
-    """[throughputs]: rates of jobs that come without any."""
+    """[throughputs]: rates of jobs that come without any, and what running jobs tell."""
 
     file: str = ""
+    estimate: bool = True  # what the file does not say, and what jobs show otherwise
+    model: str = ""  # of `gavel throughput fit`; "" = the shipped one
+    profile_gpu_s: float = 720.0  # GPU-seconds of each allocation for measurements that are worth it; 0 = none
+    warm_up_s: float = 30.0  # of a lease, in which nothing is believed
+
+    def __post_init__(self) -> None:
+        _in_range("profile_gpu_s", self.profile_gpu_s, 0.0, 1e9)
+        _in_range("warm_up_s", self.warm_up_s, 0.0, 3600.0)
 
 
 class LimitSettings(Section, frozen=True):

@@ -21,11 +21,12 @@ import numpy as np
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.runtime.daemon.engine_worker import LENGTH
+from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates, RatesLearned
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)
-Question = SolveAllocation | EstimateThroughput
-Answer = AllocationSolved | AllocationFailed | ThroughputEstimated
+Question = SolveAllocation | EstimateThroughput | LearnRates
+Answer = AllocationSolved | AllocationFailed | ThroughputEstimated | RatesLearned
 ATTEMPTS_MAX = 2
 ANSWER_BYTES_MAX = 1 << 30
 PAUSE_S = 0.5  # before a process that died is started again; doubled each time in a row
@@ -36,9 +37,15 @@ class EngineProcess:
     """`answered` hears each answer, and how long it took."""
 
     def __init__(
-        self, choice: PolicyChoice, answered: Callable[[Answer, float], None], *, timeout_s: float = 300.0
+        self,
+        choice: PolicyChoice,
+        answered: Callable[[Answer, float], None],
+        *,
+        estimation: EstimationChoice | None = None,
+        timeout_s: float = 300.0,
     ) -> None:
         self.choice = choice
+        self.estimation = estimation or EstimationChoice()
         self.timeout_s = timeout_s
         self.restarts = 0
         self.prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
@@ -96,6 +103,7 @@ class EngineProcess:
 
     async def _converse(self, process: asyncio.subprocess.Process) -> None:
         told: PolicyChoice | None = None
+        await self._send(process, self.estimation)
         while True:
             while not self._questions and not self._stopping:
                 self._work.clear()
@@ -139,6 +147,8 @@ class EngineProcess:
 def _failure(question: Question, why: str) -> Answer:
     if isinstance(question, SolveAllocation):
         return AllocationFailed(question.epoch, f"the engine gave no answer: {why}")
+    if isinstance(question, LearnRates):
+        return RatesLearned()
     return ThroughputEstimated(question.jobs, np.full((len(question.jobs), len(question.gpu_types)), np.nan))
 
 

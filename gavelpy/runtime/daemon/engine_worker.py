@@ -12,13 +12,18 @@ import pickle
 import signal
 import struct
 import sys
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.model.problem import BlindView
+from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.registry import policy_named
+from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates
+from gavelpy.runtime.daemon.learner import Learner
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.solve.solver import Solver
 
 LENGTH = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1
@@ -37,18 +42,28 @@ def main() -> None:
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """One question after the other, with the solver kept warm between them."""
     engine: Engine | None = None
+    learner: Learner | None = None
+    estimation = EstimationChoice()
     while (request := read_message(requests)) is not None:
         match request:
+            case EstimationChoice():
+                estimation = request
             case PolicyChoice():
-                throughputs = engine.throughputs if engine is not None else _throughputs(request.throughputs_file)
-                blind = BlindView(request.blind) if request.blind else None
-                engine = Engine(policy_named(request.name, **request.arguments), blind, throughputs)
+                engine = _engine(request, estimation) if engine is None else _changed(engine, request)
+                if engine.estimator is not None and learner is None:
+                    learner = Learner(engine.estimator)
             case SolveAllocation():
                 assert engine is not None, "the policy comes before the first question"
                 write_message(answers, (engine.solve(request), engine.prices))
             case EstimateThroughput():
                 assert engine is not None, "the policy comes before the first question"
                 write_message(answers, (engine.estimate(request), engine.prices))
+                if learner is not None:
+                    learner.guessed(request.jobs.tolist())
+            case LearnRates():
+                assert engine is not None, "the policy comes before the first question"
+                assert learner is not None, "rates are learned where they are estimated"
+                write_message(answers, (learner.learn(request), engine.prices))
             case _:
                 raise AssertionError(f"not a request: {request!r}")
 
@@ -68,7 +83,31 @@ def write_message(stream: BinaryIO, message: object) -> None:
     stream.flush()
 
 
-def _throughputs(path: str) -> Any:  # ThroughputTable or None; its reader is loaded where a file is named only
+def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
+    policy, throughputs = policy_named(choice.name, **choice.arguments), _throughputs(choice.throughputs_file)
+    if not estimation.is_on:
+        return Engine(policy, _blind(choice), throughputs)
+    from gavelpy.estimator.online import ThroughputEstimator
+    from gavelpy.runtime.daemon.estimation_files import NO_TABLE, read_model
+
+    estimator = ThroughputEstimator(throughputs or NO_TABLE, read_model(estimation.model_file))
+    return Engine(
+        policy, _blind(choice), throughputs, estimator=estimator,
+        profile_budget_s=estimation.profile_gpu_s, profile_probe_s=estimation.probe_s,
+    )  # fmt: skip
+
+
+def _changed(engine: Engine, choice: PolicyChoice) -> Engine:
+    """Another policy, over the same rates."""
+    policy = policy_named(choice.name, **choice.arguments)
+    return replace(engine, policy=policy, blind=_blind(choice), solver=Solver(), prices={})
+
+
+def _blind(choice: PolicyChoice) -> BlindView | None:
+    return BlindView(choice.blind) if choice.blind else None
+
+
+def _throughputs(path: str) -> ThroughputTable | None:  # its reader is loaded where a file is named only
     if not path:
         return None
     from gavelpy.traces.reader import read_throughputs

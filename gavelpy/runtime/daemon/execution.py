@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     AgentRejoined,
     Event,
     LeaseEnded,
+    LeaseStarted,
     NodeDraining,
     NodeJoined,
     NodeLost,
@@ -35,16 +36,18 @@ from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.clock import SchedulerClock
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.engine_process import EngineProcess
 from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.runtime.daemon.lease_values import PartReport, Patience
 from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.measuring import Measuring
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
+UNMEASURED = ThroughputSettings(estimate=False)
 
 
 class Surroundings(Protocol):
@@ -67,7 +70,9 @@ class Surroundings(Protocol):
 class Execution:
     """Lease table and nodes, between agents on the one side and the driver on the other."""
 
-    def __init__(self, around: Surroundings, settings: NodeSettings, host_id: str) -> None:
+    def __init__(
+        self, around: Surroundings, settings: NodeSettings, host_id: str, throughputs: ThroughputSettings = UNMEASURED
+    ) -> None:
         self.around = around
         self.settings = settings
         self.core = around.core  # read only
@@ -75,6 +80,7 @@ class Execution:
         self.leases = LeaseTable(around.core, patience, around.facts.starts)
         self.leases.rebuild(around.clock.slack_s)
         self.nodes = NodeRegistry(host_id)
+        self.measuring = Measuring(around.core, throughputs)
         self.poke: Callable[[], None] = lambda: None  # wakes the driver
         self._began_s = around.clock.now_s()
         pool = self.core.pool
@@ -154,7 +160,13 @@ class Execution:
         self.around.facts.apply(event, now_s, self.core)
         self.around.metrics.count_event(event)
         match event:
+            case LeaseStarted():
+                for lease in event.leases.tolist():
+                    self.measuring.started(lease, now_s)
             case LeaseEnded():
+                for ended in (self.leases.leases.get(lease) for lease in event.leases.tolist()):
+                    if ended is not None:
+                        self.measuring.ended(ended, now_s)
                 self.leases.applied(event)
             case NodeJoined() | AgentRejoined():
                 self._is_back(event.node_id)
@@ -237,6 +249,8 @@ class Execution:
             if state is not NodeState.LOST:
                 self._look_at(node_id, now_s)
         self.leases.expire(now_s, self._silent)
+        if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
+            self.around.engine.ask(question)
         if self.leases.has_facts:
             self.poke()
         self.wake_changed()

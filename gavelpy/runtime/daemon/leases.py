@@ -175,7 +175,7 @@ class LeaseTable:
         for number in sorted(self._on_node[node]):
             lease = self.leases[number]
             part = lease.parts[node]
-            if lease.is_held:
+            if lease.is_held and lease.wish <= Wish.RUN:
                 continue
             part.is_sent = True
             saved = float(self.core.jobs.steps_saved[lease.job])
@@ -271,8 +271,8 @@ class LeaseTable:
 
     def _restored(self, lease: Lease, slack_s: float, *, is_seen: bool) -> None:
         lease.promised_s += slack_s
-        for part in lease.parts.values():
-            part.is_sent, part.is_seen = not lease.is_held, is_seen
+        for part in lease.parts.values():  # held back or not: part of what it waits for may have ended, and it gone out
+            part.is_sent, part.is_seen = True, is_seen
         if not lease.is_held:
             self._release(lease)
 

@@ -6,12 +6,15 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.runtime.json_log import set_up_logging
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.config import ThroughputSettings
 
 OK, WORLD_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
@@ -62,6 +65,7 @@ def gavel_scheduler(
     from gavelpy.runtime.daemon.config import read_config
 
     checked = read_config(config)
+    _check_throughputs(checked.throughputs)
     from gavelpy.runtime.daemon.service import serve
 
     asyncio.run(serve(checked))
@@ -79,14 +83,23 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     choice = configured_choice(config)
     server_credentials(config.security)
     verifier_of(config.security.tokens_path)
-    if config.throughputs.file:
-        from gavelpy.traces.reader import read_throughputs
-
-        read_throughputs(config.throughputs.file)
+    _check_throughputs(config.throughputs)
     blind = f", blind ({choice.blind})" if choice.blind else ""
     typer.echo(
         f"{file}: cluster {config.scheduler.name!r} listens on {config.scheduler.listen}, policy {choice.name}{blind}"
     )
+
+
+def _check_throughputs(settings: ThroughputSettings) -> None:
+    """Raises InvalidInput for files that the engine's process could not read."""
+    if settings.file:
+        from gavelpy.traces.reader import read_throughputs
+
+        read_throughputs(settings.file)
+    if settings.model:
+        from gavelpy.runtime.daemon.estimation_files import read_model
+
+        read_model(settings.model)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,9 +38,11 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine_process import EngineProcess
+from gavelpy.runtime.daemon.estimation_values import RatesLearned
 from gavelpy.runtime.daemon.execution import Execution
 from gavelpy.runtime.daemon.facts import NAMELESS, full_id
 from gavelpy.runtime.daemon.log_fanout import LogFanout
+from gavelpy.runtime.daemon.measuring import estimation_choice
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.recovery import (
@@ -90,8 +92,10 @@ class Scheduler:
         self.choice = recovered.choice  # the policy in force
         self.metrics = Metrics()
         self.logs = LogFanout()
-        self.engine = EngineProcess(self.choice, self._answered)
-        self.execution = Execution(self, config.nodes, boot_id())
+        estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
+        self.engine = EngineProcess(self.choice, self._answered, estimation=estimation)
+        self.execution = Execution(self, config.nodes, boot_id(), config.throughputs)
+        self.measuring = self.execution.measuring
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence)
         self.execution.poke = self.driver.poke
@@ -308,6 +312,10 @@ class Scheduler:
         self.engine.change(self.choice)
 
     def _answered(self, answer: EngineAnswer, seconds: float) -> None:
+        if isinstance(answer, RatesLearned):
+            if (event := self.measuring.learned(answer, seconds)) is not None:
+                self.driver.put(event)
+            return
         self.metrics.measured("solve", seconds)
         self.driver.put(answer)
 

@@ -538,6 +538,7 @@ class GetJobResponse(_message.Message):
     FORECAST_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     start_in_s: _builtins.float
     """forecast; -1 = unknown"""
     finish_in_s: _builtins.float
@@ -555,6 +556,10 @@ class GetJobResponse(_message.Message):
     def history(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """one line an event of this job"""
 
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what its owner should know, such as figures that measurements contradict"""
+
     def __init__(
         self,
         *,
@@ -566,10 +571,11 @@ class GetJobResponse(_message.Message):
         forecast: _builtins.str = ...,
         history: _abc.Iterable[_builtins.str] | None = ...,
         checkpoint: _builtins.str = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "start_in_s", b"start_in_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,6 +77,9 @@ class World:
         }
         self.agents = {name: Agent(machine, self.runs, self.truth, rng) for name, machine in self.machines.items()}
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
+        self.called: dict[
+            tuple[str, int], int
+        ] = {}  # incarnation of the scheduler at the other end, by node and stream
         settings = MechanismSettings(
             round_s=rng.choice([12.0, 20.0, 40.0]),
             solve_patience_s=rng.choice([0.0, 5.0]),
@@ -158,11 +161,14 @@ class World:
 
     def _speak(self, name: str, agent: Agent) -> None:
         said = agent.speak(self.now_s, is_reachable=self.service.is_alive and not self._is_cut(name))
+        if said is not None and said.is_first:
+            self.called[name, said.stream] = self.service.incarnation
         if said is not None:
             self._carry(name, lambda: self._arrives(said))
 
     def _arrives(self, said: Said) -> None:
-        if self.service.is_alive and not self._is_cut(said.node):
+        is_theirs = self.called[said.node, said.stream] == self.service.incarnation  # a stream ends with its process
+        if self.service.is_alive and is_theirs and not self._is_cut(said.node):
             self.service.hear(said, self.now_s)
             self._serve()
 

@@ -136,11 +136,12 @@ class World:
                 copies.setdefault(lease.job, set()).add(number)
         assert all(len(numbers) == 1 for numbers in copies.values()), f"two copies of a job run: {copies}"
         for name in self.nodes:
-            held: set[int] = set()
-            for entry in self.bench.table.on_node(NodeId(name)):
-                gpus = set(entry.parts[NodeId(name)].gpus)
-                assert entry.is_held or held.isdisjoint(gpus), f"{name}: two leases on {gpus}"
-                held |= set() if entry.is_held else gpus
+            entries = [entry for entry in self.bench.table.on_node(NodeId(name)) if not entry.is_held]
+            for entry in entries:
+                others = [set(e.parts[NodeId(name)].gpus) for e in entries if e is not entry]
+                gpus = entry.parts[NodeId(name)].gpus
+                is_alone = set(gpus).isdisjoint(set().union(*others))
+                assert is_alone or entry.wish > Wish.RUN, f"{name}: lease {entry.lease} shall run where others may"
 
     @property
     def is_done(self) -> bool:

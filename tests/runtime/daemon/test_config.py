@@ -57,6 +57,11 @@ def test_every_section_is_read() -> None:
             LEAST + "[policy.parameters]\na = [1]\n",
             r"f.toml:3: policy.parameters must be float | str, got {'a': \[1\]}",
         ),
+        (
+            LEAST + "[throughputs]\nprofile_gpu_s = -1\n",
+            r"f.toml:4: throughputs.profile_gpu_s must be in \[0, 1e\+09\]",
+        ),
+        (LEAST + "[throughputs]\nestimate = 1\n", "f.toml:4: throughputs.estimate must be bool, got 1"),
         (LEAST + "[colours]\n", r"f.toml:3: \[colours\] is not known; allowed are scheduler, policy, "),
         ("scheduler = 1\n", r"f.toml:1: scheduler must be a table, \[scheduler\], got 1"),
         (LEAST + "round_s = \n", "f.toml:3: must be TOML: "),

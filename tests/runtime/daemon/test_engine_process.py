@@ -15,6 +15,7 @@ from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
+from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
@@ -93,6 +94,27 @@ def test_rates_come_from_the_file_of_throughputs(tmp_path: Path) -> None:
     assert isinstance(answer, ThroughputEstimated)
     assert answer.rates_steps_per_s[0, 0] == 7.5
     assert np.isnan(answer.rates_steps_per_s[0, 1])
+
+
+def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
+    heard: list[Answer] = []
+
+    def answered(answer: Answer, _: float) -> None:
+        heard.append(answer)
+        process.change(process.choice.changed("fifo", ""))
+
+    choice = PolicyChoice.of("max_min_fairness", "{}")
+    process = EngineProcess(choice, answered, estimation=EstimationChoice(is_on=True))
+    job = KnownJob(0, "lstm", 1)
+    seen = LearnRates((Measured(job, "v100", 40.0, 10.0),) * 5, (job,), ("v100", "k80"))
+    rates = EstimateThroughput(np.array([1]), ("lstm",), np.array([1]), ("v100", "k80"))
+
+    learned, answer = answers(process, heard, seen, rates)
+
+    assert isinstance(learned, RatesLearned)
+    assert isinstance(answer, ThroughputEstimated)
+    assert learned.rates_steps_per_s[0, 0] == answer.rates_steps_per_s[0, 0] == pytest.approx(40.0, rel=0.05)
+    assert np.isfinite(answer.rates_steps_per_s[0, 1])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +28,13 @@ from tests.runtime.live.stage import Settings
 WITNESS = Path(__file__).with_name("witness.py")
 SPEEDS = {"v100": 1.0, "p100": 0.5, "k80": 0.2}
 ROUND_S = 10.0
+ARRIVE_S = 200.0  # so that GPUs are shared, but not all the time
 POLICY = "max_min_fairness"
 SETTINGS: Settings = {"mechanism": {"round_s": ROUND_S}, "policy": {"name": POLICY}}
 
 
 def drawn_trace(seed: int, jobs: int) -> Trace:
-    """Jobs of 10 to 60 s on a V100, that arrive within 40 s; every fourth is a gang of two."""
+    """Jobs of 10 to 60 s on a V100, that arrive within ARRIVE_S; every fourth is a gang of two."""
     rng = np.random.default_rng(seed)
     specs = []
     for index in range(jobs):
@@ -39,7 +42,7 @@ def drawn_trace(seed: int, jobs: int) -> Trace:
         rates = {name: rate * speed ** float(rng.uniform(0.5, 1.5)) for name, speed in SPEEDS.items()}
         steps = float(round(rate * rng.uniform(10.0, 60.0)))
         specs.append(JobSpec(JobId(f"job-{index}"), steps, 2 if index % 4 == 3 else 1, rates_steps_per_s=rates))
-    return Trace(tuple(specs), np.sort(rng.uniform(0.0, 40.0, jobs)), "drawn")
+    return Trace(tuple(specs), np.sort(rng.uniform(0.0, ARRIVE_S, jobs)), "drawn")
 
 
 def description(spec: JobSpec, directory: Path) -> pb.JobDescription:
@@ -63,23 +66,22 @@ def finish_times(cluster: LocalCluster, trace: Trace, directory: Path) -> pd.Ser
     wait_until(lambda: all_over(cluster), "every job is over", 400.0)
     jobs = jobs_of(cluster).values()
     assert {job.state for job in jobs} == {pb.JOB_STATE_FINISHED}
-    return pd.Series({job.name: job.ended_at_s - began_s for job in jobs if job.name.startswith("job")})
+    return pd.Series({job.name: job.ended_at_s - began_s for job in jobs})
 
 
-def measured_costs(cluster: LocalCluster, directory: Path) -> Costs:
-    """What a start and an end take: medians of jobs that run alone, one after the other."""
-    began_s, ended_s = [], []
-    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    for number in range(3):
-        spec = JobSpec(JobId(f"alone-{number}"), 50.0, rates_steps_per_s={"v100": 50.0})
-        [serial] = submit(cluster, [description(spec, directory)], spec.id)
-        wait_until(lambda: all_over(cluster), "the job is over", 60.0)
-        job = jobs_of(cluster)[serial]
-        [began], [finished] = ([line for line in evidence.read(directory) if (line.job, line.kind) == (serial, kind)]
-                               for kind in ("began", "finished"))  # fmt: skip
-        began_s.append(boot_s + began.at_s - job.submitted_at_s)
-        ended_s.append(job.ended_at_s - boot_s - finished.at_s)
-    return Costs(checkpoint_s=float(np.median(ended_s)), restart_s=float(np.median(began_s)), migration_s=0.0)
+def measured_costs(lines: list[evidence.Line]) -> Costs:
+    """How long a GPU stands still, on average, when one job stops for another; after half a round it was idle.
+
+    Where a job has finished it also waits for the policy, which the simulation does by itself.
+    """
+    finished = {line.lease for line in lines if line.kind == "finished"}
+    stays: defaultdict[tuple[str, str], list[evidence.Stay]] = defaultdict(list)
+    for stay in evidence.stays(lines):
+        for gpu in stay.gpus:
+            stays[stay.node, gpu].append(stay)
+    changes = [pair for on_gpu in stays.values() for pair in itertools.pairwise(on_gpu)]
+    gaps_s = [b.first_s - a.last_s for a, b in changes if a.lease != b.lease and a.lease not in finished]
+    return Costs(checkpoint_s=0.0, restart_s=float(np.mean([s for s in gaps_s if s < ROUND_S / 2])), migration_s=0.0)
 
 
 def same_settings(cluster: LocalCluster, costs: Costs) -> SimulationSettings:
@@ -88,21 +90,22 @@ def same_settings(cluster: LocalCluster, costs: Costs) -> SimulationSettings:
     return SimulationSettings(configured_settings(config, configured_choice(config)), costs)
 
 
+# Who gets a GPU is decided by small differences, and a round won or lost is 10 s. These are the first seeds whose
+# simulated finish times stay within 6 % of each other while the costs vary by 15 %.
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_live_and_simulated_finish_times_agree(seed: int, tmp_path: Path) -> None:
     trace = drawn_trace(seed, jobs=12)
     nodes = tuple(LocalNode(name, f"{name}:2") for name in SPEEDS)
     with LocalCluster(tmp_path / "cluster", nodes, SETTINGS) as cluster:
         cluster.start()
-        costs = measured_costs(cluster, tmp_path)
         live_s = finish_times(cluster, trace, tmp_path)
-        settings = same_settings(cluster, costs)
+        settings = same_settings(cluster, measured_costs(evidence.read(tmp_path)))
 
     jobs = simulate(trace, Cluster.of(dict.fromkeys(SPEEDS, 2)), POLICY, settings=settings).jobs
 
     arrival_s, simulated_s = jobs["arrival_s"], jobs["finish_s"]
     told = pd.DataFrame({"arrival": arrival_s, "live": live_s, "simulated": simulated_s, "ratio": live_s / simulated_s})
-    complaint = f"seed {seed}, {costs}\n{told.to_string()}"
+    complaint = f"seed {seed}, {settings.costs}\n{told.to_string()}"
     assert abs((live_s - arrival_s).mean() / (simulated_s - arrival_s).mean() - 1) <= 0.05, complaint
     assert (live_s / simulated_s - 1).abs().max() <= 0.10, complaint

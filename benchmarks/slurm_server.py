@@ -1,0 +1,153 @@
+"""A Slurm of its own for as long as it is needed: munged, slurmctld and a slurmd a node, on loopback, in one directory.
+
+Debian's packages: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins. Slurm wants to be root.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.local_cluster import free_port, wait_until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
+GPUS = 2
+START_S = 30.0
+_NULL_DEVICE = os.makedev(1, 3)  # plays a GPU
+_CONFIG = """\
+ClusterName=benchmark
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge.socket
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool-%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+GresTypes=gpu
+MaxJobCount=100000
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def missing() -> str:
+    """Why Slurm cannot be started here; empty = it can."""
+    absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    if absent:
+        return f"no {', '.join(absent)} here; Debian: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
+    return "" if os.geteuid() == 0 else "Slurm must be started by root"
+
+
+class SlurmServer:
+    """A context manager; `slurmctld` can be killed and started again."""
+
+    def __init__(self, directory: Path, nodes: Sequence[str]) -> None:
+        self.directory = directory
+        self.nodes = nodes
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> SlurmServer:
+        if problem := missing():
+            raise InvalidInput(problem)
+        self._configure()
+        key, log, socket_file = (self.directory / name for name in ("munge.key", "munge.log", "munge.socket"))
+        self._start(
+            "munged", "--force", "--foreground", f"--key-file={key}", f"--log-file={log}", f"--socket={socket_file}",
+            f"--pid-file={self.directory / 'munge.pid'}", f"--seed-file={self.directory / 'munge.seed'}",
+        )  # fmt: skip
+        wait_until(socket_file.exists, "munged listens", START_S)
+        self.start_controller()
+        for node in self.nodes:
+            self._start("slurmd", "-D", "-N", node, name=node)
+        wait_until(lambda: self.ask("sinfo", "-h", "-o", "%D", "-t", "idle") == f"{len(self.nodes)}", "nodes are idle")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in reversed(self._processes.values()):
+            process.kill()
+            process.wait()
+        self._end_steps()
+
+    def start_controller(self) -> float:
+        """How long it took until it answered, in seconds."""
+        began_s = time.monotonic()
+        self._start("slurmctld", "-D")
+        wait_until(lambda: self.ask("squeue", "-h") is not None, "slurmctld answers", START_S)
+        return time.monotonic() - began_s
+
+    def kill_controller(self) -> None:
+        """SIGKILL."""
+        self._processes["slurmctld"].kill()
+        self._processes["slurmctld"].wait()
+
+    def ask(self, *command: str) -> str | None:
+        """What a command prints; None if it fails."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For Slurm's commands."""
+        return {**os.environ, "SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": _path()}
+
+    def _configure(self) -> None:
+        self.directory.chmod(0o755)
+        host = socket.gethostname()
+        for name in ("state", *(f"spool-{node}" for node in self.nodes)):
+            (self.directory / name).mkdir()
+        for number in range(GPUS):
+            os.mknod(self.directory / f"gpu{number}", stat.S_IFCHR | 0o600, _NULL_DEVICE)
+        key = self.directory / "munge.key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o600)
+        nodes = "\n".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=64 Gres=gpu:{GPUS}"
+            for node in self.nodes
+        )
+        text = _CONFIG.format(host=host, port=free_port(), directory=self.directory, nodes=nodes)
+        (self.directory / "slurm.conf").write_text(text)
+        files = f"{self.directory}/gpu[0-{GPUS - 1}]"
+        (self.directory / "gres.conf").write_text(f"Name=gpu File={files}\n")
+
+    def _start(self, program: str, *arguments: str, name: str = "") -> None:
+        path = shutil.which(program, path=_path())
+        assert path is not None, "checked before"
+        with (self.directory / f"{name or program}.out").open("ab") as log:
+            self._processes[name or program] = subprocess.Popen(
+                [path, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _end_steps(self) -> None:
+        """slurmstepd processes outlive their slurmd."""
+        mark = str(self.directory).encode()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                if mark in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                    os.kill(int(entry.name), 9)
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

@@ -1,0 +1,32 @@
+"""What the estimator starts from: a model kept in a file, or the shipped one."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import numpy as np
+
+from gavelpy.errors import InvalidInput
+from gavelpy.estimator.completion import EstimatorModel
+from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.roofline import Roofline
+from gavelpy.estimator.stored import from_json
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.traces.fields import read_text
+from gavelpy.traces.job_types import gpu_figures, job_types
+
+NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
+
+
+def read_model(path: str) -> EstimatorModel:
+    """The model at `path` over the shipped figures of GPUs and job families; the shipped one if that is empty."""
+    roofline = Roofline(job_types(), gpu_figures())
+    if not path:
+        return EstimatorModel(IsolatedModel(roofline=roofline))
+    try:
+        return from_json(json.loads(read_text(path)), roofline)
+    except InvalidInput as error:
+        raise error.located(path) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"text must be JSON, got {error}", file=path) from error

@@ -1,0 +1,90 @@
+"""The estimator in the engine's process: measurements in, better rates out.
+
+It lives as long as that process. A job whose rates it has not answered for, and that it has not seen run since, keeps
+the rates that the core has: so what an earlier process had learned is not forgotten for a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gavelpy.estimator.kinds import Key
+from gavelpy.estimator.online import Reading, ThroughputEstimator, Verdict
+from gavelpy.model.arrays import Floats
+from gavelpy.runtime.daemon.estimation_values import KnownJob, LearnRates, Measured, RatesLearned, Remark
+
+ROWS_MAX = 500  # of the estimator's table: beyond, new job types teach nobody but their own jobs
+
+
+class Learner:
+    """What running jobs have shown to this process."""
+
+    def __init__(self, estimator: ThroughputEstimator) -> None:
+        self.estimator = estimator
+        self._guessed: set[int] = set()  # jobs whose rates are this estimator's
+        self._outvoted: set[int] = set()  # jobs whose owner's figures no longer count
+        self._teachers: dict[Key, None] = {}  # measured keys of named types that the table has not taken in
+
+    def guessed(self, jobs: Sequence[int]) -> None:
+        """The estimator has answered for these jobs."""
+        self._guessed.update(jobs)
+
+    def learn(self, question: LearnRates) -> RatesLearned:
+        """Takes all in; where jobs are named, says what has become of their rates."""
+        remarks = [remark for measured in question.measured for remark in self._take(measured)]
+        if not question.jobs:
+            return RatesLearned(remarks=tuple(remarks))
+        self._absorb(question.jobs)
+        notes = {job.serial: self._differences(job) for job in question.jobs if self._is_measured(job) and job.claims}
+        self._outvoted |= {serial for serial, found in notes.items() if found}
+        told = [job for job in question.jobs if self._is_told(job)]
+        rates = self._rates(told, question.gpu_types)
+        return RatesLearned(np.array([job.serial for job in told], dtype=np.int64), rates, notes, tuple(remarks))
+
+    def _take(self, measured: Measured) -> list[Remark]:
+        job = measured.job
+        verdicts: list[Verdict] = []
+        if not self._is_measured(job):
+            verdicts += self.estimator.claim(*job.key, job.claims)
+        steps = measured.rate_steps_per_s * measured.seconds
+        verdicts.append(self.estimator.observe(Reading(*job.key, measured.gpu_type, steps, measured.seconds)))
+        if job.job_type:
+            self._teachers[job.key] = None
+        return [Remark(job.serial, verdict.accepted, verdict.reason) for verdict in verdicts if verdict.reason]
+
+    def _absorb(self, jobs: Sequence[KnownJob]) -> None:
+        """Lets job types alike learn, and forgets what no living job asks for: the table has what is worth keeping."""
+        room = max(0, ROWS_MAX - len(self.estimator.table.keys))
+        known = [key for key in self._teachers if key in self.estimator.table]
+        new = [key for key in self._teachers if key not in self.estimator.table]
+        if self._teachers:
+            self.estimator.absorb([*known, *new[:room]])
+        self._teachers.clear()
+        self.estimator.keep({job.key for job in jobs})
+        living = {job.serial for job in jobs}
+        self._guessed &= living
+        self._outvoted &= living
+
+    def _is_measured(self, job: KnownJob) -> bool:
+        return self.estimator.is_measured(job.key)
+
+    def _is_told(self, job: KnownJob) -> bool:
+        if job.claims:
+            return job.serial in self._outvoted
+        return job.serial in self._guessed or self._is_measured(job)
+
+    def _differences(self, job: KnownJob) -> tuple[str, ...]:
+        return tuple(self.estimator.differences(*job.key, job.claims))
+
+    def _rates(self, jobs: Sequence[KnownJob], gpu_types: tuple[str, ...]) -> Floats:
+        """Of these jobs, (K, T); where an owner has given figures, only of the types that they are about."""
+        keys = tuple(dict.fromkeys(job.key for job in jobs))
+        if not keys:
+            return np.zeros((0, len(gpu_types)))
+        row = {key: k for k, key in enumerate(keys)}
+        rates = self.estimator.rates(keys, gpu_types)[[row[job.key] for job in jobs]]
+        asked = [[not job.claims or job.claims.get(name, 0.0) > 0 for name in gpu_types] for job in jobs]
+        return np.where(np.array(asked, dtype=np.bool_), rates, math.nan)

@@ -1,0 +1,158 @@
+"""Rates that running jobs show: read by the scheduler, learned by the estimator, told to the core and to owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.client_service_explain import Explainer
+from gavelpy.runtime.daemon.estimation_files import NO_TABLE
+from gavelpy.runtime.daemon.estimation_values import KnownJob, LearnRates, Measured, RatesLearned
+from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.learner import Learner
+from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
+
+TYPES = ("v100", "k80")
+QUICK: dict[str, Any] = {"throughputs": {"warm_up_s": 0.0}, "mechanism": {"round_s": 1.0, "solve_interval_s": 0.2}}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60.0))
+
+
+def make_learner() -> Learner:
+    return Learner(ThroughputEstimator(NO_TABLE))
+
+
+def learn(learner: Learner, *jobs: KnownJob, runs: KnownJob | None = None, rate: float = 40.0) -> RatesLearned:
+    """The answer about these jobs after one of them has run for half a minute on a V100."""
+    measured = (Measured(runs, "v100", rate, 10.0),) * 3 if runs is not None else ()
+    return learner.learn(LearnRates(measured, jobs, TYPES))
+
+
+async def run_at(cluster: Running, agent: Agent, job: int, rate: float) -> None:
+    """The job runs, and its node reports steps and this rate, until the core believes it."""
+    await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+    (report,) = (report for report in agent.leases.values() if report.job == job)
+    report.rate_steps_per_s = rate
+
+    def is_believed() -> bool:
+        report.steps_done += 1.0
+        return bool(cluster.core.jobs.rate[job, 0] == pytest.approx(rate, rel=0.05))
+
+    await cluster.until(is_believed, "the core believes what was measured")
+
+
+def test_what_one_job_shows_counts_for_all_of_its_type() -> None:
+    first, second = KnownJob(0, "resnet", 1), KnownJob(1, "resnet", 1)
+
+    answer = learn(make_learner(), first, second, runs=first)
+
+    assert answer.jobs.tolist() == [0, 1]
+    assert answer.rates_steps_per_s[:, 0] == pytest.approx(40.0, rel=0.05)
+
+
+def test_a_job_that_this_process_has_seen_nothing_of_keeps_its_rates() -> None:
+    stranger = KnownJob(0, "resnet", 1)
+    learner = make_learner()
+
+    before = learn(learner, stranger)
+    learner.guessed([0])
+    after = learn(learner, stranger)
+
+    assert (before.jobs.tolist(), after.jobs.tolist()) == ([], [0])
+
+
+def test_an_owner_who_is_right_is_believed_on_every_type() -> None:
+    job = KnownJob(0, "resnet", 1, {"v100": 41.0, "k80": 3.0})
+
+    answer = learn(make_learner(), job, runs=job)
+
+    assert (answer.jobs.tolist(), answer.notes) == ([], {0: ()})
+
+
+def test_an_owner_who_is_wrong_is_outvoted_and_told_on_the_types_that_were_claimed() -> None:
+    job = KnownJob(0, "resnet", 1, {"v100": 120.0})
+
+    answer = learn(make_learner(), job, runs=job)
+
+    assert answer.rates_steps_per_s[0, 0] == pytest.approx(40.0, rel=0.05)
+    assert np.isnan(answer.rates_steps_per_s[0, 1])
+    assert answer.notes[0][0].startswith("you said 120 steps/s on v100; measured 40 ± ")
+
+
+def test_a_reading_that_cannot_be_is_refused_with_its_reason() -> None:
+    job = KnownJob(7, "resnet", 1, {"v100": 10.0})
+
+    answer = learn(make_learner(), job, runs=job, rate=1e7)
+
+    assert {(remark.job, remark.is_accepted) for remark in answer.remarks} == {(7, False)}
+    assert "reported 1e+07 steps/s where" in answer.remarks[0].text
+
+
+def test_types_that_are_gone_are_kept_in_the_table_and_jobs_without_a_type_are_forgotten() -> None:
+    learner = make_learner()
+    typed, nameless = KnownJob(0, "resnet", 1), KnownJob(1, "", 1)
+    learn(learner, typed, nameless, runs=typed)
+    learn(learner, typed, nameless, runs=nameless)
+
+    learn(learner, KnownJob(2, "lstm", 1))
+
+    assert learner.estimator.table.keys == (("resnet", 1),)
+    assert not learner.estimator.is_measured(nameless.key)
+    rates = learner.estimator.rates([typed.key], ("v100",))
+    assert rates[0, 0] == pytest.approx(40.0, rel=0.05)
+
+
+def test_a_job_without_rates_runs_and_the_core_learns_how_fast(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, **QUICK)) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec(rates_steps_per_s={}, job_type="resnet"))
+
+            await run_at(cluster, agent, job, 5.0)
+
+            assert cluster.scheduler.measuring.notes.get(job, ()) == ()
+
+    run(scenario())
+
+
+def test_figures_of_an_owner_are_outvoted_and_what_was_learned_survives_a_crash(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, **QUICK)
+        async with running(config, in_good_order=False) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec(rates_steps_per_s={"v100": 10.0}))
+            await run_at(cluster, agent, job, 4.0)
+            believed = float(cluster.core.jobs.rate[job, 0])
+            board, forecaster = JobBoard(cluster.scheduler), Forecaster()
+            explained = await Explainer(cluster.scheduler, board, forecaster).explain(job)
+            await forecaster.close()
+            submitted = dict(cluster.core.jobs.specs[job].rates_steps_per_s)
+        async with running(config) as cluster:
+            kept = float(cluster.core.jobs.rate[job, 0])
+
+        assert explained.notes[0].startswith("you said 10 steps/s on v100; measured 4 ± ")
+        assert (submitted, kept) == ({"v100": 10.0}, believed)
+
+    run(scenario())
+
+
+def test_where_estimates_are_not_wanted_a_job_without_rates_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, throughputs={"estimate": False})
+        async with running(config) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec(rates_steps_per_s={}))
+            (other,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[other] == JobState.RUNNING, "the other runs")
+
+            assert np.isnan(cluster.core.jobs.rate[job]).all()
+            assert {report.job for report in agent.leases.values()} == {other}
+
+    run(scenario())

@@ -1,0 +1,103 @@
+"""Which reports of running jobs become readings, and which rates the core hears of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gavelpy.mechanism.events import ThroughputEstimated
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.config import ThroughputSettings
+from gavelpy.runtime.daemon.estimation_values import Measured, RatesLearned
+from gavelpy.runtime.daemon.lease_values import Lease, Part, PartReport, Phase
+from gavelpy.runtime.daemon.measuring import Measuring
+from tests.mechanism.builders import make_core, make_spec
+
+NODE = NodeId("n0")
+JOB, LEASE = 0, 5
+
+
+def make_measuring(*, estimate: bool = True) -> Measuring:
+    core = make_core(make_spec("a", rates={"v100": 10.0}), servers=(("v100", 1),))
+    return Measuring(core, ThroughputSettings(estimate=estimate, warm_up_s=30.0))
+
+
+def make_lease(*, rate: float = 4.0, steps: float = 100.0, by_time: bool = False) -> Lease:
+    """A lease on one node, at work."""
+    part = Part(NODE, 0, 0, (0,))
+    part.heard = PartReport(LEASE, JOB, Phase.RUNNING, steps, rate_steps_per_s=rate, is_by_time=by_time)
+    lease = Lease(LEASE, JOB, np.array([0]), [part], 1000.0, 1)
+    lease.gpu_type, lease.is_started, lease.steps_done = "v100", True, steps
+    return lease
+
+
+def looked(measuring: Measuring, lease: Lease, now_s: float) -> tuple[Measured, ...]:
+    """What the engine is asked to take in; it answers that nothing is new."""
+    question = measuring.look({LEASE: lease}, now_s)
+    measuring.learned(RatesLearned(), 0.0)
+    return question.measured if question is not None else ()
+
+
+def test_a_lease_is_believed_once_it_is_warm() -> None:
+    measuring, lease = make_measuring(), make_lease()
+    measuring.started(LEASE, 100.0)
+
+    cold = looked(measuring, lease, 125.0)
+    lease.steps_done += 40.0
+    also_cold = looked(measuring, lease, 135.0)
+    lease.steps_done += 40.0
+    (warm,) = looked(measuring, lease, 145.0)
+
+    assert (cold, also_cold) == ((), ())
+    assert (warm.job.serial, warm.gpu_type, warm.rate_steps_per_s, warm.seconds) == (JOB, "v100", 4.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("lease", "steps"),
+    [(make_lease(by_time=True), 40.0), (make_lease(rate=0.0), 40.0), (make_lease(), 0.0)],
+    ids=["counts by time", "has not measured", "has made no step"],
+)
+def test_a_job_says_nothing_that(lease: Lease, steps: float) -> None:
+    measuring = make_measuring()
+
+    looked(measuring, lease, 100.0)
+    lease.steps_done += steps
+
+    assert looked(measuring, lease, 200.0) == ()
+
+
+def test_the_last_seconds_of_a_lease_count() -> None:
+    measuring, lease = make_measuring(), make_lease()
+    looked(measuring, lease, 100.0)
+    lease.steps_done += 20.0
+
+    measuring.ended(lease, 105.0)
+    question = measuring.look({}, 111.0)
+
+    assert question is not None
+    assert [reading.seconds for reading in question.measured] == [5.0]
+
+
+def test_the_engine_is_asked_one_thing_at_a_time_and_nothing_is_lost_meanwhile() -> None:
+    measuring, lease = make_measuring(), make_lease()
+    asked = measuring.look({LEASE: lease}, 100.0)
+    lease.steps_done += 40.0
+    waits = measuring.look({LEASE: lease}, 110.0)
+    lease.steps_done += 40.0
+    measuring.learned(RatesLearned(), 0.0)
+
+    assert asked is not None
+    assert waits is None
+    assert len(looked(measuring, lease, 120.0)) == 2
+
+
+def test_nothing_is_asked_where_estimates_are_not_wanted() -> None:
+    assert make_measuring(estimate=False).look({LEASE: make_lease()}, 100.0) is None
+
+
+@pytest.mark.parametrize(("rate", "told"), [(10.2, []), (9.0, [9.0])], ids=["by two per cent", "by ten"])
+def test_the_core_hears_of_rates_that_have_changed(rate: float, told: list[float]) -> None:
+    event = make_measuring().learned(RatesLearned(np.array([JOB]), np.array([[rate]])), 0.1)
+
+    assert ([] if event is None else event.rates_steps_per_s[:, 0].tolist()) == told
+    assert isinstance(event, ThroughputEstimated) == bool(told)
