@@ -238,11 +238,18 @@ class LeaseFolder:
         lease_files.write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
 
     def _ended(self, end: End) -> None:
+        """Takes the end over. A whole checkpoint counts also where its job died before it could say so."""
         self.end = end
         self.is_orphan = False
-        self.standing = Standing(end.steps_done, end.steps_saved, self.standing.rate_steps_per_s)
+        saved = max(end.steps_saved, self._steps_on_disk())
+        self.standing = Standing(max(end.steps_done, saved), saved, self.standing.rate_steps_per_s)
         self.release_port()
         self._reap()
+
+    def _steps_on_disk(self) -> float:
+        directory = self.launch.environment.get(lease_files.CHECKPOINT_DIRECTORY_VARIABLE) if self.launch else None
+        whole = lease_files.whole_checkpoints(Path(directory)) if directory else ()
+        return float(whole[-1]) if whole else 0.0
 
     def _reap(self) -> None:
         if self._child is not None and self._child.poll() is not None:

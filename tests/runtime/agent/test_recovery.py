@@ -227,3 +227,14 @@ def test_garbage_that_a_job_leaves_in_its_lease_directory_harms_nobody_but_it(sh
     assert peer.until_phase(2, ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
     peer.wish(1, pb.LEASE_WISH_KILL)
     peer.until_phase(1, ENDED)
+
+
+def test_checkpoint_that_was_made_whole_counts_though_its_job_died_before_saying_so(peer: Peer, node: Node) -> None:
+    saves = "sh -c 'mkdir -p $GAVEL_CHECKPOINT_DIR/step-000000000082; echo saved; sleep 60'"
+    peer.order(order(1, saves, steps_total=120))
+    peer.until_phase(1, RUNNING)
+    until(lambda: "saved" in node.log_text(1))
+
+    os.kill(node.shim(1).process, signal.SIGKILL)
+
+    assert peer.until_phase(1, ENDED).steps_saved == 82

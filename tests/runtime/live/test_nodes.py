@@ -20,7 +20,7 @@ FENCING: Settings = {
 
 def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=FENCING)
-    job = stage.submit_witness("fenced", 600.0, V100)
+    job = stage.submit_witness("fenced", 480.0, V100)
     first = stage.wait_saved(job)
     [frozen] = first.node_ids
     stage.signal_node(frozen, signal.SIGSTOP)
@@ -41,7 +41,7 @@ def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: Star
     assert is_its_checkpoint_in_force
     assert [line.lease for line in stage.lines(job, "finished")] == [second.lease]
     assert stage.job(job).state == pb.JOB_STATE_FINISHED
-    assert stage.job(job).steps_done == 600.0
+    assert stage.job(job).steps_done == 480.0
 
 
 def is_saved_by(stage: Stage, granted: pb.Job) -> bool:
@@ -69,7 +69,7 @@ def test_drained_node_hands_its_job_over_without_losing_a_step(start: StartStage
 def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start: StartStage) -> None:
     stage = start(LocalNode("n0", "k80:1"))
     rates = {"k80": 20.0, "v100": 200.0}
-    settled = stage.submit_witness("settled", 200.0, rates)
+    settled = stage.submit_witness("settled", 150.0, rates)
     stage.wait_saved(settled)
 
     stage.cluster.start_agent(LocalNode("n1", "v100:1", sees_checkpoints=False))
