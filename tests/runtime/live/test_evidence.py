@@ -40,9 +40,15 @@ def test_frozen_process_does_not_run_while_it_is_silent() -> None:
 
 
 def test_beginning_before_the_last_checkpoint_is_seen() -> None:
-    lines = [line(0.0, "saved", steps=10), line(1.0, "began", lease=1, steps=5)]
+    lines = [line(0.0, "saved", steps=10), line(2.5), line(3.0, "began", lease=1, steps=5)]
 
     assert evidence.lost_steps(lines) == ["job 0 under lease 1 began at 5, saved was 10"]
+
+
+def test_checkpoint_of_a_process_that_died_at_once_may_be_lost() -> None:
+    lines = [line(0.0, "saved", steps=10), line(0.5), line(1.0, "began", lease=1, steps=5)]
+
+    assert not evidence.lost_steps(lines)
 
 
 def test_checkpoint_written_twice_is_seen() -> None:

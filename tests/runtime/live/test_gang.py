@@ -17,7 +17,7 @@ STEPS = 90
 
 def test_gang_stops_at_one_step_and_goes_on_elsewhere_with_other_ranks(start: StartStage) -> None:
     nodes = tuple(LocalNode(name, "v100:1") for name in ("n0", "n1", "n2"))
-    stage = start(*nodes, settings={"mechanism": {"round_s": 5.0}})
+    stage = start(*nodes, settings={"mechanism": {"round_s": 10.0}})
     command = f"env PYTHONPATH={ROOT} {sys.executable} -m {SCRIPT} {stage.witnessed} 0.05"
     job = stage.submit("gang", command, STEPS, {"v100": 15.0}, gpus=2)
     first = stage.wait_saved(job)
