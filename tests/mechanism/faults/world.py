@@ -200,11 +200,13 @@ class World:
     def _spec(self, number: int) -> JobSpec:
         rng = self.rng
         rates = {"v100": rng.uniform(2.0, 5.0), "k80": rng.uniform(1.0, 3.0)}
+        steps_total, gpus = float(rng.randint(20, 150)), rng.choice([1, 1, 1, 2, 2, 3])
+        is_known = rng.random() < 0.9 or gpus > 2  # the type that will be known need not have three that see each other
         return JobSpec(
             JobId(f"j{number}"),
-            float(rng.randint(20, 150)),
-            gpus=rng.choice([1, 1, 1, 2, 2, 3]),
-            rates_steps_per_s=rates if rng.random() < 0.9 else {},
+            steps_total,
+            gpus=gpus,
+            rates_steps_per_s=rates if is_known else {},
             owner="somebody",
         )
 
