@@ -45,6 +45,7 @@ RESUME_DIRECTORY_VARIABLE: Final = "GAVEL_RESUME_DIR"
 
 _PROGRESS = re.compile(r"progress\.(\d{1,6})\.json")
 _STEP = re.compile(r"step-(\d{12})")
+_LEASE = re.compile(r"lease-(\d{8,19})")
 
 
 class Phase(StrEnum):
@@ -228,7 +229,24 @@ def job_checkpoints(root: Path, job: int) -> Path:
 
 def lease_checkpoints(root: Path, job: int, lease: int) -> Path:
     """Where one lease writes its checkpoints, and no other ever does."""
-    return job_checkpoints(root, job) / f"lease-{lease:08d}"
+    return job_checkpoints(root, job) / lease_name(lease)
+
+
+def leases_of(job_directory: Path) -> tuple[int, ...]:
+    """Leases that have a directory among a job's checkpoints, oldest first."""
+    found = (lease_of(entry) for entry in _entries(job_directory))
+    return tuple(sorted(lease for lease in found if lease is not None))
+
+
+def lease_name(lease: int) -> str:
+    """Name of the directory that a lease writes its checkpoints into."""
+    return f"lease-{lease:08d}"
+
+
+def lease_of(name: str) -> int | None:
+    """The lease of a directory of this name; None where it is no such name."""
+    match = _LEASE.fullmatch(name)
+    return int(match[1]) if match and lease_name(int(match[1])) == name else None
 
 
 def step_name(steps: int) -> str:

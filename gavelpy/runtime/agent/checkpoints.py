@@ -51,45 +51,58 @@ def marker(root: Path) -> str:
 def resume_of(root: Path, job: int, lease: int, assignment: Assignment) -> Resume:
     """What the lease resumes from, and its own checkpoint directory made.
 
-    On one node, the newest whole checkpoint of the lease that the scheduler names, with at least the steps it has on
-    record: one that was finished but never reported is not lost. On several nodes the choice is made once, by whoever
-    is first, for all of them. Where the scheduler names no lease but counts steps as done, these were counted by time,
-    and the job goes on by its own means. Raises CheckpointMissing or CheckpointUnseen where there is no such
-    checkpoint, CheckpointsForeign where the lease's own directory is not new.
+    The newest whole checkpoint of the newest lease that has any, from the lease that the scheduler names on, and with
+    at least the steps it has on record: what was finished but never reported is not lost. On several nodes the choice
+    is made once, by whoever is first, for all of them. Where the scheduler names no lease but counts steps as done,
+    these were counted by time, and the job goes on by its own means. Raises CheckpointMissing or CheckpointUnseen where
+    there is no such checkpoint, CheckpointsForeign where the lease's own directory is not new.
     """
     own = lease_files.lease_checkpoints(root, job, lease)
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not assignment.is_gang_of_nodes:
         _check_new(own)
-        return _newest(root, job, assignment)
+        return _newest(root, job, lease, assignment)
     jobs_own = lease_files.job_checkpoints(root, job)
     if not (own / CHOICE_FILE).exists():
         _check_new(own)
-        named = _newest(root, job, assignment).directory
+        named = _newest(root, job, lease, assignment).directory
         _choose(own, str(named.relative_to(jobs_own)) if named else _SCRATCH)
     chosen = (own / CHOICE_FILE).read_text(encoding="utf-8").strip()
     if chosen == _SCRATCH:
         return Resume(None, assignment.steps_done)
     directory = jobs_own / chosen
-    steps = lease_files.step_of(directory.name)
-    if steps is None or not _CHOICE.fullmatch(chosen) or not directory.is_dir():
+    if not _CHOICE.fullmatch(chosen) or not directory.is_dir():
         raise CheckpointUnseen(f"this gang agreed on the checkpoint {chosen[:100]!r}, which is not in {jobs_own}")
-    return Resume(directory, float(steps))
+    return _resume(directory)
 
 
-def _newest(root: Path, job: int, assignment: Assignment) -> Resume:
-    if assignment.resume_lease < 0:
+def _newest(root: Path, job: int, lease: int, assignment: Assignment) -> Resume:
+    """Later leases go before more steps: what a lease that was given up for lost still writes is not preferred."""
+    named = assignment.resume_lease
+    if named < 0 and assignment.steps_done > 0:
         return Resume(None, assignment.steps_done)
-    folder = lease_files.lease_checkpoints(root, job, assignment.resume_lease)
+    jobs_own = lease_files.job_checkpoints(root, job)
+    for earlier in reversed(lease_files.leases_of(jobs_own)):
+        if named <= earlier < lease:
+            folder = lease_files.lease_checkpoints(root, job, earlier)
+            newest = lease_files.newest_checkpoint(folder, assignment.resume_steps)
+            if newest is not None:
+                return _resume(newest)
+    if named < 0:
+        return Resume(None, 0.0)
+    folder = lease_files.lease_checkpoints(root, job, named)
     whole = lease_files.whole_checkpoints(folder)
-    newest = lease_files.newest_checkpoint(folder, assignment.resume_steps)
-    if newest is None:
-        found = f"where the newest has {whole[-1]}" if whole else "where there is none"
-        raise CheckpointMissing(
-            f"no whole checkpoint with {assignment.resume_steps:g} steps or more in {folder}, {found}; "
-            "the job does not start from scratch where steps count as done"
-        )
-    return Resume(newest, float(whole[-1]))
+    found = f"where the newest has {whole[-1]}" if whole else "where there is none"
+    raise CheckpointMissing(
+        f"no whole checkpoint with {assignment.resume_steps:g} steps or more in {folder}, {found}, nor of a later "
+        "lease; the job does not start from scratch where steps count as done"
+    )
+
+
+def _resume(checkpoint: Path) -> Resume:
+    steps = lease_files.step_of(checkpoint.name)
+    assert steps is not None, f"{checkpoint} is not named as a checkpoint"
+    return Resume(checkpoint, float(steps))
 
 
 def _check_new(own: Path) -> None:

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import LeaseExpired, RemoteViolation
-from gavelpy.runtime.lease_files import clock_s, read_text_whole, step_name, step_of, whole_checkpoints
+from gavelpy.runtime.lease_files import (
+    clock_s,
+    lease_name,
+    lease_of,
+    leases_of,
+    read_text_whole,
+    step_name,
+    step_of,
+    whole_checkpoints,
+)
 
 PLACE_FILE: Final = "gavel.json"
 POLL_S: Final = 0.01
@@ -89,11 +98,15 @@ class CheckpointWriter:
 
     def prune(self, steps: float) -> None:
         """Removes whole checkpoints with fewer steps than these, each in one move."""
-        for step in whole_checkpoints(self._directory):
-            if step < steps:
-                gone = self._directory / f".gone-{step_name(step)}-{os.getpid()}"
-                (self._directory / step_name(step)).rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+        _prune(self._directory, steps)
+
+    def prune_earlier(self) -> None:
+        """Removes the whole checkpoints of the job's earlier leases; what else is in their directories stays."""
+        own = lease_of(self._directory.name)
+        jobs_own = self._directory.parent
+        for lease in leases_of(jobs_own):
+            if own is not None and lease < own:
+                _prune(jobs_own / lease_name(lease), math.inf)
 
     def _meet(self, writing: Path, final: Path, deadline_s: float) -> None:
         """Says that this rank has written; the first rank waits for all."""
@@ -111,6 +124,14 @@ class CheckpointWriter:
             raise LeaseExpired(f"the lease was over before checkpoint {final.name} was whole; it does not count")
         writing.rename(final)
         _sync(self._directory)
+
+
+def _prune(directory: Path, steps: float) -> None:
+    for step in whole_checkpoints(directory):
+        if step < steps:
+            gone = directory / f".gone-{step_name(step)}-{os.getpid()}"
+            (directory / step_name(step)).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def sync_tree(directory: Path) -> None:

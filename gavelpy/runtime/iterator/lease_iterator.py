@@ -277,7 +277,10 @@ class LeaseIterator(Generic[Item]):
         self._checkpoint_at_s = clock_s()
         self._meter.add_idle(self._checkpoint_at_s - began_s)
         if self._watch and self._around.rank == 0:
-            self._writer.prune(self._watch.lease.steps_saved)
+            on_record = self._watch.lease.steps_saved
+            self._writer.prune(on_record)
+            if on_record > self._first_steps:  # it is one of ours
+                self._writer.prune_earlier()
 
     def _end(self) -> None:
         """The last checkpoint and the last report of a loop that is finished or stops."""

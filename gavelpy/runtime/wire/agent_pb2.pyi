@@ -440,9 +440,10 @@ class Launch(_message.Message):
     rate_steps_per_s: _builtins.float
     """expected; progress by time where the script reports none. 0 = unknown"""
     resume_lease: _builtins.int
-    """whose checkpoint directory to resume from, which must be there; -1 = none: from"""
+    """The lease of the checkpoint on record: it, or a later lease's, must be there to resume from. -1 = none on record:
+    resume from any lease's, or from scratch; or, where steps are done, by the job's own means.
+    """
     resume_steps: _builtins.float
-    """scratch or, where steps are done, by the job's own means"""
     grace_s: _builtins.float
     """between SIGTERM and SIGKILL"""
     warning_s: _builtins.float

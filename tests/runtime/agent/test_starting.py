@@ -64,11 +64,33 @@ def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: P
     assert lease_files.lease_checkpoints(tmp_path, JOB, 8).is_dir()
 
 
-def test_checkpoint_of_a_lease_that_was_not_named_is_not_taken(tmp_path: Path) -> None:
-    named = make_checkpoint(tmp_path, 3, 100)
-    make_checkpoint(tmp_path, 4, 900)
+def test_checkpoint_of_a_later_lease_that_was_never_heard_of_is_taken(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 3, 100)
+    unheard = make_checkpoint(tmp_path, 6, 120)
 
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)).directory == named
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(unheard, 120.0)
+    assert resume_of(tmp_path, JOB, 9, make_assignment()) == Resume(unheard, 120.0)
+
+
+def test_checkpoint_of_a_lease_before_the_one_on_record_is_not_taken(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 2, 900)
+    named = make_checkpoint(tmp_path, 3, 100)
+
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
+
+
+def test_what_a_lease_given_up_for_lost_still_writes_is_not_preferred(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 4, 900)
+    later = make_checkpoint(tmp_path, 6, 150)
+
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(later, 150.0)
+
+
+def test_later_lease_without_a_checkpoint_hides_none(tmp_path: Path) -> None:
+    named = make_checkpoint(tmp_path, 3, 100)
+    lease_files.lease_checkpoints(tmp_path, JOB, 7).mkdir()
+
+    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
 
 
 def test_checkpoint_that_has_gone_is_missed(tmp_path: Path) -> None:

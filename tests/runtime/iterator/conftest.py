@@ -52,7 +52,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 @pytest.fixture
 def held(tmp_path: Path, outside: pytest.MonkeyPatch) -> Iterator[Held]:
     """A lease of a minute, with a grace of a second."""
-    directory, checkpoints = tmp_path / "lease", tmp_path / "checkpoints"
+    directory, checkpoints = tmp_path / "lease", lease_files.lease_checkpoints(tmp_path / "checkpoints", job=1, lease=7)
     directory.mkdir()
     lease = Lease(1, clock_s() + 60.0)
     lease_files.write_lease(directory, lease)

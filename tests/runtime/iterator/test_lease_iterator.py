@@ -131,7 +131,7 @@ def test_order_to_stop_is_obeyed_with_a_checkpoint(held: Held) -> None:
 
 def test_loop_stops_early_enough_for_its_checkpoint(held: Held) -> None:
     count = Count(save_s=0.4)
-    (resume := held.checkpoints.parent / step_name(1)).mkdir()
+    (resume := held.checkpoints.with_name("lease-00000003") / step_name(1)).mkdir(parents=True)
     (resume / "gavel.json").write_text(json.dumps({"steps": 1, "epoch": 0, "position": 1, "took_s": 0.6}))
     held.environment(GAVEL_RESUME_DIR=str(resume))
     held.order(until_clock_s=clock_s() + 1.8)
@@ -190,6 +190,30 @@ def test_checkpoints_come_on_their_cadence_and_old_ones_go_once_acknowledged(hel
 
     assert whole_checkpoints(held.checkpoints)[:2] == (second, third)
     assert first < second
+    batches.close()
+
+
+def test_checkpoint_of_an_earlier_lease_goes_once_one_of_this_is_on_record(held: Held) -> None:
+    earlier = held.checkpoints.with_name("lease-00000003")
+    resume = earlier / "step-000000000020"
+    resume.mkdir(parents=True)
+    (earlier / "notes.txt").write_text("of the script")
+    held.environment(GAVEL_CHECKPOINT_EVERY_S="0.05", GAVEL_RESUME_DIR=str(resume))
+    held.order(steps_saved=20.0)
+    count = Count()
+    batches = LeaseIterator(range(10_000), count.save)
+    steps = iter(batches)
+
+    while len(whole_checkpoints(held.checkpoints)) < 2:
+        count.step(next(steps))
+        time.sleep(0.005)
+    assert resume.is_dir()
+    held.order(steps_saved=float(whole_checkpoints(held.checkpoints)[0]))
+    while resume.is_dir():
+        count.step(next(steps))
+        time.sleep(0.005)
+
+    assert [path.name for path in earlier.iterdir()] == ["notes.txt"]
     batches.close()
 
 

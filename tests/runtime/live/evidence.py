@@ -10,7 +10,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-REPORT_S = 2.0  # from a checkpoint to the scheduler's journal, over a bad network and through restarts
 SILENT_S = 1.5  # a witness that writes nothing for so long did not run then: it was frozen
 
 
@@ -108,17 +107,11 @@ def _overlaps(users: list[Stay]) -> list[tuple[Stay, Stay]]:
 
 
 def lost_steps(lines: list[Line]) -> list[str]:
-    """Where a job began again before the last checkpoint that it had time to tell of, in words.
-
-    What a process saved less than REPORT_S before it was killed may not have been heard of, and may be lost.
-    """
-    last_s = {(line.job, line.lease): line.at_s for line in lines}  # in order of time: the last one stays
-    ended = {(line.job, line.lease) for line in lines if line.kind in ("stopped", "finished")}
+    """Where a job began again before its last checkpoint, in words: one counts from the moment it is whole."""
     saved: defaultdict[int, int] = defaultdict(int)
     found = []
     for line in lines:
-        lease = (line.job, line.lease)
-        if line.kind == "saved" and (lease in ended or last_s[lease] - line.at_s > REPORT_S):
+        if line.kind == "saved":
             saved[line.job] = max(saved[line.job], line.steps)
         elif line.kind == "began" and line.steps < saved[line.job]:
             found.append(f"job {line.job} under lease {line.lease} began at {line.steps}, saved was {saved[line.job]}")

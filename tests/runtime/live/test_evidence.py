@@ -45,8 +45,8 @@ def test_beginning_before_the_last_checkpoint_is_seen() -> None:
     assert evidence.lost_steps(lines) == ["job 0 under lease 1 began at 5, saved was 10"]
 
 
-def test_checkpoint_of_a_process_that_died_at_once_may_be_lost() -> None:
-    lines = [line(0.0, "saved", steps=10), line(0.5), line(1.0, "began", lease=1, steps=5)]
+def test_beginning_at_the_last_checkpoint_is_right() -> None:
+    lines = [line(0.0, "saved", steps=10), line(0.5, "ran", steps=12), line(1.0, "began", lease=1, steps=10)]
 
     assert not evidence.lost_steps(lines)
 
