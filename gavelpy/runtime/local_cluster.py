@@ -27,7 +27,7 @@ from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 
 SCHEDULER = "scheduler"
-START_S = 30.0  # a process that does not answer by then never will
+START_S = 60.0  # a process that does not answer by then never will
 CALL_S = 5.0
 _LOOK_S = 0.02
 _TAIL = 2_000  # characters of a log that a complaint quotes

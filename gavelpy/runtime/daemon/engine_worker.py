@@ -6,6 +6,7 @@ is the scheduler that started this process. What a policy prints goes to standar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -13,7 +14,7 @@ import signal
 import struct
 import sys
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
@@ -30,13 +31,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Serves until standard input ends, or nobody is there to be answered."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, which ends this process in its own time
         signal.signal(number, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(sys.stdin.buffer, answers)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, answers)
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
@@ -76,7 +77,7 @@ def read_message(stream: BinaryIO) -> Any:  # whatever the peer pickled
     return pickle.loads(stream.read(LENGTH.unpack(head)[0]))
 
 
-def write_message(stream: BinaryIO, message: object) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     """Sends one message."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(LENGTH.pack(len(data)) + data)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
+from gavelpy.runtime.daemon.engine_worker import write_message
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
@@ -129,3 +132,19 @@ def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
 def test_a_policy_that_cannot_be_is_refused(name: str, parameters: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         PolicyChoice.of("max_min_fairness", "{}").changed(name, parameters)
+
+
+def test_it_ends_without_a_word_where_nobody_waits_for_its_answer() -> None:
+    pipe = subprocess.PIPE
+    worker = [sys.executable, "-m", "gavelpy.runtime.daemon.engine_worker"]
+    with subprocess.Popen(worker, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        write_message(process.stdin, PolicyChoice.of("max_min_fairness", "{}"))
+        write_message(process.stdin, make_question())
+
+        said = process.stderr.read()
+
+    assert (process.returncode, said) == (0, b"")
