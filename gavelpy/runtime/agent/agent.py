@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -76,7 +77,8 @@ class Agent:
             )
         self._has_memory = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
-        self._memory = replace(known or memory.Memory(config.node_id, ""), boot_id=boot_id())
+        found = known or memory.Memory(config.node_id, "")
+        self._memory = replace(found, boot_id=boot_id(), state_id=found.state_id or secrets.token_hex(8))
 
     @property
     def job_service_port(self) -> int:
@@ -228,7 +230,7 @@ class Agent:
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, seen)
         # An agent that was here before knows all that may still run, and reports it; later on there is nothing to add.
         node.confirmed_dead = self._has_memory and not self._was_heard
-        node.cluster_id = self._memory.cluster_id
+        node.cluster_id, node.state_id = self._memory.cluster_id, self._memory.state_id
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(metadata=self._link.metadata)  # type: ignore[call-arg]  # requests are written one by one
         # Nothing awaits from here to the first message: what it says of the leases is so, and no older orders count.
@@ -244,7 +246,7 @@ class Agent:
     async def _serve_logs(self, channel: grpc.aio.Channel, heard: Callable[[], None]) -> None:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.ServeLogs(metadata=self._link.metadata)  # type: ignore[call-arg]  # answers are written one by one
-        await serve_logs(call, self._config.node_id, self._book, heard)
+        await serve_logs(call, self._config.node_id, self._memory.state_id, self._book, heard)
 
     async def _again_and_again(
         self, what: str, speak: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]

@@ -26,7 +26,7 @@ Answer = agent_pb2.ServeLogsRequest
 LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
 
 
-async def serve_logs(call: LogsCall, node_id: str, book: LeaseBook, heard: Callable[[], None]) -> None:
+async def serve_logs(call: LogsCall, node_id: str, state_id: str, book: LeaseBook, heard: Callable[[], None]) -> None:
     """Answers until the stream ends; some questions at once, each by one or more messages. `heard`: one has come."""
     writing = asyncio.Lock()
     places = asyncio.Semaphore(QUESTIONS_AT_ONCE)
@@ -42,7 +42,7 @@ async def serve_logs(call: LogsCall, node_id: str, book: LeaseBook, heard: Calla
         finally:
             places.release()
 
-    await call.write(Answer(node_id=node_id))
+    await call.write(Answer(node_id=node_id, state_id=state_id))
     try:
         async for asked in call:
             heard()

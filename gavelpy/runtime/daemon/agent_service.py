@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.daemon.nodes import Node, Stream
+from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
 from gavelpy.runtime.security.identity import caller
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, convert
@@ -65,6 +65,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             await self._send_away(first.node, context)
             return
         convert.reports_of(first)  # before anything changes
+        self._check_identity(hello)
         known = self._execution.nodes.get(hello.node_id)
         if known is not None and known.is_past(hello, convert.clock_of(first)):
             raise Refusal(grpc.StatusCode.ABORTED, f"node {known.node_id} has spoken since on a newer stream")
@@ -78,6 +79,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             logger.info("node disconnected", extra={"node_id": node.node_id})
         if stream.ended.is_set():
             raise Refusal(grpc.StatusCode.ABORTED, f"node {node.node_id} has opened a newer stream")
+
+    def _check_identity(self, hello: Hello) -> None:
+        execution = self._execution
+        held = len(execution.leases.on_node(hello.node_id))
+        silent_after_s = execution.settings.silent_after_s
+        objection = execution.nodes.objection(hello, self._scheduler.now_s(), silent_after_s, held)
+        if objection:
+            logger.warning("agent refused", extra={"node_id": hello.node_id, "detail": objection})
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, objection)
 
     async def _send_away(self, node: agent_pb2.Node, context: Context) -> None:
         """What a node of another cluster reports is none of ours. Told whose we are, it comes again without."""
@@ -149,6 +159,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None or not convert.NAME.fullmatch(first.node_id):
                 raise RemoteViolation("node_id must be in the first message, got none")
             caller().check_node(first.node_id)
+            if self._execution.nodes.is_anothers(first.node_id, first.state_id):
+                raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} is another agent's")
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     await context.write(question)

@@ -43,6 +43,8 @@ class Hello:
     checkpoint_marker: str = ""
     agent: ProcessName = (0, 0)
     is_confirmed_dead: bool = False  # all that ran under older leases is surely gone, but for what it reports
+    state_id: str = ""  # of its state directory; empty = not told
+    is_new: bool = False  # it has not belonged to this cluster before
 
 
 @dataclass(eq=False)
@@ -126,6 +128,33 @@ class NodeRegistry:
         node.processes = {process for process in node.processes if is_alive(process)}
         self.watch(node, hello.agent)
         return node
+
+    def objection(self, hello: Hello, now_s: float, silent_after_s: float, leases: int) -> str:
+        """Why an agent may not be the node that it says it is, empty = it may; `leases`: how many that node holds.
+
+        Two agents of one name would each run the other's jobs, and each vouch that the other's are gone. Who comes
+        with another state directory is therefore heard once the node is silent and holds no lease any more.
+        """
+        known = self._nodes.get(hello.node_id)
+        if not self.is_anothers(hello.node_id, hello.state_id) and (known or not hello.state_id or not hello.is_new):
+            return ""
+        if known is not None and known.is_connected and known.age_s(now_s) < silent_after_s:
+            place = known.hello.address or "an unknown address"
+            return (
+                f"node_id must be one that no other agent has, got {hello.node_id!r}, which is connected from {place}"
+            )
+        if leases:
+            return (
+                f"node {hello.node_id} holds leases ({leases}) that this agent's state directory does not know; it is "
+                f"taken on when they are over, or after `gavel node lost {hello.node_id}`"
+            )
+        return ""
+
+    def is_anothers(self, node_id: str, state_id: str) -> bool:
+        """Whether the node was heard from another state directory; where either side does not tell, it was not."""
+        known = self._nodes.get(node_id)
+        heard = known.hello.state_id if known is not None else ""
+        return bool(heard and state_id and heard != state_id)
 
     def disconnect(self, node: Node, stream: Stream) -> None:
         """A stream is over."""

@@ -156,6 +156,7 @@ class Node(_message.Message):
     AGENT_PROCESS_START_FIELD_NUMBER: _builtins.int
     CONFIRMED_DEAD_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    STATE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
     """the same for all agents of one boot of one machine"""
@@ -174,6 +175,8 @@ class Node(_message.Message):
     """the machine has booted since, or all that ran under older leases is surely gone"""
     cluster_id: _builtins.str
     """whose leases it reports; empty = it has not belonged to a cluster yet"""
+    state_id: _builtins.str
+    """of the agent's state directory: tells two agents of one name apart; empty = not told"""
     @_builtins.property
     def api_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of this protocol; the scheduler picks one"""
@@ -193,10 +196,11 @@ class Node(_message.Message):
         agent_process_start: _builtins.int = ...,
         confirmed_dead: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
+        state_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,6 +511,7 @@ class ServeLogsRequest(_message.Message):
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    STATE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """in the first message"""
     question: _builtins.int
@@ -516,6 +521,8 @@ class ServeLogsRequest(_message.Message):
     last: _builtins.bool
     """of this answer"""
     error: _builtins.str
+    state_id: _builtins.str
+    """in the first message, as in Node"""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLine]: ...
     def __init__(
@@ -527,10 +534,11 @@ class ServeLogsRequest(_message.Message):
         next_offset: _builtins.int = ...,
         last: _builtins.bool = ...,
         error: _builtins.str = ...,
+        state_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

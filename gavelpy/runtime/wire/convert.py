@@ -16,7 +16,7 @@ from gavelpy.runtime.daemon.nodes import Hello, Node
 from gavelpy.runtime.wire import agent_pb2
 
 API_VERSION = 1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GPUS_A_NODE_MAX = 4_096
 LEASES_A_NODE_MAX = 100_000
 TEXT_MAX = 255
@@ -51,11 +51,11 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         raise RemoteViolation(f"api_versions must contain {API_VERSION}, got {list(node.api_versions)[:8]}")
     for name in ("node_id", "gpu_type"):
         if not NAME.fullmatch(getattr(node, name)):
-            allowed = "1 to 63 letters, digits, '.', '_' and '-'"
+            allowed = "1 to 128 letters, digits, '.', '_' and '-'"
             raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
     if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
         raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
-    for name in ("host_id", "agent_version", "address", "checkpoint_marker"):
+    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id"):
         text = getattr(node, name)
         if len(text) > TEXT_MAX or not text.isprintable():
             raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
@@ -69,6 +69,8 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         checkpoint_marker=node.checkpoint_marker,
         agent=(node.agent_process, node.agent_process_start),
         is_confirmed_dead=node.confirmed_dead,
+        state_id=node.state_id,
+        is_new=not node.cluster_id,
     )
 
 

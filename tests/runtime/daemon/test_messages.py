@@ -25,9 +25,9 @@ def make_node(**fields: Any) -> agent_pb2.Node:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"node_id": ""}, "node_id must be 1 to 63 letters"),
+        ({"node_id": ""}, "node_id must be 1 to 128 letters"),
         ({"node_id": "../x"}, r"node_id must be .* got '../x'"),
-        ({"node_id": "n" * 64}, "node_id must be"),
+        ({"node_id": "n" * 129}, "node_id must be"),
         ({"gpu_type": "a b"}, "gpu_type must be"),
         ({"gpu_count": 0}, r"gpu_count must be in \[1, 4096\], got 0"),
         ({"gpu_count": 1 << 31}, "gpu_count must be"),
@@ -96,3 +96,7 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     assert (launch.resume_lease, launch.resume_steps, launch.restart_count, launch.round) == (12, 400.0, 3, 9)
     assert (launch.grace_s, launch.warning_s, launch.warning_signal) == (30.0, 5.0, 10)
     assert dict(launch.environment) == {"A": "1"}
+
+
+def test_a_node_may_be_called_as_its_agent_and_its_token_may() -> None:
+    assert convert.hello_of(make_node(node_id="n" * 128)).node_id == "n" * 128

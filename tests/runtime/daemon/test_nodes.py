@@ -119,3 +119,49 @@ def test_a_moment_in_the_agents_clock_is_never_later_than_it_is() -> None:
     node.clock_s, node.received_at_s = 1_000.0, 50.0  # sent at 49.9
 
     assert node.clock_of(60.0) == 1_010.0  # where it is 1010.1 then
+
+
+def make_hello(state_id: str, *, is_new: bool = False) -> Hello:
+    """An agent that calls itself n0."""
+    return Hello(NodeId("n0"), "there", "v100", 1, "10.0.0.7", state_id=state_id, is_new=is_new)
+
+
+def test_a_second_agent_of_a_name_is_refused_while_the_first_is_heard() -> None:
+    registry = NodeRegistry("here")
+    registry.connect(make_hello("first"), Stream()).received_at_s = 100.0
+
+    said = registry.objection(make_hello("second"), 101.0, silent_after_s=10.0, leases=0)
+
+    assert said == "node_id must be one that no other agent has, got 'n0', which is connected from 10.0.0.7"
+
+
+def test_a_second_agent_of_a_name_does_not_vouch_for_leases_it_cannot_know() -> None:
+    registry = NodeRegistry("here")
+    registry.connect(make_hello("first"), Stream()).received_at_s = 100.0
+
+    with_leases = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=2)
+    without = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=0)
+
+    assert "node n0 holds leases (2)" in with_leases
+    assert "gavel node lost n0" in with_leases
+    assert without == ""
+
+
+def test_an_agent_that_comes_again_is_itself() -> None:
+    registry = NodeRegistry("here")
+    registry.connect(make_hello("first", is_new=True), Stream()).received_at_s = 100.0
+
+    again = registry.objection(make_hello("first", is_new=True), 101.0, silent_after_s=10.0, leases=2)
+    untold = registry.objection(make_hello(""), 101.0, silent_after_s=10.0, leases=2)
+
+    assert (again, untold) == ("", "")
+
+
+def test_after_a_restart_a_newcomer_is_not_taken_for_a_node_with_leases() -> None:
+    registry = NodeRegistry("here")
+
+    newcomer = registry.objection(make_hello("second", is_new=True), 5.0, silent_after_s=10.0, leases=1)
+    old_hand = registry.objection(make_hello("first"), 5.0, silent_after_s=10.0, leases=1)
+
+    assert "holds leases (1)" in newcomer
+    assert old_hand == ""

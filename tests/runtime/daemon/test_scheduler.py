@@ -14,6 +14,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
@@ -230,6 +231,27 @@ def test_node_with_another_clusters_leases_is_told_whose_the_scheduler_is_and_no
 
             async with Agent("n0", cluster_id=cluster.scheduler.cluster_id).connected(cluster) as agent:
                 await cluster.until(lambda: bool(agent.launches), "the node joins once it is ours")
+
+    run(scenario())
+
+
+def test_a_second_agent_of_a_nodes_name_gets_no_orders_and_costs_no_lease(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0", state_id="first").connected(cluster) as agent:
+            await cluster.submit(make_spec())
+            await cluster.until(lambda: bool(agent.launches), "the job runs")
+            impostor = Agent("n0", state_id="second")
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
+                call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written below
+                first = impostor.message()
+                first.node.CopyFrom(impostor.node)
+                await call.write(first)
+                code, detail = await call.code(), await call.details()
+
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert "node_id must be one that no other agent has, got 'n0'" in (detail or "")
+            assert [lease for lease, _ in agent.launches] == [0]
+            assert [lease.lease for lease in cluster.scheduler.execution.leases.on_node(NodeId("n0"))] == [0]
 
     run(scenario())
 
