@@ -10,6 +10,7 @@ than both.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -124,21 +125,33 @@ class LogWriter:
             self._make_room(len(lines))
             if self._lost:
                 said = b" [%d lines were lost: the log could not be written]\n"
-                lines = self._lost_time + said % self._lost + lines
-            os.write(self._file, lines)
-            self._lost = 0
+                self._append(self._lost_time + said % self._lost)
+                self._lost = 0
+            self._append(lines)
         except OSError:
             self._lost_time = self._lost_time if self._lost else lines[: lines.index(b".") + 7]
             self._lost += lines.count(b"\n")
+
+    def _append(self, lines: bytes) -> None:
+        """All of it or, where the disk is full on the way, nothing; raises OSError."""
+        end = os.fstat(self._file).st_size
+        if os.write(self._file, lines) < len(lines):
+            os.ftruncate(self._file, end)
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     def _make_room(self, size: int) -> None:
         written = os.fstat(self._file).st_size
         if written == 0 or written + size <= self._bytes_max:
             return
-        self._number += 1
-        self._path.rename(self._path.with_name(f"{self._path.name}.{self._number}"))
+        kept = self._path.with_name(f"{self._path.name}.{self._number + 1}")
+        self._path.rename(kept)
+        try:
+            opened = self._opened()
+        except OSError:  # no room for a new file: the old one goes on, and this is tried again
+            kept.rename(self._path)
+            raise
         os.close(self._file)
-        self._file = self._opened()
+        self._file, self._number = opened, self._number + 1
         self._path.with_name(f"{self._path.name}.{self._number - self._files_max}").unlink(missing_ok=True)
 
     def _opened(self) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import given
@@ -129,3 +132,43 @@ def test_every_byte_comes_out_in_order(pieces: list[bytes]) -> None:
 
     texts = [line[len(b"1700000000.250000 ") :] for line in raw.split(b"\n")[:-1]]
     assert b"\n".join(texts) == b"".join(pieces).removesuffix(b"\n")
+
+
+@contextmanager
+def limited(what: int, limit: int) -> Iterator[None]:
+    """This process may have no more of something for a while."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, (soft, hard))
+
+
+def test_a_line_that_the_disk_takes_half_of_is_lost_whole(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.write(b"a\n", NOW_S)
+
+    with limited(resource.RLIMIT_FSIZE, 40):
+        log.write(b"much too long for what is left of the disk\n", NOW_S)
+    log.write(b"b\n", NOW_S)
+
+    assert [line.text for line in lines(tmp_path) if line] == [
+        "a", "[1 lines were lost: the log could not be written]", "b",
+    ]  # fmt: skip
+
+
+def test_a_log_that_cannot_be_rotated_for_a_while_goes_on_afterwards(tmp_path: Path) -> None:
+    log = writer(tmp_path, bytes_max=60)
+    log.write(b"first\n", NOW_S)
+    free = os.dup(0)
+    os.close(free)
+
+    with limited(resource.RLIMIT_NOFILE, free):  # so that no file can be opened
+        log.write(b"a line that would need a new file\n", NOW_S)
+    log.write(b"second, in a new file by now\n", NOW_S)
+
+    assert [line.text for line in lines(tmp_path) if line] == [
+        "first", "[1 lines were lost: the log could not be written]", "second, in a new file by now",
+    ]  # fmt: skip
+    assert [file.path.name for file in log_files(tmp_path)] == ["rank-3.out.1", "rank-3.out"]
