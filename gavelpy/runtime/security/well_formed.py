@@ -15,11 +15,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from gavelpy.errors import InvalidInput, JournalCorrupt, RemoteViolation
+from gavelpy.errors import FencedOut, InvalidInput, JournalCorrupt, JournalFailed, RemoteViolation
 from gavelpy.runtime.security.interceptor import Continuation, Handler
 from gavelpy.runtime.security.refusal import Refusal
 
 OURS = "/gavelpy."
+JOURNAL_GONE = "its journal failed, and it stops; what was asked may or may not be done, and may be asked again"
 _DETAIL_CHARACTERS_MAX = 2_000  # a status travels in a header, which has a limit
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -86,6 +87,8 @@ def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: what
             return await behaviour(checked(request), context)
         except (InvalidInput, RemoteViolation, Refusal) as error:
             await _abort(context, error)
+        except (JournalFailed, FencedOut):  # the daemon's main loop says why
+            await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
 
     return answer
 
@@ -101,6 +104,8 @@ def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
                 yield response
         except (InvalidInput, RemoteViolation, Refusal) as error:
             await _abort(context, error)
+        except (JournalFailed, FencedOut):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
 
     return answer
 

@@ -1,0 +1,57 @@
+"""What handlers fail with, as a client hears it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from gavelpy.errors import FencedOut, JournalFailed
+from gavelpy.runtime.client.statuses import is_worth_repeating
+from gavelpy.runtime.security.well_formed import JOURNAL_GONE, WellFormed
+from gavelpy.runtime.wire import client_pb2, client_pb2_grpc
+
+
+class Broken(client_pb2_grpc.SchedulerServiceServicer):
+    """A service whose journal is gone."""
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    async def SubmitJobs(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        raise self.failure
+
+    async def ListEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
+        yield client_pb2.ListEventsResponse(sequence=1)
+        raise self.failure
+
+
+async def codes(failure: Exception) -> list[tuple[grpc.StatusCode, str | None]]:
+    """How a call and a stream are answered."""
+    server = grpc.aio.server(interceptors=[WellFormed()])
+    client_pb2_grpc.add_SchedulerServiceServicer_to_server(Broken(failure), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub: Any = client_pb2_grpc.SchedulerServiceStub(channel)
+        call, stream = stub.SubmitJobs(client_pb2.SubmitJobsRequest()), stub.ListEvents(client_pb2.ListEventsRequest())
+        with suppress(grpc.RpcError):
+            await call
+        with suppress(grpc.RpcError):
+            assert [message.sequence async for message in stream] == [1]
+        found = [(await call.code(), await call.details()), (await stream.code(), await stream.details())]
+    await server.stop(0)
+    return found
+
+
+@pytest.mark.parametrize("failure", [JournalFailed("journal postgresql://secret: gone"), FencedOut("by a newer one")])
+def test_a_journal_that_fails_is_answered_as_something_to_ask_again(failure: Exception) -> None:
+    found = asyncio.run(codes(failure))
+
+    assert found == [(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)] * 2
+    assert is_worth_repeating(found[0][0])
