@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
@@ -19,12 +20,21 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
     if name not in known:
         raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, got {name!r}")
     policy_class = known[name].load()
+    if is_dataclass(policy_class):
+        _check_parameters(name, [field.name for field in fields(policy_class) if field.init], parameters)
     try:
         return cast(Policy, policy_class(**parameters))
     except TypeError as error:
         raise InvalidInput(
             f"parameters of policy {name!r} must be those of {policy_class.__name__}: {error}"
         ) from error
+
+
+def _check_parameters(name: str, allowed: list[str], given: Mapping[str, object]) -> None:
+    strange = next((parameter for parameter in given if parameter not in allowed), None)
+    if strange is not None:
+        offered = f"those of it, {', '.join(allowed)}" if allowed else "none, for it has none"
+        raise InvalidInput(f"parameters of policy {name!r} must be {offered}; got {strange!r}")
 
 
 def policy_from(text: str) -> Policy:

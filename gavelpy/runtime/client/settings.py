@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,6 +14,8 @@ SCHEDULER = "127.0.0.1:7077"
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 3_600.0
 MACHINE_FILE = Path("/etc/gavel/config.toml")
+_PORT = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+_ADDRESS = re.compile(rf"unix:[^\s\0]+|(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z]+\]):{_PORT}")
 _SECRET_CHARACTERS_MAX = 512
 
 
@@ -29,8 +32,8 @@ class ClientSettings:
     timeout_s: float = TIMEOUT_S  # a call is tried again until then
 
     def __post_init__(self) -> None:
-        if not self.scheduler or not self.scheduler.isprintable() or " " in self.scheduler:
-            raise InvalidInput(f"scheduler must be HOST:PORT, got {self.scheduler!r}")
+        if not _ADDRESS.fullmatch(self.scheduler):
+            raise InvalidInput(f"scheduler must be HOST:PORT, [IPv6]:PORT or unix:PATH, got {self.scheduler[:200]!r}")
         if not 0 < self.timeout_s <= TIMEOUT_S_MAX:
             raise InvalidInput(f"timeout_s must be in (0, {TIMEOUT_S_MAX:g}], got {self.timeout_s!r}")
         if bool(self.tls_certificate) != bool(self.tls_key):

@@ -15,9 +15,11 @@ import msgspec
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.problem import BlindView
+from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
 
 MIB = 1 << 20
+_JOURNALS = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -40,8 +42,11 @@ class ServerSettings(Section, frozen=True, kw_only=True):
             raise InvalidInput(f"name must be 1 to 63 letters, digits, '.', '_' and '-', got {self.name!r}")
         if not self.state_directory:
             raise InvalidInput("state_directory must be a directory, got ''")
-        if self.http_listen and not is_loopback(self.http_listen):
+        if self.http_listen and not _is_http_address(self.http_listen):
             raise InvalidInput(f"http_listen must be on loopback, got {self.http_listen!r}")
+        if self.journal and not self.journal.startswith(_JOURNALS):
+            scheme = self.journal.partition(":")[0][:60]  # what follows may hold a password
+            raise InvalidInput(f"journal must begin with one of {', '.join(_JOURNALS)}, got {scheme!r}")
 
     @property
     def journal_url(self) -> str:
@@ -163,6 +168,7 @@ def parse_config(text: str, file: str = "") -> Config:
         check_exposure(config.scheduler.listen, config.security)
     except InvalidInput as error:
         raise source.complaint("scheduler", "listen", error.args[0]) from None
+    _check_policy(source, config.policy)
     return config
 
 
@@ -203,6 +209,26 @@ class _Source:
             elif field and here == section and re.match(rf"\s*[\"']?{re.escape(field)}[\"']?\s*[=.]", line):
                 return number
         return table
+
+
+def _check_policy(source: _Source, settings: PolicySettings) -> None:
+    """Raises InvalidInput for a policy that there is not, or that has no such parameters."""
+    try:
+        policy_named(settings.name)
+    except InvalidInput as error:
+        raise source.complaint("policy", "name", f"policy.name: {error.args[0]}") from None
+    try:
+        policy_named(settings.name, **settings.parameters)
+    except InvalidInput as error:
+        raise source.complaint("policy", "parameters", f"policy.parameters: {error.args[0]}") from None
+
+
+def _is_http_address(listen: str) -> bool:
+    """Whether it is HOST:PORT on loopback; raises InvalidInput for what is no such address."""
+    try:
+        return is_loopback(listen)
+    except InvalidInput:
+        raise InvalidInput(f"http_listen must be HOST:PORT or [IPv6]:PORT, got {listen[:200]!r}") from None
 
 
 def _fields(kind: type[Any]) -> tuple[Any, ...]:  # field descriptions of either library
