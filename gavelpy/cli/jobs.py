@@ -153,7 +153,7 @@ def jobs_table(found: Sequence[client_pb2.Job]) -> Table:
             count(job.steps_total),
             percent(job.steps_done, job.steps_total),
             figure(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else NOTHING,
-            printable(job.reason or job.detail),
+            printable(job.reason or (job.detail if job.lease < 0 else "")),  # while it runs, its last end says nothing
         )
     return table
 

@@ -116,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", INTERRUPTED)
     except _USAGE_ERROR as error:
-        return _complain(f"error: {cast(typer.BadParameter, error).format_message()}", BAD_INPUT)
+        said = cast(typer.BadParameter, error).format_message()  # empty where the help was shown in its stead
+        return _complain(f"error: {said or 'a command must be given, one of those above'}", BAD_INPUT)
     except InvalidInput as error:
         return _complain(f"error: {error}", BAD_INPUT)
     except SchedulerUnreachable as error:

@@ -17,9 +17,28 @@ from gavelpy.errors import InvalidInput
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
 
-app = typer.Typer(
-    no_args_is_help=True, help="See or change the policy of a running scheduler.", rich_markup_mode="rich"
-)
+app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+
+@app.callback()
+def policy(
+    context: typer.Context,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """See or change the policy of a running scheduler; alone, it is shown.
+
+    \b
+    Examples:
+      gavel policy
+      gavel policy set min_makespan
+    """
+    if context.invoked_subcommand is None:
+        show(output, scheduler, token_file, timeout)
+    elif scheduler or token_file or timeout is not None or output is not Output.TABLE:
+        raise InvalidInput(f"options must come after `policy {context.invoked_subcommand}`, got some before")
 
 
 @app.command()

@@ -20,7 +20,7 @@ LONG = "import time; print('here', flush=True); time.sleep(600)"
 FAST = {"nodes": {"heartbeat_interval_s": 0.1, "lease_overlap_s": 2.0, "grace_s": 0.5}, "mechanism": {"round_s": 5.0}}
 COMMANDS = (
     "submit", "jobs", "status", "explain", "logs", "cancel", "wait", "nodes", "drain", "node lost", "node resume",
-    "top", "policy show", "policy set", "events", "token create", "token list", "token revoke",
+    "top", "policy", "policy show", "policy set", "events", "token create", "token list", "token revoke",
 )  # fmt: skip
 
 
@@ -178,6 +178,10 @@ def test_policy_is_shown_and_set(cli: Gavel) -> None:
     assert changed.json["policy"] == "shortest_job_first"
     assert json.loads(changed.json["policy_parameters"]) == {"by": "total"}
     assert "shortest_job_first" in cli("policy", "show").out
+    assert cli("policy").out == cli("policy", "show").out
+    assert (
+        cli("policy", "--timeout", "3", "show").err == "error: options must come after `policy show`, got some before\n"
+    )
     assert cli("policy", "set", "max_min_fairness").code == 0
     assert cli("policy", "set", "nonsense").code == 2
     assert cli("policy", "set").code == 2
