@@ -14,7 +14,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ from gavelpy.runtime.lease_files import (
 
 PLACE_FILE: Final = "gavel.json"
 POLL_S: Final = 0.01
+_WRITING: Final = ".writing-"
 
 
 @dataclass(frozen=True)
@@ -81,19 +83,20 @@ class CheckpointWriter:
         final = self._directory / step_name(place.steps)
         if final.exists():
             return 0.0
-        writing = self._directory / (f".writing-{final.name}" + ("" if self._world > 1 else f"-{os.getpid()}"))
-        writing.mkdir(parents=True, exist_ok=True)
-        save(writing)
-        sync_tree(writing)
-        if self._world > 1:
-            self._meet(writing, final, deadline_s)
-        if self._rank == 0:
-            text = json.dumps(asdict(place) | {"took_s": clock_s() - began_s})
-            (writing / PLACE_FILE).write_text(text)
+        writing = self._directory / (f"{_WRITING}{final.name}" + ("" if self._world > 1 else f"-{os.getpid()}"))
+        with _swept(None if self._world > 1 else writing):
+            writing.mkdir(parents=True, exist_ok=True)
+            save(writing)
             sync_tree(writing)
-            self._put(writing, final, deadline_s)
-        else:
-            _wait(final.exists, deadline_s, f"checkpoint {final.name} was not made whole by the first rank")
+            if self._world > 1:
+                self._meet(writing, final, deadline_s)
+            if self._rank == 0:
+                text = json.dumps(asdict(place) | {"took_s": clock_s() - began_s})
+                (writing / PLACE_FILE).write_text(text)
+                sync_tree(writing)
+                self._put(writing, final, deadline_s)
+            else:
+                _wait(final.exists, deadline_s, f"checkpoint {final.name} was not made whole by the first rank")
         return clock_s() - began_s
 
     def prune(self, steps: float) -> None:
@@ -101,12 +104,14 @@ class CheckpointWriter:
         _prune(self._directory, steps)
 
     def prune_earlier(self) -> None:
-        """Removes the whole checkpoints of the job's earlier leases; what else is in their directories stays."""
+        """Removes the checkpoints of the job's earlier leases, also half ones; what else is there stays."""
         own = lease_of(self._directory.name)
         jobs_own = self._directory.parent
         for lease in leases_of(jobs_own):
             if own is not None and lease < own:
                 _prune(jobs_own / lease_name(lease), math.inf)
+                for half in (jobs_own / lease_name(lease)).glob(f"{_WRITING}*"):
+                    shutil.rmtree(half, ignore_errors=True)
 
     def _meet(self, writing: Path, final: Path, deadline_s: float) -> None:
         """Says that this rank has written; the first rank waits for all."""
@@ -124,6 +129,16 @@ class CheckpointWriter:
             raise LeaseExpired(f"the lease was over before checkpoint {final.name} was whole; it does not count")
         writing.rename(final)
         _sync(self._directory)
+
+
+@contextmanager
+def _swept(writing: Path | None) -> Iterator[None]:
+    """Removes what came to nothing, so that it does not fill the disk; what is whole has another name by then."""
+    try:
+        yield
+    finally:
+        if writing is not None:
+            shutil.rmtree(writing, ignore_errors=True)
 
 
 def _prune(directory: Path, steps: float) -> None:

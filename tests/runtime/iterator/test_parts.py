@@ -151,6 +151,28 @@ def test_checkpoint_is_never_written_over(tmp_path: Path) -> None:
     assert (tmp_path / step_name(1) / "x").read_text() == "old"
 
 
+def test_a_save_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    def fails(directory: Path) -> None:
+        (directory / "x").write_bytes(b"half of it")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        CheckpointWriter(tmp_path).write(Place(5), fails, FOREVER_S)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_checkpoints_of_earlier_leases_go_with_the_whole_ones(tmp_path: Path) -> None:
+    earlier, own, later = (tmp_path / f"lease-{number:08d}" for number in (3, 4, 5))
+    kept = [earlier / "notes", own / ".writing-step-000000000009-1", later / ".writing-step-000000000011-1"]
+    gone = [earlier / ".writing-step-000000000007-1", earlier / step_name(6)]
+    _ = [directory.mkdir(parents=True) for directory in (*kept, *gone)]
+
+    CheckpointWriter(own).prune_earlier()
+
+    assert [directory.exists() for directory in (*kept, *gone)] == [True, True, True, False, False]
+
+
 def test_checkpoint_of_all_ranks_is_whole_once_all_have_written(tmp_path: Path) -> None:
     may_write = threading.Event()
 
