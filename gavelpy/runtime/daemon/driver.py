@@ -59,8 +59,8 @@ class Shell(Protocol):
     def batch_applied(self) -> None:
         """All events of a batch were applied."""
 
-    def state(self) -> dict[str, Any]:
-        """For a snapshot, beside the core's."""
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """What makes a snapshot of the state of now; called in the journal's thread, so it touches copies only."""
 
     def measured(self, what: str, seconds: float) -> None:
         """How long something took."""
@@ -271,7 +271,7 @@ class Driver:
         keep_after = self._written.keep_after(sequence)
 
         def write(store: EventStore) -> None:
-            store.save_snapshot(sequence, encode_state(state))
+            store.save_snapshot(sequence, encode_state(state()))
             store.truncate(keep_after)
             store.forget_submissions(now_s - SUBMISSIONS_KEPT_S)
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
-from gavelpy.runtime.daemon.engine_worker import LENGTH
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates, RatesLearned
+from gavelpy.runtime.daemon.pipe_messages import LENGTH
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import pickle
 import signal
-import struct
 import sys
 from dataclasses import replace
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 
 from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
@@ -23,10 +21,10 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates
 from gavelpy.runtime.daemon.learner import Learner
+from gavelpy.runtime.daemon.pipe_messages import read_message, write_message
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from gavelpy.solve.solver import Solver
 
-LENGTH = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,21 +65,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 write_message(answers, (learner.learn(request), engine.prices))
             case _:
                 raise AssertionError(f"not a request: {request!r}")
-
-
-def read_message(stream: BinaryIO) -> Any:  # whatever the peer pickled
-    """The next message; None at the end."""
-    head = stream.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        return None
-    return pickle.loads(stream.read(LENGTH.unpack(head)[0]))
-
-
-def write_message(stream: IO[bytes], message: object) -> None:
-    """Sends one message."""
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(LENGTH.pack(len(data)) + data)
-    stream.flush()
 
 
 def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:

@@ -37,6 +37,7 @@ from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
+from gavelpy.runtime.daemon.core_copy import copied
 from gavelpy.runtime.daemon.engine_process import EngineProcess
 from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.runtime.daemon.lease_values import PartReport, Patience
@@ -201,9 +202,10 @@ class Execution:
         if self.leases.has_facts:
             self.poke()
 
-    def state(self) -> dict[str, Any]:
-        """For a snapshot."""
-        return {"core": snapshot(self.core), "facts": self.around.facts.snapshot()}
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """For a snapshot: of now, whenever it is made."""
+        core, facts = copied(self.core), self.around.facts.snapshot()
+        return lambda: {"core": snapshot(core), "facts": facts}
 
     def measured(self, what: str, seconds: float) -> None:
         """Into the metrics."""

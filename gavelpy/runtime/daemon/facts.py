@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,7 @@ def name_of(job_id: str) -> str:
     return job_id.rpartition(SEPARATOR)[0] or job_id
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(NamedTuple):  # quicker to make than a dataclass: a restart makes one for each thing that ever happened
     """One line of a job's history."""
 
     now_s: float
@@ -179,7 +178,7 @@ class Facts:
             "started_s": self._started_s[:n].copy(),
             "ended_s": self._ended_s[:n].copy(),
             "starts": self._starts[:n].copy(),
-            "history": [[(h.now_s, h.kind, h.lease, h.steps_done, h.text) for h in line] for line in self._history],
+            "history": [tuple(line) for line in self._history],
             "notes": {str(job): text for job, text in self._notes.items()},
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
         }
@@ -194,7 +193,7 @@ class Facts:
                 facts._grow()
             facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
             facts._starts[:n] = state["starts"]
-            facts._history = [deque((Happened(*h) for h in line), maxlen=HISTORY_MAX) for line in state["history"]]
+            facts._history = [deque(map(Happened._make, line), HISTORY_MAX) for line in state["history"]]
             facts._notes = {int(job): text for job, text in state["notes"].items()}
             facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:

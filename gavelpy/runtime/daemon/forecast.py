@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.engine_worker import LENGTH
+from gavelpy.runtime.daemon.core_copy import copied
 from gavelpy.runtime.daemon.forecast_values import Ahead, Expected, LookAhead
+from gavelpy.runtime.daemon.pipe_messages import LENGTH
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)
@@ -32,7 +30,6 @@ STARTING_S = 20.0  # what a worker may take, besides, to start and to read the q
 WAITING_MAX = 8
 _SPECS_A_PART = 200
 _NOBODY = JobSpec(JobId("over"), 1.0)  # stands for jobs that are over
-Thing = TypeVar("Thing")
 
 
 class Forecaster:
@@ -61,7 +58,7 @@ class Forecaster:
         self._waiting += 1
         try:
             async with self._turn:
-                bare, parts = copied(core)
+                bare, parts = without_specs(core)
                 question = LookAhead(
                     bare, (), now_s, choice, submitted, wanted, rates or {}, self._horizon_s, self._wall_s
                 )
@@ -101,26 +98,13 @@ class Forecaster:
             await process.wait()
 
 
-def copied(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec]]]:
-    """A core that nothing here will change, without its specs, and those in parts. Jobs that are over are nameless."""
-    double = _shallow(core)
-    double.jobs, double.pool = _shallow(core.jobs), _shallow(core.pool)
-    double.question, double.throughput = _shallow(core.question), _shallow(core.throughput)
-    double.leases = _shallow(core.leases)
-    double.leases.jobs, double.leases.pool = double.jobs, double.pool
+def without_specs(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec]]]:
+    """A copy of the core without its specs, and those in parts. Jobs that are over are nameless."""
     over = (core.jobs.state[: core.jobs.count] > ALIVE[-1]).tolist()
     specs = [_NOBODY if gone else spec for gone, spec in zip(over, core.jobs.specs, strict=True)]
-    double.jobs.specs, double.jobs.serial_of = [], {}
-    return double, [specs[k : k + _SPECS_A_PART] for k in range(0, len(specs), _SPECS_A_PART)]
-
-
-def _shallow(thing: Thing) -> Thing:
-    """A copy whose arrays and containers are its own."""
-    double = copy.copy(thing)
-    for name, value in vars(double).items():
-        if isinstance(value, np.ndarray | list | dict | set):
-            setattr(double, name, value.copy())
-    return double
+    bare = copied(core)
+    bare.jobs.specs, bare.jobs.serial_of = [], {}
+    return bare, [specs[k : k + _SPECS_A_PART] for k in range(0, len(specs), _SPECS_A_PART)]
 
 
 def _packed(question: LookAhead, parts: Sequence[list[JobSpec]]) -> list[bytes]:

@@ -14,9 +14,9 @@ from gavelpy.mechanism.events import JobSubmitted, SchedulerRestarted
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.registry import policy_named
-from gavelpy.runtime.daemon.engine_worker import read_message, write_message
 from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
 from gavelpy.runtime.daemon.forecast_world import Costs, World
+from gavelpy.runtime.daemon.pipe_messages import read_message, write_message
 
 _PR_SET_PDEATHSIG = 1
 

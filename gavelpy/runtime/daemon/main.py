@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,7 @@ def gavel_scheduler(
     if config is None:
         raise InvalidInput("--config must be given; gavel-scheduler --help shows an example")
     set_up_logging(verbose=verbose)
+    gc.disable()  # until the scheduler is ready: nothing of what it loads and reads until then is garbage
     from gavelpy.runtime.daemon.config import read_config
 
     checked = read_config(config)

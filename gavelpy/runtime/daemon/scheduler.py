@@ -279,7 +279,7 @@ class Scheduler:
         """Until `stop` is called; raises what breaks."""
         watching = asyncio.create_task(self._watch())
         await asyncio.sleep(0)  # what it opens with is first in the driver's queue now
-        tasks = [watching, *(asyncio.create_task(part) for part in (self.driver.run(), self.engine.run()))]
+        tasks = [watching, *(asyncio.create_task(part) for part in (self.driver.run(), self._answer_questions()))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -299,6 +299,11 @@ class Scheduler:
         await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(self.config)))
         self.is_ready.set()
         await self.execution.watch()
+
+    async def _answer_questions(self) -> None:
+        """The engine's process takes a processor for a while to start: not from a scheduler that starts itself."""
+        await self.is_ready.wait()
+        await self.engine.run()
 
     def batch_applied(self) -> None:
         """Wakes whoever waits for a change."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.store import EventStore, open_store
@@ -16,6 +18,9 @@ from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.daemon.server import Server
 from gavelpy.runtime.notify import notify
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.http import HttpServer
 
 logger = logging.getLogger(__name__)
 MARKER = ".gavel-cluster"
@@ -86,10 +91,9 @@ class Service:
             self.port = await server.start()
             await server.tell_health(is_serving=True)
             _tell_ready(self)
+            _begin_to_collect()
             if self.config.scheduler.http_listen:
-                from gavelpy.runtime.daemon.http import HttpServer  # takes longer to load than to recover
-
-                http = HttpServer(scheduler)
+                http = await asyncio.to_thread(_http_server, scheduler)  # takes longer to load than to recover
                 self.http_port = await http.start(self.config.scheduler.http_listen)
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -138,6 +142,18 @@ async def serve(config: Config) -> None:
         await service.run()
     finally:
         store.close()
+
+
+def _begin_to_collect() -> None:
+    """Garbage, from now on; what was loaded and read up to now stays, and is not looked through again and again."""
+    gc.freeze()
+    gc.enable()
+
+
+def _http_server(scheduler: Scheduler) -> HttpServer:
+    from gavelpy.runtime.daemon.http import HttpServer
+
+    return HttpServer(scheduler)
 
 
 def _tell_ready(service: Service) -> None:

@@ -15,7 +15,7 @@ import pytest
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.snapshot import snapshot
-from gavelpy.runtime.daemon.forecast import Forecaster, copied
+from gavelpy.runtime.daemon.forecast import Forecaster, without_specs
 from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
 from gavelpy.runtime.daemon.forecast_worker import look_ahead
 from gavelpy.runtime.daemon.forecast_world import Costs
@@ -30,7 +30,7 @@ NO_RATES: Mapping[int, float] = {}
 
 def ahead(core: SchedulerCore, *wanted: int, rates: Mapping[int, float] = NO_RATES, wall_s: float = 30.0) -> Ahead:
     """What will become of jobs, asked of this process."""
-    bare, parts = copied(core)
+    bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
     return look_ahead(LookAhead(bare, specs, core.now_s, FIRST_COME, (), wanted, rates, 1e9, wall_s), None)
 
@@ -95,7 +95,7 @@ def test_core_is_as_it_was() -> None:
 
 def test_copy_shares_no_array_with_the_core() -> None:
     core = bench(500.0, 500.0).core
-    double, _ = copied(core)
+    double, _ = without_specs(core)
 
     mine = [value for value in vars(core.jobs).values() if isinstance(value, np.ndarray)]
     other = [value for value in vars(double.jobs).values() if isinstance(value, np.ndarray)]
