@@ -16,6 +16,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_checks import shown
 from gavelpy.runtime.daemon.facts import name_of
+from gavelpy.runtime.daemon.lease_values import Wish
 from gavelpy.runtime.security.identity import Caller
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -117,7 +118,7 @@ class JobBoard:
             gpus=spec.gpus,
             gpu_type=gpu_type,
             node_ids=nodes,
-            steps_done=float(jobs.steps_done[job]),
+            steps_done=self._heard(job),
             steps_saved=float(jobs.steps_saved[job]),
             steps_total=spec.steps_total,
             rate_steps_per_s=rate,
@@ -132,6 +133,13 @@ class JobBoard:
             job_type=spec.job_type,
             entity=spec.entity,
         )
+
+    def _heard(self, job: int) -> float:
+        """Steps done, as its nodes have said last: the core hears of progress only now and then."""
+        jobs = self._scheduler.core.jobs
+        lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
+        heard = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
+        return max(float(jobs.steps_done[job]), min(heard, float(jobs.steps_total[job])))
 
     def place(self, job: int) -> tuple[str, list[str], float]:
         """GPU type, nodes and steps/s (measured, else expected) of a job's lease; nothing where it has none."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
@@ -82,18 +83,19 @@ class Explainer:
         return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
 
     def _accounts(self, job: int) -> list[pb.TypeAccount]:
-        core, prices = self._scheduler.core, self._scheduler.engine.prices
-        jobs = core.jobs
+        """As of now: the core books them when it decides, which may be a while ago."""
+        prices = self._scheduler.engine.prices
+        booked = account(self._scheduler.core, job, self._scheduler.now_s())
         return [
             pb.TypeAccount(
                 gpu_type=name,
-                rate_steps_per_s=float(jobs.rate[job, kind]),
-                share=float(jobs.target[job, kind]),
-                owed_s=float(jobs.owed_s[job, kind]),
-                received_s=float(jobs.received_s[job, kind]),
+                rate_steps_per_s=float(booked.rate_steps_per_s[kind]),
+                share=float(booked.share[kind]),
+                owed_s=float(booked.owed_s[kind]),
+                received_s=float(booked.received_s[kind]),
                 price=prices.get(name, math.nan),
             )
-            for kind, name in enumerate(core.pool.gpu_types)
+            for kind, name in enumerate(booked.gpu_types)
         ]
 
     async def _checkpoint(self, job: int) -> str:

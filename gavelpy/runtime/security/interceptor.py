@@ -1,20 +1,23 @@
-"""The door of the gRPC server: who calls, and whether they may. What is not allowed is refused unread."""
+"""The door of the gRPC server: who calls, and whether they may. What is not allowed is refused unread.
+
+A stream is let in once and may last for days, so it is asked for its token again and again.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from gavelpy.runtime.security.identity import Caller, set_caller
+from gavelpy.runtime.security.open_streams import Handler, OpenStreams
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.security.roles import OPEN, roles_that_may
 from gavelpy.runtime.security.verifier import Verifier
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # of any messages; generic in the stubs only
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
@@ -24,6 +27,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
     def __init__(self, verifier: Verifier, clock_s: Callable[[], float] = time.time) -> None:
         self._verifier = verifier
         self._clock_s = clock_s
+        self._streams = OpenStreams(self.admit)
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -34,10 +38,12 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         if handler is None or method in OPEN:  # grpc answers UNIMPLEMENTED where there is no handler
             return handler
         try:
-            set_caller(self.admit(method, _authorization(handler_call_details)))
+            authorization = _authorization(handler_call_details)
+            who = self.admit(method, authorization)
         except Refusal as refusal:
             return _refusing(refusal)
-        return handler
+        set_caller(who)
+        return handler if who.is_sole else self._streams.guarded(handler, method, authorization)
 
     def admit(self, method: str, authorization: str) -> Caller:
         """Who calls; raises Refusal if nobody known, or not allowed to."""

@@ -16,7 +16,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gavelpy.errors import FencedOut, InvalidInput, JournalCorrupt, JournalFailed, RemoteViolation
-from gavelpy.runtime.security.interceptor import Continuation, Handler
+from gavelpy.runtime.security.interceptor import Continuation
+from gavelpy.runtime.security.open_streams import Handler
 from gavelpy.runtime.security.refusal import Refusal
 
 OURS = "/gavelpy."

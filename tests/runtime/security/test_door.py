@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +18,10 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
+from gavelpy.runtime.security.open_streams import LOOK_EVERY_S
 from gavelpy.runtime.security.roles import ROLES
 from gavelpy.runtime.security.tokens import Role, TokenFile
-from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2
+from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 from tests.runtime.client.serving import Serving, make_description, serving
 
 USERS = {"alice": Role.USER, "root": Role.ADMIN, "n0": Role.NODE}
@@ -40,6 +44,22 @@ def connect(scheduler: Serving, token: str, node_id: str) -> grpc.StatusCode:
         with suppress(grpc.RpcError):
             list(call)
         return call.code()
+
+
+def heartbeats(node_id: str) -> Iterator[agent_pb2.ConnectRequest]:
+    """A node that talks for as long as it is listened to."""
+    node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=1, address="here")
+    yield agent_pb2.ConnectRequest(sequence=1, clock_s=1.0, node=node)
+    for sequence in itertools.count(2):
+        yield agent_pb2.ConnectRequest(sequence=sequence, clock_s=float(sequence))
+        time.sleep(0.1)
+
+
+def end_of(call: Iterator[object]) -> grpc.StatusCode:
+    """The status that a stream ends with."""
+    with pytest.raises(grpc.RpcError) as refused:
+        deque(call, maxlen=0)
+    return refused.value.code()
 
 
 def test_every_method_of_our_services_has_its_roles() -> None:
@@ -131,3 +151,35 @@ def test_over_tls_with_a_client_certificate_it_works_and_without_one_nobody_answ
 def test_client_sends_no_token_over_the_network_without_tls() -> None:
     with pytest.raises(InvalidInput, match="a token goes over the network under TLS only"):
         Client(ClientSettings(scheduler="gpu-head:7077", token="gavel_x"))
+
+
+def test_revoked_tokens_cut_the_streams_that_are_open(scheduler: Serving) -> None:
+    file = TokenFile(Path(scheduler.service.config.security.tokens))
+    alive = {name: file.create(name, role, now_s=0.0) for name, role in (("mallory", Role.USER), ("n9", Role.NODE))}
+    person, node = ([("authorization", f"Bearer {alive[name]}")] for name in ("mallory", "n9"))
+    with grpc.insecure_channel(scheduler.address) as channel:
+        people, agents = client_pb2_grpc.SchedulerServiceStub(channel), agent_pb2_grpc.AgentServiceStub(channel)
+        events = people.ListEvents(client_pb2.ListEventsRequest(follow=True), metadata=person, timeout=30.0)
+        lines = people.ReadLogs(client_pb2.ReadLogsRequest(follow=True), metadata=person, timeout=30.0)
+        orders = agents.Connect(heartbeats("n9"), metadata=node, timeout=30.0)
+        next(orders)
+
+        file.revoke("mallory")
+        file.revoke("n9")
+
+        assert {end_of(call) for call in (events, lines, orders)} == {grpc.StatusCode.UNAUTHENTICATED}
+
+
+def test_streams_of_others_go_on_when_a_token_is_revoked(scheduler: Serving) -> None:
+    file = TokenFile(Path(scheduler.service.config.security.tokens))
+    file.create("mallory", Role.USER, now_s=0.0)
+    with grpc.insecure_channel(scheduler.address) as channel:
+        agents = agent_pb2_grpc.AgentServiceStub(channel)
+        orders = agents.Connect(heartbeats("n0"), metadata=scheduler.metadata("n0"), timeout=30.0)
+        next(orders)
+        file.revoke("mallory")
+
+        seen_s = [time.monotonic() for _ in itertools.islice(orders, 4)]  # one a second
+
+        assert seen_s[-1] - seen_s[0] > 2 * LOOK_EVERY_S
+        orders.cancel()

@@ -1,0 +1,97 @@
+"""Streams under way: each is cut when its token is revoked, or its time is over, while it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from gavelpy.runtime.security.refusal import Refusal
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # of any messages; generic in the stubs only
+Context = grpc.aio.ServicerContext[Any, Any]
+LOOK_EVERY_S = 1.0
+_AT_ONCE = 200  # streams between two turns of everybody else
+
+
+@dataclass(eq=False)
+class _Open:
+    """One stream."""
+
+    method: str
+    authorization: str
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    why: Refusal | None = None
+
+
+class OpenStreams:
+    """`admit` raises Refusal for a method and a token that would not be let in now."""
+
+    def __init__(self, admit: Callable[[str, str], object]) -> None:
+        self._admit = admit
+        self._open: set[_Open] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    def guarded(self, handler: Handler, method: str, authorization: str) -> Handler:
+        """The same handler, whose call does not outlive the right to make it; one that answers once is left alone."""
+        given: Any = handler  # its stubs know servers without asyncio only
+        reading, writing = given.request_deserializer, given.response_serializer
+        if not given.response_streaming:
+            return handler
+        behaviour = given.stream_stream if given.request_streaming else given.unary_stream
+
+        async def serve(request: Any, context: Context) -> None:
+            await self._serve(_written(behaviour, request, context), context, _Open(method, authorization))
+
+        if given.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(serve, reading, writing)
+        return grpc.unary_stream_rpc_method_handler(serve, reading, writing)
+
+    async def _serve(self, serving: Coroutine[Any, Any, None], context: Context, stream: _Open) -> None:
+        self._open.add(stream)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        tasks = [asyncio.create_task(serving), asyncio.create_task(stream.cut.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._open.discard(stream)
+            is_served = tasks[0].done()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if is_served:
+            tasks[0].result()
+        elif stream.why is not None:
+            await context.abort(stream.why.code, str(stream.why))
+
+    async def _watch(self) -> None:
+        """For as long as there are streams."""
+        while self._open:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for row, stream in enumerate(list(self._open), 1):
+                self._look_at(stream)
+                if not row % _AT_ONCE:
+                    await asyncio.sleep(0)
+        self._watching = None
+
+    def _look_at(self, stream: _Open) -> None:
+        try:
+            self._admit(stream.method, stream.authorization)
+        except Refusal as refusal:
+            stream.why = refusal
+            stream.cut.set()
+
+
+async def _written(behaviour: Any, request: Any, context: Context) -> None:
+    """What a handler yields, or writes itself, goes to the caller."""
+    if not inspect.isasyncgenfunction(behaviour):
+        await behaviour(request, context)
+        return
+    async for response in behaviour(request, context):
+        await context.write(response)
