@@ -57,3 +57,10 @@ def test_every_lazily_loaded_name_is_public() -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gavelpy.nonsense
+
+
+def test_scheduler_that_starts_loads_neither_the_estimators_libraries_nor_the_web_servers() -> None:
+    loaded = loaded_by("gavelpy.runtime.daemon.main, gavelpy.runtime.daemon.config, gavelpy.runtime.daemon.service")
+
+    assert {"grpc", "msgspec", "numpy", "sqlalchemy", "typer"} <= loaded
+    assert loaded & {*HEAVY - {"grpc"}, "aiohttp", "hypothesis", "jinja2", "pydantic", "rich"} == set()

@@ -1,15 +1,16 @@
 """The agents' side of the server: a stream a node, read and written apart, and nothing on it waits for the journal.
 
 Messages out of order or seen before are dropped by their sequence. Orders go out when they change, and again every
-while in case one was lost. A peer that neither talks nor takes what it is sent loses its stream.
+while in case one was lost. A peer that neither talks nor takes what it is sent loses its stream: `Execution.look` sees
+to both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 WRITE_TIMEOUT_S = 10.0
 FIRST_MESSAGE_TIMEOUT_S = 10.0
-REFRESH_S = 1.0  # orders are repeated after this, for few nodes
-NODES_REFRESHED_PER_S = 500  # and later for many
 Message = TypeVar("Message", agent_pb2.ConnectRequest, agent_pb2.ServeLogsRequest)
 Context = grpc.aio.ServicerContext[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]
 LogContext = grpc.aio.ServicerContext[agent_pb2.ServeLogsRequest, agent_pb2.ServeLogsResponse]
@@ -77,6 +76,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         finally:
             self._execution.nodes.disconnect(node, stream)
             logger.info("node disconnected", extra={"node_id": node.node_id})
+        if stream.is_late:
+            raise TimeoutError
         if stream.ended.is_set():
             raise Refusal(grpc.StatusCode.ABORTED, f"node {node.node_id} has opened a newer stream")
 
@@ -96,8 +97,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             await context.write(self._message([], [], 1, 0.0))
 
     async def _read(self, node: Node, stream: Stream, messages: AsyncIterator[agent_pb2.ConnectRequest]) -> None:
-        patience_s = max(self._execution.settings.silent_after_s, 2 * FIRST_MESSAGE_TIMEOUT_S)
-        while (message := await _next(messages, patience_s)) is not None:
+        async for message in messages:
             self._hear(node, stream, message, is_first=False)
 
     def _hear(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
@@ -118,12 +118,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if node.is_ready:
                 sequence += 1
                 message = self._orders(node, sequence)
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
-                    await context.write(message)
-            refresh_s = max(REFRESH_S, len(self._execution.nodes) / NODES_REFRESHED_PER_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(refresh_s):
-                    await stream.wake.wait()
+                stream.sent_s = stream.writing_s = self._scheduler.now_s()
+                await context.write(message)
+                stream.writing_s = math.inf
+            await stream.wake.wait()
 
     def _orders(self, node: Node, sequence: int) -> agent_pb2.ConnectResponse:
         settings, leases = self._execution.settings, self._execution.leases
@@ -174,7 +172,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
 async def _next(messages: AsyncIterator[Message], timeout_s: float) -> Message | None:
     """The next message; None when there are no more. Raises TimeoutError."""
-    async with asyncio.timeout(timeout_s):  # cheaper than wait_for, and there are thousands a second
+    async with asyncio.timeout(timeout_s):
         return await anext(messages, None)
 
 

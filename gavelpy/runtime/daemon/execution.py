@@ -48,6 +48,10 @@ from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
+WRITE_TIMEOUT_S = 10.0
+TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as silent
+REFRESH_S = 1.0  # orders are repeated after this, for few nodes
+NODES_REFRESHED_PER_S = 500  # and later for many
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
@@ -230,6 +234,8 @@ class Execution:
 
     def wake_changed(self) -> None:
         """Nodes with other orders than before get them now."""
+        if not self.leases.changed:
+            return
         changed, self.leases.changed = self.leases.changed, set()
         for node_id in changed:
             node = self.nodes.get(node_id)
@@ -246,6 +252,10 @@ class Execution:
 
     def look(self, now_s: float) -> None:
         """One look around."""
+        talk_s = max(self.settings.silent_after_s, TALK_TIMEOUT_S_MIN)
+        refresh_s = max(REFRESH_S, len(self.nodes) / NODES_REFRESHED_PER_S)
+        for node in self.nodes:
+            node.look_at_stream(now_s, talk_s, WRITE_TIMEOUT_S, refresh_s)
         pool = self.core.pool
         for node_id, state in zip(list(pool.node_ids), list(pool.node_state), strict=True):
             if state is not NodeState.LOST:
@@ -259,6 +269,8 @@ class Execution:
 
     def _look_at(self, node_id: NodeId, now_s: float) -> None:
         node = self.nodes.get(node_id)
+        if node is not None and node.is_connected and now_s - node.received_at_s < self.settings.silent_after_s:
+            return
         if node is not None and not node.is_connected and self._is_gone(node):
             self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
             return

@@ -33,6 +33,7 @@ class Metrics:
         self.engine_restarts = Gauge("gavel_engine_restarts", "Times the engine's process was started again.",
                                      registry=self.registry)  # fmt: skip
         self.events = Counter("gavel_events", "Events applied, by kind.", ["kind"], registry=self.registry)
+        self._of_kind: dict[type[Event], Counter] = {}
         self.heartbeats = Counter("gavel_heartbeats", "Messages of agents.", registry=self.registry)
         texts = {
             "commit": "Time to write a batch of events to the journal.",
@@ -51,7 +52,10 @@ class Metrics:
 
     def count_event(self, event: Event) -> None:
         """An event was applied."""
-        self.events.labels(type(event).__name__).inc()
+        kind = type(event)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = self.events.labels(kind.__name__)
+        self._of_kind[kind].inc()
 
     def read(self, core: SchedulerCore, leases: int, engine_restarts: int) -> bytes:
         """As Prometheus wants it."""

@@ -7,6 +7,7 @@ booted since (a new agent tells), or if this scheduler runs on the same machine 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,10 @@ class Stream:
 
     sequence: int = -1  # of the newest message
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # there are other orders to send
-    ended: asyncio.Event = field(default_factory=asyncio.Event)  # a newer stream has taken its place
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # a newer stream has taken its place, or it is late
+    is_late: bool = False  # its peer did not talk, or did not take what it was sent, in time
+    sent_s: float = -math.inf  # when orders last went out
+    writing_s: float = math.inf  # since when what was sent waits to be taken; infinite = nothing does
 
 
 @dataclass(eq=False)
@@ -77,6 +81,20 @@ class Node:
     def is_connected(self) -> bool:
         """Whether it has a stream open; it may be silent all the same."""
         return self.stream is not None
+
+    def look_at_stream(self, now_s: float, talk_s: float, write_s: float, refresh_s: float) -> None:
+        """Ends a stream whose peer neither talks nor takes what it is sent; wakes one that is due for orders.
+
+        One look at all streams every while, in place of timers that each message would have to set and call off.
+        """
+        stream = self.stream
+        if stream is None:
+            return
+        if now_s - self.received_at_s > talk_s or now_s - stream.writing_s > write_s:
+            stream.is_late = True
+            stream.ended.set()
+        elif now_s - stream.sent_s >= refresh_s:
+            stream.wake.set()
 
     def age_s(self, now_s: float) -> float:
         """Time since it was last heard."""

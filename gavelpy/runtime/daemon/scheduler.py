@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -205,7 +206,7 @@ class Scheduler:
     def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
         named = [str(spec.id) for spec in specs if spec.id != NAMELESS]
         if distinct != len(named):
-            twice = next(name for i, name in enumerate(named) if name in named[:i])
+            twice = next(name for name, count in Counter(named).items() if count > 1)
             raise InvalidInput(f"name must be unique among the jobs of a request, got {twice!r} twice")
         for name in named:
             job = self.facts.newest(owner, name)

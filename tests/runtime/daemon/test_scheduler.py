@@ -133,6 +133,16 @@ def test_names_are_unique_among_living_jobs_only(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_the_name_that_a_large_request_gives_twice_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            specs = [make_spec(f"job-of-{k}") for k in range(5_000)]
+            with pytest.raises(InvalidInput, match="got 'job-of-4999' twice"):
+                await cluster.submit(*specs, make_spec("job-of-4999"))
+
+    run(scenario())
+
+
 def test_limits_are_kept(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = make_config(tmp_path, limits={"jobs_a_request_max": 2, "jobs_living_max": 3})

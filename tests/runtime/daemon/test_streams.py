@@ -1,0 +1,124 @@
+"""Streams of agents: orders are repeated, peers that are late lose theirs, and what nodes say is seen at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon import execution
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.client_service_explain import Explainer
+from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
+from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60.0))
+
+
+def make_node(received_at_s: float = 0.0) -> tuple[Node, Stream]:
+    stream = Stream(sent_s=received_at_s)
+    hello = Hello(NodeId("n0"), "host", "v100", 1, "here")
+    return Node(hello, stream, received_at_s=received_at_s), stream
+
+
+def test_stream_of_a_peer_that_does_not_talk_ends() -> None:
+    node, stream = make_node(received_at_s=100.0)
+
+    node.look_at_stream(120.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    before = stream.ended.is_set()
+    node.look_at_stream(120.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+
+    assert (before, stream.ended.is_set(), stream.is_late) == (False, True, True)
+
+
+def test_stream_of_a_peer_that_does_not_take_what_it_is_sent_ends() -> None:
+    node, stream = make_node(received_at_s=100.0)
+    stream.writing_s = 95.0
+
+    node.look_at_stream(105.0, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+    before = stream.ended.is_set()
+    node.look_at_stream(105.1, talk_s=20.0, write_s=10.0, refresh_s=60.0)
+
+    assert (before, stream.ended.is_set(), stream.is_late) == (False, True, True)
+
+
+def test_orders_are_due_again_after_a_while() -> None:
+    node, stream = make_node(received_at_s=100.0)
+
+    node.look_at_stream(100.9, talk_s=20.0, write_s=10.0, refresh_s=1.0)
+    before = stream.wake.is_set()
+    node.look_at_stream(101.0, talk_s=20.0, write_s=10.0, refresh_s=1.0)
+
+    assert (before, stream.wake.is_set(), stream.ended.is_set()) == (False, True, False)
+
+
+def test_orders_that_nothing_has_changed_are_sent_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            agent.orders.clear()
+
+            await cluster.until(lambda: bool(agent.orders), "its orders come again")
+
+    run(scenario())
+
+
+def test_a_mute_agents_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "TALK_TIMEOUT_S_MIN", 0.3)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            await cluster.until(lambda: cluster.core.pool.counts.sum() == 1, "it joins")
+            node = cluster.scheduler.nodes.get("n0")
+            assert node is not None
+            agent.is_mute = True
+
+            await cluster.until(lambda: not node.is_connected, "its stream ends")
+
+    run(scenario())
+
+
+def test_progress_is_shown_as_the_node_has_told_it_last(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            board = JobBoard(cluster.scheduler)
+            (report,) = agent.leases.values()
+            report.steps_done = 4_321.0
+            agent.tell()
+
+            await cluster.until(lambda: board.messages([job])[0].steps_done == 4_321.0, "it is shown")
+
+    run(scenario())
+
+
+def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = {"round_s": 600.0, "solve_interval_s": 0.2}
+        async with running(make_config(tmp_path, mechanism=settings)) as cluster, Agent("n0").connected(cluster):
+            (job,) = await cluster.submit(make_spec())
+            await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+            forecaster = Forecaster(wall_s=0.1)
+            explainer = Explainer(cluster.scheduler, JobBoard(cluster.scheduler), forecaster)
+            settled_s, began_s = cluster.core.settled_s, time.monotonic()
+
+            (first,) = explainer._accounts(job)
+            await cluster.until(lambda: time.monotonic() - began_s > 0.3, "time passes")
+            (second,) = explainer._accounts(job)
+
+            assert cluster.core.settled_s == settled_s
+            assert second.owed_s - first.owed_s >= 0.3 * second.share > 0
+            assert second.received_s - first.received_s >= 0.3
+
+    run(scenario())
