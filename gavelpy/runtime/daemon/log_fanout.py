@@ -99,18 +99,16 @@ class LogFanout:
         if (older := self._streams.get(node_id)) is not None:
             older.close()
         self._streams[node_id] = stream
-        hearing = asyncio.create_task(self._hear(stream, answers))
+        hearing = asyncio.create_task(self._hear(node_id, stream, answers))
         try:
             while (question := await stream.questions.get()) is not None:
                 yield question
             if hearing.done():
                 hearing.result()  # raises what was wrong with what the agent sent
         finally:
+            self._end(node_id, stream)
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
-            stream.close()
-            if self._streams.get(node_id) is stream:
-                del self._streams[node_id]
 
     async def ask(self, node_id: str, question: LogQuestion) -> LogPage:
         """One page of a node's lines; raises NodeSilent."""
@@ -140,7 +138,13 @@ class LogFanout:
             if answer.last:
                 return LogPage(tuple(lines), answer.next_offset)
 
-    async def _hear(self, stream: _Stream, answers: AsyncIterator[agent_pb2.ServeLogsRequest]) -> None:
+    def _end(self, node_id: str, stream: _Stream) -> None:
+        """Nobody is asked by this stream any more, and whoever waits for an answer hears that there is none."""
+        stream.close()
+        if self._streams.get(node_id) is stream:
+            del self._streams[node_id]
+
+    async def _hear(self, node_id: str, stream: _Stream, answers: AsyncIterator[agent_pb2.ServeLogsRequest]) -> None:
         """Passes answers to who waits for them; somebody who lets thousands pile up gets no more."""
         try:
             async for answer in answers:
@@ -149,4 +153,4 @@ class LogFanout:
                     with suppress(asyncio.QueueFull):
                         waiting.put_nowait(answer)
         finally:
-            stream.close()
+            self._end(node_id, stream)

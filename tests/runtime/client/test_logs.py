@@ -59,6 +59,7 @@ def node_with(scheduler: Serving, node_id: str, lines: Sequence[Line], *, page: 
         answers.put(None)
         call.cancel()
         thread.join()
+        until(lambda: node_id not in scheduler.service.scheduler.logs.node_ids, "the scheduler knows that it is away")
 
 
 def read(scheduler: Serving, user: str, **request: object) -> tuple[list[str], list[str]]:
