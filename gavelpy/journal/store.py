@@ -51,6 +51,7 @@ from gavelpy.mechanism.events import Event
 
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
 _RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE})
+_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()  # made once: every append asks it
 
 
 @dataclass(frozen=True)
@@ -328,8 +329,7 @@ class EventStore:
 
 def _incarnation(connection: Connection) -> int:
     """The newest; whoever else would write waits until this transaction ends."""
-    query = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
-    found = connection.execute(query).scalar()
+    found = connection.execute(_NEWEST).scalar()
     return int(found) if found and found.isdigit() else 0
 
 
