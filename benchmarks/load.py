@@ -1,8 +1,8 @@
 """The scheduler under load: durable submissions a second, round planning, memory, heartbeats.
 
-1,000 agents of two GPUs in a process of their own (`load_agents`), 10,000 jobs, real gRPC, SQLite with a commit to disk
-before every answer. Goals: 300 submissions a second one by one from 8 clients, 5,000 jobs a second in batches, rounds
-planned within 100 ms (99 %), no heartbeat missed.
+1,000 agents of two GPUs in a process of their own (`load_agents`) that see the directory of checkpoints, 10,000 jobs,
+real gRPC, SQLite with a commit to disk before every answer. Goals: 300 submissions a second one by one from 8 clients,
+5,000 jobs a second in batches, rounds planned within 100 ms (99 %), no heartbeat missed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import grpc
 
+from gavelpy.runtime.daemon.service import MARKER
 from gavelpy.runtime.local_cluster import LocalCluster, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
@@ -43,8 +44,7 @@ def run() -> None:
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), (), SETTINGS) as cluster:
         cluster.start_scheduler()
         idle = one_by_one(cluster, "submitted one by one from {clients} clients, no nodes")
-        command = [sys.executable, "-m", "benchmarks.load_agents", f"127.0.0.1:{cluster.port}"]
-        command += [str(NODES), str(GPUS), str(2 * ONE_BY_ONE_S + LISTEN_S + 60.0)]
+        command = agents_command(cluster, NODES, GPUS, 2 * ONE_BY_ONE_S + LISTEN_S + 60.0)
         agents = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             measure(cluster, agents, idle)
@@ -56,12 +56,17 @@ def run() -> None:
 def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int) -> None:
     """Prints a line a figure."""
     wait_until(lambda: cluster.nodes_up() == NODES, f"{NODES} nodes are up", 60.0)
-    submitted += one_by_one(cluster, f"the same beside {NODES:,} nodes of {GPUS} GPUs")
+    with timed(cluster, f"{NODES:,} idle nodes for {ONE_BY_ONE_S:g} s", [], agents.pid):
+        time.sleep(ONE_BY_ONE_S)
+    submitted += one_by_one(cluster, f"the same beside {NODES:,} nodes of {GPUS} GPUs", agents.pid)
     rest = max(BATCH, JOBS - submitted)
-    with cluster.client() as client, timed(cluster, f"submitted in batches of {BATCH:,} (goal 5,000/s)", [rest]):
+    with (
+        cluster.client() as client,
+        timed(cluster, f"submitted in batches of {BATCH:,} (goal 5,000/s)", [rest], agents.pid),
+    ):
         for first in range(0, rest, BATCH):
             client.SubmitJobs(request(min(BATCH, rest - first)), timeout=60.0)
-    with timed(cluster, f"{NODES:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", []):
+    with timed(cluster, f"{NODES:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", [], agents.pid):
         time.sleep(LISTEN_S)
     metrics = page(cluster)
     print(f"nodes up: {cluster.nodes_up()} of {NODES}; fell silent meanwhile: {silences(metrics)} (goal 0)")
@@ -73,22 +78,30 @@ def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int
 
 
 @contextlib.contextmanager
-def timed(cluster: LocalCluster, what: str, counts: list[int]) -> Iterator[None]:
+def timed(cluster: LocalCluster, what: str, counts: list[int], agents: int = 0) -> Iterator[None]:
     """Prints how long something took, the scheduler's processor time for it, and how busy the machine was.
 
-    `counts`: how many things were done; their sum is read afterwards.
+    `counts`: how many things were done; their sum is read afterwards. `agents`: the process of the simulated nodes.
     """
     process = cluster.processes["scheduler"].pid
-    cpu_s, began_s = processor_s(process), time.monotonic()
+    cpu_s, agents_s, began_s = processor_s(process), processor_s(agents), time.monotonic()
     yield
     took_s, cpu_s = time.monotonic() - began_s, processor_s(process) - cpu_s
+    agents_s = processor_s(agents) - agents_s
     count = sum(counts)
     rate = f"{count / took_s:.0f}/s, {1e3 * cpu_s / count:.2f} ms of the scheduler each; " if count else ""
-    busy = f"scheduler {cpu_s / took_s:.0%} of a core, load of the machine {os.getloadavg()[0]:.1f}"
+    busy = f"scheduler {cpu_s / took_s:.0%} of a core, nodes {agents_s / took_s:.0%}"
+    busy += f", load of the machine {os.getloadavg()[0]:.1f}"
     print(f"{what}: {rate}{busy}", flush=True)
 
 
-def one_by_one(cluster: LocalCluster, what: str) -> int:
+def agents_command(cluster: LocalCluster, nodes: int, gpus: int, seconds: float) -> list[str]:
+    """How the simulated nodes are started."""
+    command = [sys.executable, "-m", "benchmarks.load_agents", cluster.address, str(nodes), str(gpus), str(seconds)]
+    return [*command, (cluster.checkpoints / MARKER).read_text().strip()]
+
+
+def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:
     """Submissions that CLIENTS clients got acknowledged, one job a call."""
     counts = [0] * CLIENTS
     until_s = time.monotonic() + ONE_BY_ONE_S
@@ -102,7 +115,7 @@ def one_by_one(cluster: LocalCluster, what: str) -> int:
         channel.close()
 
     threads = [threading.Thread(target=client, args=(index,)) for index in range(CLIENTS)]
-    with timed(cluster, f"{what.format(clients=CLIENTS)} (goal 300/s)", counts):
+    with timed(cluster, f"{what.format(clients=CLIENTS)} (goal 300/s)", counts, agents):
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -144,7 +157,9 @@ def peak_mb(process: int) -> float:
 
 
 def processor_s(process: int) -> float:
-    """Processor time that a process has used."""
+    """Processor time that a process has used; 0 for no process."""
+    if not process:
+        return 0.0
     stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,7 +1,7 @@
 """A thousand nodes in one process: agents that speak the protocol over real gRPC and run jobs in their heads.
 
-`python -m benchmarks.load_agents HOST:PORT NODES GPUS [SECONDS]` prints one JSON line at the end: orders and heartbeats
-seen, the longest silence of the scheduler, jobs finished.
+`python -m benchmarks.load_agents HOST:PORT NODES GPUS SECONDS [CLUSTER]` prints one JSON line at the end: orders
+and heartbeats seen, the longest silence of the scheduler, jobs finished.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Tally:
 class HeadAgent:
     """One node."""
 
-    def __init__(self, number: int, gpus: int, tally: Tally) -> None:
+    def __init__(self, number: int, gpus: int, tally: Tally, marker: str) -> None:
         gpu_type = GPU_TYPES[number % len(GPU_TYPES)]
         self.node = pb.Node(
             node_id=f"node{number:05d}",
@@ -63,6 +63,7 @@ class HeadAgent:
             gpu_type=gpu_type,
             gpu_count=gpus,
             address="127.0.0.1",
+            checkpoint_marker=marker,
         )
         self.tally = tally
         self.leases: dict[int, Running] = {}
@@ -152,14 +153,14 @@ class HeadAgent:
         running.phase, running.outcome = pb.LEASE_PHASE_ENDED, outcome
 
 
-async def main(address: str, nodes: int, gpus: int, seconds: float) -> None:
-    """Runs the agents for a while and prints the tally."""
+async def main(address: str, nodes: int, gpus: int, seconds: float, cluster: str = "") -> None:
+    """Runs the agents for a while and prints the tally. `cluster`: whose checkpoint directory they see."""
     tally = Tally()
     until_s = time.monotonic() + seconds
     channels = [
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)
     ]
-    agents = [HeadAgent(number, gpus, tally) for number in range(nodes)]
+    agents = [HeadAgent(number, gpus, tally, cluster) for number in range(nodes)]
     running = [asyncio.create_task(a.run(channels[i % CHANNELS], until_s)) for i, a in enumerate(agents)]
     await asyncio.wait(running, timeout=seconds + 5.0)
     for channel in channels:
@@ -178,4 +179,4 @@ async def main(address: str, nodes: int, gpus: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), *sys.argv[5:6]))

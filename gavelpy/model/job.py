@@ -16,6 +16,7 @@ from gavelpy.model.ids import JobId
 
 GPUS_MAX = 1_000_000
 SIGNAL_MAX = 64
+_NOT_IN_IDS = re.compile(r",|[^\S ]")  # commas, and white space other than blanks
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -50,7 +51,7 @@ class JobSpec:
     warning_signal: int = 0
 
     def __post_init__(self) -> None:
-        if not self.id or "," in self.id or any(c.isspace() and c != " " for c in self.id):
+        if not self.id or _NOT_IN_IDS.search(self.id):
             raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= GPUS_MAX:
             raise InvalidInput(f"gpus of job {self.id!r} must be a whole number in [1, {GPUS_MAX}], got {self.gpus!r}")

@@ -32,6 +32,7 @@ ENVIRONMENT_CHARACTERS_MAX = 131_072
 PATTERN_CHARACTERS_MAX = 1_000
 _SHOWN = 80
 _NOT_FOR_WARNINGS = (Signals.SIGKILL, Signals.SIGSTOP)
+_SIGNAL_ALLOWED = f"a number in [0, {SIGNAL_MAX}] other than {', '.join(map(str, map(int, _NOT_FOR_WARNINGS)))}"
 
 
 def shown(value: object) -> str:
@@ -48,15 +49,15 @@ def require(ok: bool, field: str, allowed: str, value: object) -> None:
 
 def number(field: str, value: float, *, low: float = 0.0, above: bool = False) -> float:
     """A finite number of at least `low`, or, with `above`, more than it."""
-    ok = math.isfinite(value) and (value > low if above else value >= low) and value <= FIGURE_MAX
-    require(ok, field, f"a number {'>' if above else '>='} {low:g} and at most {FIGURE_MAX:g}", value)
+    if not (value > low if above else value >= low) or not value <= FIGURE_MAX:  # NaN is neither
+        require(False, field, f"a number {'>' if above else '>='} {low:g} and at most {FIGURE_MAX:g}", value)
     return value
 
 
 def text(field: str, value: str, *, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
     """Printable text of bounded length; may be empty."""
-    ok = len(value) <= characters_max and value.isprintable()
-    require(ok, field, f"at most {characters_max} characters, none of them a control character", value)
+    if len(value) > characters_max or not value.isprintable():
+        require(False, field, f"at most {characters_max} characters, none of them a control character", value)
     return value
 
 
@@ -85,17 +86,19 @@ def job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
 
 
 def _rates(field: str, rates: Mapping[str, float]) -> dict[str, float]:
-    require(len(rates) <= TYPES_MAX, field, f"of at most {TYPES_MAX} GPU types", f"{len(rates)} types")
+    if len(rates) > TYPES_MAX:
+        require(False, field, f"of at most {TYPES_MAX} GPU types", f"{len(rates)} types")
     for gpu_type, rate in rates.items():
         require(bool(_GPU_TYPE.fullmatch(gpu_type)), field, "keyed by names of GPU types", gpu_type)
-        number(f"{field}[{gpu_type!r}]", rate)
+        if not 0 <= rate <= FIGURE_MAX:
+            number(f"{field}[{gpu_type!r}]", rate)
     return dict(sorted(rates.items()))
 
 
 def _command(field: str, command: str) -> str:
     plain = command.replace("\n", "").replace("\t", "")
-    ok = 0 < len(command) <= COMMAND_CHARACTERS_MAX and plain.isprintable()
-    require(ok, field, f"1 to {COMMAND_CHARACTERS_MAX} characters without control characters", command)
+    if not 0 < len(command) <= COMMAND_CHARACTERS_MAX or not plain.isprintable():
+        require(False, field, f"1 to {COMMAND_CHARACTERS_MAX} characters without control characters", command)
     if not _QUOTING.search(command):  # most commands; the real reader is slow
         require(bool(command.split()), field, "a program and its arguments", command)
         return command
@@ -126,12 +129,6 @@ def _environment(field: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _signal(field: str, signal: int, warning_s: float) -> int:
-    ok = 0 <= signal <= SIGNAL_MAX and signal not in _NOT_FOR_WARNINGS
-    require(
-        ok,
-        field,
-        f"a number in [0, {SIGNAL_MAX}] other than {', '.join(map(str, map(int, _NOT_FOR_WARNINGS)))}",
-        signal,
-    )
+    require(0 <= signal <= SIGNAL_MAX and signal not in _NOT_FOR_WARNINGS, field, _SIGNAL_ALLOWED, signal)
     require(bool(signal) == bool(warning_s), field, "given together with warning_s", signal)
     return signal

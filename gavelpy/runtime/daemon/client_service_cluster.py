@@ -10,6 +10,7 @@ import numpy as np
 
 from gavelpy.mechanism.gpus import NOBODY
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
+from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_checks import shown
@@ -77,7 +78,7 @@ class ClusterBoard:
         scheduler, pool = self._scheduler, self._scheduler.core.pool
         node_id = pool.node_ids[row]
         node = scheduler.nodes.get(node_id)
-        here = pool.node_of == row
+        here = self._gpus_of(row)
         held = pool.job[here]
         jobs = [job for job in np.unique(held[held != NOBODY]).tolist() if self._board.may_see(caller, job)]
         in_use = int((held != NOBODY).sum())
@@ -94,6 +95,14 @@ class ClusterBoard:
             jobs=jobs[:_JOBS_SHOWN],
             detail="" if node is not None else "not heard since the scheduler started",
         )
+
+    def _gpus_of(self, row: int) -> Ints:
+        """Of the node in that row; found without looking at all GPUs, where they are in the order of their nodes."""
+        pool = self._scheduler.core.pool
+        if not pool.in_order:
+            return np.flatnonzero(pool.node_of == row)
+        first, end = np.searchsorted(pool.node_of, [row, row + 1]).tolist()
+        return np.arange(first, end)
 
     def _state(self, row: int, in_use: int) -> str:
         pool = self._scheduler.core.pool

@@ -34,7 +34,8 @@ WAKEUP_LOAD = 8.0  # a wakeup that took a second is followed by another no soone
 PROGRESS_EVERY_S = 10.0
 PROGRESS_APART_S = 1.0
 SNAPSHOT_EVENTS = 10_000  # to be read again after a crash, at most; and so long may it take
-REPLAY_S_MAX = 0.3
+REPLAY_S_MAX = 0.2
+READING_S = 5e-5  # of an event, beside applying it, about
 SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no sooner than in so many
 EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
 BYTES_KEPT = 256 << 20
@@ -298,7 +299,7 @@ class Written:
     @property
     def is_much(self) -> bool:
         """Whether a restart would take long without a snapshot."""
-        return self.count >= SNAPSHOT_EVENTS or self.replay_s >= REPLAY_S_MAX
+        return self.count >= SNAPSHOT_EVENTS or self.replay_s + READING_S * self.count >= REPLAY_S_MAX
 
     def add(self, records: Sequence[tuple[float, Event]]) -> None:
         """A batch."""

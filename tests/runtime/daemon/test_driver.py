@@ -101,6 +101,16 @@ def test_a_snapshot_is_taken_when_a_restart_would_take_long(tmp_path: Path, monk
     run(scenario())
 
 
+def test_a_snapshot_is_due_by_the_time_that_reading_and_applying_would_take() -> None:
+    slow, many, few = Written(), Written(), Written()
+
+    slow.replay_s = driver.REPLAY_S_MAX
+    many.add([(0.0, JobCancelled(1))] * round(driver.REPLAY_S_MAX / driver.READING_S))
+    few.add([(0.0, JobCancelled(1))] * round(0.5 * driver.REPLAY_S_MAX / driver.READING_S))
+
+    assert (slow.is_much, many.is_much, few.is_much) == (True, True, False)
+
+
 def test_events_are_kept_by_their_number_and_size() -> None:
     written = Written()
     small = [(0.0, JobCancelled(1))] * 10
