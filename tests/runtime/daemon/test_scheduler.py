@@ -16,7 +16,10 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.agent_service import AgentService
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
 from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish
+from gavelpy.runtime.security.identity import SOLE_CALLER
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
@@ -318,6 +321,22 @@ def test_a_reload_changes_what_may_change_and_names_the_rest(tmp_path: Path) -> 
 
             assert (cluster.scheduler.choice.name, cluster.core.settings.round_s) == ("fifo", 9.0)
             assert ignored == ["nodes.grace_s"]
+
+    run(scenario())
+
+
+def test_a_node_that_comes_back_with_more_gpus_is_listed_with_all_of_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n1", gpus=2).connected(cluster):
+            board = ClusterBoard(cluster.scheduler, JobBoard(cluster.scheduler))
+            async with Agent("n0").connected(cluster):
+                await cluster.until(lambda: cluster.core.pool.counts.sum() == 3, "both join")
+            async with Agent("n2").connected(cluster), Agent("n0", gpus=4).connected(cluster):
+                await cluster.until(lambda: cluster.core.pool.counts.sum() == 7, "it is back, after another has joined")
+
+                counts = {name: board.node(name, SOLE_CALLER).gpu_count for name in ("n0", "n1", "n2")}
+                assert counts == {"n0": 4, "n1": 2, "n2": 1}
+                assert not cluster.core.pool.in_order
 
     run(scenario())
 
