@@ -143,7 +143,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             sequence=sequence,
             incarnation=self._scheduler.incarnation,
             clock_s=clock_s,
-            heartbeat_interval_s=self._execution.settings.heartbeat_interval_s,
+            heartbeat_interval_s=self._execution.heartbeat_interval_s,
             cluster_id=self._scheduler.cluster_id,
         )
 

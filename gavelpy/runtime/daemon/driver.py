@@ -157,7 +157,9 @@ class Driver:
                 batch = self._collect(self._now_s())
                 if batch:
                     await self._commit(batch)
-                else:
+                if self._written.is_much and perf_counter() >= self._snapshot_allowed_s:
+                    await self._snapshot()
+                elif not batch:
                     await self._wait()
             await self._commit(self._collect(self._now_s()))
             await self._snapshot()
@@ -199,7 +201,8 @@ class Driver:
     async def _wait(self) -> None:
         wakeup_s = self.core.wakeup_s - self._now_s()
         pause_s = self._wakeup_allowed_s - perf_counter()
-        wait_s = min(max(wakeup_s, pause_s, 0.0), PROGRESS_EVERY_S)
+        snapshot_s = self._snapshot_allowed_s - perf_counter() if self._written.is_much else PROGRESS_EVERY_S
+        wait_s = max(min(max(wakeup_s, pause_s), snapshot_s, PROGRESS_EVERY_S), 0.0)
         try:
             await asyncio.wait_for(self._work.wait(), wait_s)
         except TimeoutError:
@@ -224,8 +227,6 @@ class Driver:
             await self._apply(part, now_s)
         self._shell.batch_applied()
         self._written.add(records)
-        if self._written.is_much and perf_counter() >= self._snapshot_allowed_s:
-            await self._snapshot()
 
     def _ready(self, batch: Sequence[_Entry], now_s: float) -> list[_Ready]:
         next_job = self.core.jobs.count

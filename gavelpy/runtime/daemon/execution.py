@@ -48,8 +48,10 @@ from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
+HEARTBEATS_MISSED = 4  # before a node counts as silent, at the least, however many there are
 WRITE_TIMEOUT_S = 10.0
 TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as silent
+HEARTBEATS_PER_S = 1_000  # of all nodes: more than so many are asked to talk less often
 REFRESH_S = 1.0  # orders are repeated after this, for few nodes
 NODES_REFRESHED_PER_S = 500  # and later for many
 UNMEASURED = ThroughputSettings(estimate=False)
@@ -96,6 +98,12 @@ class Execution:
         }
         self._tellings: list[Callable[[], Event]] = []  # about nodes; made when they are told
         self._telling: set[tuple[type, NodeId]] = set()
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """How often a node shall talk though it has no news: many nodes less often, yet often enough to be heard."""
+        many_s = min(len(self.nodes) / HEARTBEATS_PER_S, self.settings.silent_after_s / HEARTBEATS_MISSED)
+        return max(self.settings.heartbeat_interval_s, many_s)
 
     # From agents --------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
     def __init__(self, verifier: Verifier, clock_s: Callable[[], float] = time.time) -> None:
         self._verifier = verifier
         self._clock_s = clock_s
-        self._streams = OpenStreams(self.admit)
+        self._streams = OpenStreams(self._still)
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -44,6 +44,14 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
             return _refusing(refusal)
         set_caller(who)
         return handler if who.is_sole else self._streams.guarded(handler, method, authorization)
+
+    def _still(self, method: str, authorization: str) -> None:
+        """Raises Refusal for who would not be let in now; not because the tokens cannot be looked up just now."""
+        try:
+            self.admit(method, authorization)
+        except Refusal:
+            if self._verifier.is_sure:
+                raise
 
     def admit(self, method: str, authorization: str) -> Caller:
         """Who calls; raises Refusal if nobody known, or not allowed to."""

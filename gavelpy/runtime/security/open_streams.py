@@ -30,10 +30,10 @@ class _Open:
 
 
 class OpenStreams:
-    """`admit` raises Refusal for a method and a token that would not be let in now."""
+    """`check` raises Refusal for a method and a token that have lost the right to go on."""
 
-    def __init__(self, admit: Callable[[str, str], object]) -> None:
-        self._admit = admit
+    def __init__(self, check: Callable[[str, str], None]) -> None:
+        self._check = check
         self._open: set[_Open] = set()
         self._watching: asyncio.Task[None] | None = None
 
@@ -82,7 +82,7 @@ class OpenStreams:
 
     def _look_at(self, stream: _Open) -> None:
         try:
-            self._admit(stream.method, stream.authorization)
+            self._check(stream.method, stream.authorization)
         except Refusal as refusal:
             stream.why = refusal
             stream.cut.set()

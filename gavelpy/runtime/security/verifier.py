@@ -19,6 +19,8 @@ _SECRET_CHARACTERS_MAX = 512
 class Verifier(Protocol):
     """Tells callers apart by what they present as `authorization`."""
 
+    is_sure: bool  # whether it could look: else nobody new is let in, and nobody sent away
+
     def caller(self, authorization: str, now_s: float) -> Caller | None:
         """Who presents this at `now_s` (Unix time); None = nobody we know."""
         ...
@@ -26,6 +28,8 @@ class Verifier(Protocol):
 
 class NoTokens:
     """A scheduler of one user, on loopback: every caller is that user."""
+
+    is_sure = True
 
     def caller(self, authorization: str, now_s: float) -> Caller | None:  # noqa: ARG002 the protocol's
         """Always the sole caller."""
@@ -39,6 +43,7 @@ class FileVerifier:
         self._file = TokenFile(path)
         self._by_digest: dict[str, Token] = {token.digest: token for token in self._file.tokens()}
         self._seen = self._version()
+        self.is_sure = True
 
     def caller(self, authorization: str, now_s: float) -> Caller | None:
         """The owner of the token, if it is in the file and its time is not over."""
@@ -57,8 +62,10 @@ class FileVerifier:
             self._by_digest = {token.digest: token for token in self._file.tokens()}
         except InvalidInput as error:
             self._by_digest = {}
+            self.is_sure = False
             logger.error("tokens file cannot be read; all calls are refused", extra={"detail": str(error)})
         else:
+            self.is_sure = True
             logger.info("tokens file read", extra={"tokens": len(self._by_digest)})
 
     def _version(self) -> tuple[int, int, int, int]:

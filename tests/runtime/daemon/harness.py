@@ -109,6 +109,7 @@ class Agent:
         self.leases: dict[int, agent_pb2.LeaseReport] = {}
         self.orders: dict[int, agent_pb2.LeaseOrder] = {}
         self.launches: list[tuple[int, agent_pb2.Launch]] = []
+        self.heartbeat_interval_s = 0.0  # that it was last asked for
         self.is_mute = False
         self.is_draining = False
         self._changed = asyncio.Event()
@@ -164,6 +165,7 @@ class Agent:
     def obey(self, message: agent_pb2.ConnectResponse) -> None:
         """Starts, stops, kills and forgets at once."""
         self.orders = {order.lease: order for order in message.leases}
+        self.heartbeat_interval_s = message.heartbeat_interval_s
         for lease in message.forget:
             self.leases.pop(lease, None)
         for lease, report in self.leases.items():

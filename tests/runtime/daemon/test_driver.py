@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Coroutine
 from contextlib import closing
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,27 @@ def test_a_snapshot_is_taken_when_a_restart_would_take_long(tmp_path: Path, monk
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             await cluster.submit(*[make_spec()] * 60)
             await cluster.submit(make_spec())
+        with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
+            loaded = store.load()
+            assert loaded.state is not None
+            assert len(list(loaded.events)) < 60
+
+    run(scenario())
+
+
+def test_a_snapshot_that_had_to_wait_is_taken_though_nothing_more_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            first = cluster.scheduler.driver
+            first._snapshot_allowed_s = perf_counter() + 0.5
+            await cluster.submit(*[make_spec()] * 60)
+            assert first._written.is_much
+
+            await cluster.until(lambda: not first._written.is_much, "it is taken")
         with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
             loaded = store.load()
             assert loaded.state is not None

@@ -122,3 +122,16 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
             assert second.received_s - first.received_s >= 0.3
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("a_second", "interval_s"), [(1_000.0, 0.05), (10.0, 0.1), (1.0, 0.25)])
+def test_many_nodes_talk_less_often_but_four_times_before_they_count_as_silent(
+    a_second: float, interval_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "HEARTBEATS_PER_S", a_second)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
+            await cluster.until(lambda: agent.heartbeat_interval_s == interval_s, "it is told")
+
+    run(scenario())

@@ -36,7 +36,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def connect(scheduler: Serving, token: str, node_id: str) -> grpc.StatusCode:
     """How a stream of an agent is answered: OK if it gets an order."""
     node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=1, address="here")
-    request = agent_pb2.ConnectRequest(sequence=1, clock_s=1.0, node=node)
+    request = agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node)
     with grpc.insecure_channel(scheduler.address) as channel:
         call = agent_pb2_grpc.AgentServiceStub(channel).Connect(
             iter([request]), metadata=scheduler.metadata(token), timeout=20.0
@@ -49,9 +49,9 @@ def connect(scheduler: Serving, token: str, node_id: str) -> grpc.StatusCode:
 def heartbeats(node_id: str) -> Iterator[agent_pb2.ConnectRequest]:
     """A node that talks for as long as it is listened to."""
     node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=1, address="here")
-    yield agent_pb2.ConnectRequest(sequence=1, clock_s=1.0, node=node)
+    yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node)
     for sequence in itertools.count(2):
-        yield agent_pb2.ConnectRequest(sequence=sequence, clock_s=float(sequence))
+        yield agent_pb2.ConnectRequest(sequence=sequence, clock_s=time.monotonic())
         time.sleep(0.1)
 
 
@@ -168,6 +168,24 @@ def test_revoked_tokens_cut_the_streams_that_are_open(scheduler: Serving) -> Non
         file.revoke("n9")
 
         assert {end_of(call) for call in (events, lines, orders)} == {grpc.StatusCode.UNAUTHENTICATED}
+
+
+def test_open_streams_go_on_while_the_tokens_cannot_be_read(scheduler: Serving) -> None:
+    path = Path(scheduler.service.config.security.tokens)
+    with grpc.insecure_channel(scheduler.address) as channel:
+        agents = agent_pb2_grpc.AgentServiceStub(channel)
+        orders = agents.Connect(heartbeats("n0"), metadata=scheduler.metadata("n0"), timeout=30.0)
+        next(orders)
+        path.chmod(0o644)
+        try:
+            refused = connect(scheduler, "n0", "n0")
+            seen_s = [time.monotonic() for _ in itertools.islice(orders, 4)]  # one a second
+        finally:
+            path.chmod(0o600)
+
+        assert refused is grpc.StatusCode.UNAUTHENTICATED
+        assert seen_s[-1] - seen_s[0] > 2 * LOOK_EVERY_S
+        orders.cancel()
 
 
 def test_streams_of_others_go_on_when_a_token_is_revoked(scheduler: Serving) -> None:
