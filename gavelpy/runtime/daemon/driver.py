@@ -36,6 +36,7 @@ PROGRESS_APART_S = 1.0
 SNAPSHOT_EVENTS = 10_000  # to be read again after a crash, at most; and so long may it take
 REPLAY_S_MAX = 0.2
 READING_S = 5e-5  # of an event, beside applying it, about
+SNAPSHOT_REST_S = 2.0  # after a restart: there is more to do then
 SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no sooner than in so many
 EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
 BYTES_KEPT = 256 << 20
@@ -90,8 +91,9 @@ class Driver:
     """`run` until `stop`; hand in events with `tell`, `put` and `submit`."""
 
     def __init__(
-        self, core: SchedulerCore, store: EventStore, clock: SchedulerClock, shell: Shell, sequence: int
-    ) -> None:
+        self, core: SchedulerCore, store: EventStore, clock: SchedulerClock, shell: Shell, sequence: int,
+        replayed: int = 0,
+    ) -> None:  # fmt: skip
         self.core = core
         self.sequence = sequence  # of the last event written
         self.jobs_under_way = 0
@@ -105,8 +107,8 @@ class Driver:
         self._batch: list[_Entry] = []  # that is being written or applied
         self._wakeup_allowed_s = 0.0  # by perf_counter
         self._progress_s = 0.0
-        self._written = Written()
-        self._snapshot_allowed_s = 0.0  # by perf_counter
+        self._written = Written(replayed)
+        self._snapshot_allowed_s = perf_counter() + SNAPSHOT_REST_S if replayed else 0.0
 
     # Doors --------------------------------------------------------------------------------------------------------
 
@@ -291,8 +293,8 @@ class Driver:
 class Written:
     """What was written since the last snapshot, and how much of it all is kept."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
         self.replay_s = 0.0  # what applying it has taken
         self._bytes = 0
         self._segments: deque[tuple[int, int]] = deque()  # last event before each snapshot, bytes up to there

@@ -36,6 +36,7 @@ class Recovered:
     events: tuple[Event, ...]  # to begin with
     sequence: int  # of the journal's last event
     damage: str  # what could not be read
+    replayed: int  # events after the snapshot
 
 
 def recover(store: EventStore, config: Config) -> Recovered:
@@ -64,7 +65,7 @@ def recover(store: EventStore, config: Config) -> Recovered:
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
     return Recovered(
         core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *events),
-        loaded.sequence, loaded.damage,
+        loaded.sequence, loaded.damage, count,
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ class Scheduler:
         self.execution = Execution(self, config.nodes, boot_id(), config.throughputs)
         self.measuring = self.execution.measuring
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
-        self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence)
+        self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
         self.execution.poke = self.driver.poke
         self.began_s = self.clock.now_s()
         self.version = 0  # grows with every batch of events

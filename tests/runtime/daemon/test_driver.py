@@ -123,6 +123,22 @@ def test_a_snapshot_that_had_to_wait_is_taken_though_nothing_more_happens(
     run(scenario())
 
 
+def test_what_a_restart_had_to_replay_the_next_one_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "SNAPSHOT_REST_S", 0.0)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            await cluster.submit(*[make_spec()] * 60)
+        monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 50)
+        async with running(make_config(tmp_path), in_good_order=False) as cluster:
+            again = cluster.scheduler.driver
+            await cluster.until(lambda: not again._written.is_much, "a snapshot is taken")
+        with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
+            assert len(list(store.load().events)) < 60
+
+    run(scenario())
+
+
 def test_a_snapshot_is_due_by_the_time_that_reading_and_applying_would_take() -> None:
     slow, many, few = Written(), Written(), Written()
 
