@@ -180,7 +180,7 @@ class Service:
                 done()
         self.execution.batch_applied()
         if len(self.journal) - self.snapshot[0] > SNAPSHOT_EVENTS:
-            self.snapshot = len(self.journal), encode_state(self.execution.state())
+            self.snapshot = len(self.journal), encode_state(self.execution.state()())
 
     def look(self, now_s: float) -> None:
         """For silent nodes and leases that are surely over; then the core's timer."""
@@ -267,6 +267,7 @@ class Service:
             if not stream.wake.is_set() and now_s - sent_s < REFRESH_S:
                 continue
             stream.wake.clear()
+            stream.sent_s = now_s
             self.sent[name] = sequence + 1, now_s
             mail.append((name, self._orders(node, number, sequence + 1)))
         return mail
