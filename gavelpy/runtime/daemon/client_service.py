@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon import client_service_checks as checks
 from gavelpy.runtime.daemon.client_service_board import JobBoard
@@ -131,7 +132,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         ends_s = loop.time() + wait_s
         while True:
             version = self._scheduler.version
-            all_over = bool(self._scheduler.core.view().is_over[jobs].all())
+            all_over = bool((self._scheduler.core.jobs.state[jobs] > ALIVE[-1]).all())
             left_s = ends_s - loop.time()
             if all_over or left_s <= 0:
                 return pb.WaitJobsResponse(jobs=await self._messages(jobs.tolist()), all_over=all_over)

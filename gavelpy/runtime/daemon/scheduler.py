@@ -297,8 +297,11 @@ class Scheduler:
 
     async def _watch(self) -> None:
         await self.driver.tell(self._opening)
-        await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(self.config)))
+        text = configured_text(self.config)
+        noting = asyncio.create_task(self.read_journal(lambda store: store.set_meta(CONFIGURED, text)))
+        await asyncio.sleep(0)  # it is in the journal's queue now, before whatever anybody may change
         self.is_ready.set()
+        await noting
         await self.execution.watch()
 
     async def _answer_questions(self) -> None:
