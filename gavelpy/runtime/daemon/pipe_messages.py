@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 LENGTH = struct.Struct("<Q")
 
@@ -17,7 +17,7 @@ def read_message(stream: BinaryIO) -> Any:  # whatever the peer pickled
     return pickle.loads(stream.read(LENGTH.unpack(head)[0]))
 
 
-def write_message(stream: BinaryIO, message: object) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     """Sends one message."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(LENGTH.pack(len(data)) + data)

@@ -17,8 +17,8 @@ from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
-from gavelpy.runtime.daemon.engine_worker import write_message
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
+from gavelpy.runtime.daemon.pipe_messages import write_message
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
