@@ -18,6 +18,7 @@ from gavelpy.model.throughput import ThroughputTable
 NORMAL_90 = 1.6448536269514722  # half the width, in standard deviations, of an interval that holds 90 %
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 HELD_ROWS, HELD_JOB_TYPES = 16, 6  # of a table at once, a seed
+HELD_JOBS = 3  # whose pairs are hidden one after the other, a seed
 _RANK, _RIDGE = 8, 0.05  # of the baseline: the best of ranks 1 to 8 and ridges 0.01 to 0.5 on Gavel's table
 
 
@@ -30,6 +31,7 @@ class HoldOut:
     estimate: Floats  # (n,)
     is_inside: Bools  # (n,) whether the truth is in the nominal 90 % interval; all false for a method without one
     label: tuple[str, ...]  # (n,) family of each
+    gpu_type: tuple[str, ...]  # (n,) that it is about
 
     @property
     def error(self) -> Floats:
@@ -47,10 +49,17 @@ class HoldOut:
 
     def of(self, label: str) -> HoldOut:
         """The part of one family."""
-        mine = np.array([name == label for name in self.label], dtype=np.bool_)
-        return HoldOut(
-            self.method, self.truth[mine], self.estimate[mine], self.is_inside[mine], (label,) * int(mine.sum())
-        )
+        return self._part([name == label for name in self.label])
+
+    def on(self, gpu_type: str) -> HoldOut:
+        """The part of one GPU type."""
+        return self._part([name == gpu_type for name in self.gpu_type])
+
+    def _part(self, is_mine: Sequence[bool]) -> HoldOut:
+        mine = np.flatnonzero(np.array(is_mine, dtype=np.bool_))
+        label, gpu_type = ([names[i] for i in mine.tolist()] for names in (self.label, self.gpu_type))
+        inside = self.is_inside[mine]
+        return HoldOut(self.method, self.truth[mine], self.estimate[mine], inside, tuple(label), tuple(gpu_type))
 
 
 def one_gpu(table: ThroughputTable) -> ThroughputTable:
@@ -100,8 +109,10 @@ def isolated_from_one_type(
         blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
         truth = np.log(table.rate_steps_per_s[asked])
         sd = np.hypot(blocks.sd[asked], chosen.scales.noise)
-        labels = [_family(table, row) for row in np.nonzero(asked)[0].tolist()]
-        parts.append(_hold_out("estimator", blocks.mean[asked], truth, sd, labels))
+        places = np.argwhere(asked).tolist()
+        labels = [_family(table, i) for i, _ in places]
+        types = [table.gpu_types[t] for _, t in places]
+        parts.append(_hold_out("estimator", blocks.mean[asked], truth, sd, labels, types))
     return _joined(parts)
 
 
@@ -111,34 +122,44 @@ def pairs_of_a_new_job(
     """A new job's rates beside others when `share` of its pairs were measured; the estimator's, then the baselines'.
 
     As figure 14 of Gavel (OSDI '20). A measurement is a pair on a type and gives the rates of both; gangs are left
-    out. Slowdowns are those of a table whose every other job is known.
+    out. Slowdowns are those of a table whose every other job is known. Jobs take turns, so that none
+    is held out much more often than another.
     """
     if not 0.0 < share < 1.0:
         raise InvalidInput(f"share must be in (0, 1), got {share!r}")
     table = one_gpu(table)
-    truth = _slowdowns(table)
+    turns = np.random.default_rng(0).permutation(len(table.keys))
     found: dict[str, list[HoldOut]] = {}
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        job = int(rng.integers(len(table.keys)))
-        left, hidden = _with_hidden_pairs(table, job, rng, share)
-        asked = hidden & ~np.isnan(truth)
-        chosen = model.fitted(left) if refit else model
-        estimated = chosen.given(left).slowdowns(table.keys, table.gpu_types)
-        labels = [_family(table, job)] * int(asked.sum())
-        sd = np.hypot(estimated.sd[asked], chosen.scales.noise)
-        part = _hold_out("estimator", estimated.mean[asked], truth[asked], sd, labels)
-        found.setdefault("estimator", []).append(part)
-        for method, guess in _guesses(_slowdowns(left), job).items():
-            cells = np.where(np.isnan(guess), np.nanmean(guess), guess)[asked]
-            found.setdefault(method, []).append(_hold_out(method, cells, truth[asked], None, labels))
+        for turn in range(HELD_JOBS * seed, HELD_JOBS * seed + min(HELD_JOBS, len(turns))):
+            for part in _without_pairs_of(table, model, int(turns[turn % len(turns)]), rng, share, refit):
+                found.setdefault(part.method, []).append(part)
     return [_joined(parts) for parts in found.values()]
+
+
+def _without_pairs_of(
+    table: ThroughputTable, model: PairModel, job: int, rng: np.random.Generator, share: float, refit: bool
+) -> list[HoldOut]:
+    truth = _slowdowns(table)
+    left, hidden = _with_hidden_pairs(table, job, rng, share)
+    asked = hidden & ~np.isnan(truth)
+    estimated = (model.fitted(left) if refit else model).given(left).slowdowns(table.keys, table.gpu_types)
+    sd = np.hypot(estimated.sd, estimated.noise_sd)[asked]
+    labels = [_family(table, job)] * int(asked.sum())
+    types = [table.gpu_types[t] for t in np.nonzero(asked)[2].tolist()]
+    parts = [_hold_out("estimator", estimated.mean[asked], truth[asked], sd, labels, types)]
+    for method, guess in _guesses(_slowdowns(left), job).items():
+        cells = np.where(np.isnan(guess), np.nanmean(guess), guess)[asked]
+        parts.append(_hold_out(method, cells, truth[asked], None, labels, types))
+    return parts
 
 
 def _guesses(slowdown: Floats, job: int) -> dict[str, Floats]:
     """The baselines' (N, N, T), right in the rows and columns of `job`: its own rates, and its partners'."""
     return {
         "factorisation": _both_sides(slowdown, job, lambda m, j: factorised(m, rank=_RANK, ridge=_RIDGE)[j]),
+        "factorisation of both sides at once": _at_once(slowdown, job),
         "nearest reference": _both_sides(slowdown, job, nearest_reference),
         "factorisation, then nearest reference": _both_sides(slowdown, job, _completed_nearest),
     }
@@ -156,6 +177,16 @@ def _both_sides(slowdown: Floats, job: int, row_of: Callable[[Floats, int], Floa
     guess = np.full(slowdown.shape, np.nan)
     guess[:, job] = row_of(np.swapaxes(slowdown, 0, 1).reshape(N, N * T), job).reshape(N, T)
     guess[job] = row_of(slowdown.reshape(N, N * T), job).reshape(N, T)
+    return guess
+
+
+def _at_once(slowdown: Floats, job: int) -> Floats:
+    """Factorised with one row a job: its own rates beside others, and the others' beside it."""
+    N, _, T = slowdown.shape
+    guess = np.full(slowdown.shape, np.nan)
+    sides = [slowdown.reshape(N, N * T), np.swapaxes(slowdown, 0, 1).reshape(N, N * T)]
+    row = factorised(np.concatenate(sides, axis=1), rank=_RANK, ridge=_RIDGE)[job]
+    guess[job], guess[:, job] = row[: N * T].reshape(N, T), row[N * T :].reshape(N, T)
     return guess
 
 
@@ -197,10 +228,12 @@ def _family(table: ThroughputTable, row: int) -> str:
     return kind_of(table.keys[row][0]).family
 
 
-def _hold_out(method: str, estimate: Floats, truth: Floats, sd: Floats | None, labels: Sequence[str]) -> HoldOut:
+def _hold_out(
+    method: str, estimate: Floats, truth: Floats, sd: Floats | None, labels: Sequence[str], types: Sequence[str]
+) -> HoldOut:
     difference = estimate - truth
     inside = np.abs(difference) <= NORMAL_90 * sd if sd is not None else np.zeros(len(truth), dtype=np.bool_)
-    return HoldOut(method, np.exp(truth), np.exp(estimate), inside, tuple(labels))
+    return HoldOut(method, np.exp(truth), np.exp(estimate), inside, tuple(labels), tuple(types))
 
 
 def _joined(parts: Sequence[HoldOut]) -> HoldOut:
@@ -212,4 +245,5 @@ def _joined(parts: Sequence[HoldOut]) -> HoldOut:
         np.concatenate([part.estimate for part in parts]),
         np.concatenate([part.is_inside for part in parts]),
         tuple(label for part in parts for label in part.label),
+        tuple(name for part in parts for name in part.gpu_type),
     )

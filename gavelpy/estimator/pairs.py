@@ -3,7 +3,8 @@
     log slowdown(i, j, t) ~ GP with covariance  kt(t, t') (a k(i, i') + b k(j, j') + c k(i, i') k(j, j'))
 
 i runs, j is beside it on a GPU of type t; k compares jobs (family, batch size, the job itself). The first term is how
-much i minds anybody, the second how much anybody minds j, the third how these two get on.
+much i minds anybody, the second how much anybody minds j, the third how these two get on. All is in units of the type's
+own spread: on a fast type, where only some jobs wait for their host, partners matter more than on a slow one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from gavelpy.estimator.kinds import Key, Sides, sides
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 
-OBSERVATIONS_MAX = 1200  # conditioned on together; a cell that was measured itself always counts
+OBSERVATIONS_MAX = 2000  # conditioned on together; a cell that was measured itself always counts
 FIT_MAX = 350
 EXACT_MAX = 4e7  # cells times observations up to which every cell's standard deviation is its own
 _MEAN_SLOWDOWN = -0.55  # of the logarithm, where nothing is measured: two jobs get 58 % each
 _MEAN_WORTH = 4.0  # observations that this is worth
+_SPREAD_WORTH = 20.0  # observations of all types that a type's own must outvote to have a spread of its own
 _MEASURED_MAX = 4  # bounds of the groups of cells that share a standard deviation: measurements, as powers of 2
 _REPRESENTATIVES = 4
 
@@ -49,6 +51,7 @@ class Slowdowns:
 
     mean: Floats  # (N, N, T) of the first beside the second
     sd: Floats  # (N, N, T)
+    noise_sd: Floats  # (T,) of a measurement on each type
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,8 @@ class PairModel:
             jobs = _jobs(scales, s, np.arange(len(table.keys)), np.arange(len(table.keys)))
             return _covariance(scales, jobs, seen, seen), np.full(len(seen.first), scales.noise**2)
 
-        residual = seen.log_slowdown - _mean(seen)
+        mean = _mean(seen)
+        residual = (seen.log_slowdown - mean) / _spreads(seen, mean, len(table.gpu_types))[seen.gpu_type]
         found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
         return PairModel(PairScales(*np.exp(found).tolist()))
 
@@ -96,11 +100,13 @@ class PairPosterior:
         self.everything = measured(table)
         self.seen = _spread(self.everything, OBSERVATIONS_MAX)
         self.mean = _mean(self.everything)
+        self.spread = _spreads(self.everything, self.mean, len(table.gpu_types))
         rows = np.arange(len(table.keys))
         jobs = _jobs(model.scales, sides(table.keys), rows, rows)
         noise = np.full(len(self.seen.first), model.scales.noise**2)
         covariance = _covariance(model.scales, jobs, self.seen, self.seen)
-        self.posterior: Posterior = conditioned(covariance, noise, self.seen.log_slowdown - self.mean)
+        residual = (self.seen.log_slowdown - self.mean) / self.spread[self.seen.gpu_type]
+        self.posterior: Posterior = conditioned(covariance, noise, residual)
 
     def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
         """Of every key beside every key, itself too; neither keys nor types need be in the table."""
@@ -110,16 +116,19 @@ class PairPosterior:
         s = sides([*self.table.keys, *keys])
         jobs = _jobs(self.model.scales, s, known + np.arange(N), np.arange(known))
         own = _jobs_own(self.model.scales)
+        spread = np.concatenate([self.spread, np.ones(T)])[columns]  # a type that is not in the table is like all
         mean = self._means(jobs, columns)
         if N * N * T * max(len(self.seen.first), 1) <= EXACT_MAX:
             first, second, t = (axis.ravel() for axis in np.indices((N, N, T)))
             variance = self._variance(jobs, own, first, second, columns[t]).reshape(N, N, T)
         else:
             variance = self._grouped_variance(jobs, own, columns, keys)
-        return self._with_measured(keys, columns, mean, variance)
+        self._take_measured(keys, columns, mean, variance)
+        noise_sd = self.model.scales.noise * spread
+        return Slowdowns(np.minimum(self.mean + spread * mean, 0.0), spread * np.sqrt(variance), noise_sd)
 
     def _means(self, jobs: Floats, columns: Ints) -> Floats:
-        """(N, N, T): the weighted sum of covariances, by the keys that were seen instead of by observation."""
+        """Over the common mean, (N, N, T): weighted sums of covariances, by the keys that were seen."""
         k, seen, size = self.model.scales, self.seen, jobs.shape[1]
         mean = np.empty((len(jobs), len(jobs), len(columns)))
         for t, column in enumerate(columns.tolist()):
@@ -129,7 +138,7 @@ class PairPosterior:
             cells = np.bincount(seen.first * size + seen.second, weight, minlength=size * size).reshape(size, size)
             together = jobs @ cells @ jobs.T
             sums = k.first**2 * alone[:, None] + k.second**2 * beside[None, :] + k.both**2 * together
-            mean[:, :, t] = self.mean + sums
+            mean[:, :, t] = sums
         return mean
 
     def _variance(self, jobs: Floats, own: float, first: Ints, second: Ints, column: Ints) -> Floats:
@@ -167,21 +176,22 @@ class PairPosterior:
             values[number] = self._variance(jobs, own, at[0], at[1], columns[at[2]]).mean()
         return np.asarray(values[group])
 
-    def _with_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> Slowdowns:
+    def _take_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> None:
         """Cells that were measured, but not among the observations conditioned on, take their measurement in."""
         seen, noise = self.everything, self.model.scales.noise**2
-        if len(seen.first) > len(self.seen.first):
-            place = {key: i for i, key in enumerate(keys)}
-            rows = np.array([place.get(key, -1) for key in self.table.keys], dtype=np.int64)
-            types = np.full(len(self.table.gpu_types) + len(columns), -1)
-            types[columns] = np.arange(len(columns))
-            first, second, t = rows[seen.first], rows[seen.second], types[seen.gpu_type]
-            asked = (first >= 0) & (second >= 0) & (t >= 0)
-            cell = first[asked], second[asked], t[asked]
-            gain = variance[cell] / (variance[cell] + noise)
-            mean[cell] += gain * (seen.log_slowdown[asked] - mean[cell])
-            variance[cell] *= 1.0 - gain
-        return Slowdowns(np.minimum(mean, 0.0), np.sqrt(variance))
+        if len(seen.first) == len(self.seen.first):
+            return
+        place = {key: i for i, key in enumerate(keys)}
+        rows = np.array([place.get(key, -1) for key in self.table.keys], dtype=np.int64)
+        types = np.full(len(self.table.gpu_types) + len(columns), -1)
+        types[columns] = np.arange(len(columns))
+        first, second, t = rows[seen.first], rows[seen.second], types[seen.gpu_type]
+        asked = (first >= 0) & (second >= 0) & (t >= 0)
+        cell = first[asked], second[asked], t[asked]
+        gain = variance[cell] / (variance[cell] + noise)
+        residual = (seen.log_slowdown[asked] - self.mean) / self.spread[seen.gpu_type[asked]]
+        mean[cell] += gain * (residual - mean[cell])
+        variance[cell] *= 1.0 - gain
 
 
 def measured(table: ThroughputTable) -> Measured:
@@ -211,6 +221,17 @@ def _spread(seen: Measured, at_most: int) -> Measured:
 def _mean(seen: Measured) -> float:
     total = seen.log_slowdown.sum() + _MEAN_WORTH * _MEAN_SLOWDOWN
     return float(total / (len(seen.log_slowdown) + _MEAN_WORTH))
+
+
+def _spreads(seen: Measured, mean: float, types: int) -> Floats:
+    """How widely slowdowns differ on each type over how widely they differ on all, (T,)."""
+    squares = np.square(seen.log_slowdown - mean)
+    count = np.bincount(seen.gpu_type, minlength=types)
+    common = float(squares.mean()) if len(squares) else 0.0
+    if common <= 0.0:
+        return np.ones(types)
+    own = np.bincount(seen.gpu_type, squares, minlength=types) / common
+    return np.asarray(np.sqrt((own + _SPREAD_WORTH) / (count + _SPREAD_WORTH)))
 
 
 def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats:

@@ -67,6 +67,29 @@ def test_measured_cells_count_even_when_too_many_to_condition_on(monkeypatch: py
     np.testing.assert_allclose(np.exp(found.mean[JOB, :, 1]), truth(), rtol=0.1)
 
 
+def test_a_type_on_which_partners_matter_more_has_wider_error_bars() -> None:
+    rates, alone = TABLE.pair_rate_steps_per_s.copy(), TABLE.rate_steps_per_s[TABLE.pair_rows]
+    rates[:, :, 2] = alone[:, :, 2] * (rates / alone)[:, :, 2] ** 4
+    is_known = np.arange(len(rates)) % 5 == 0
+    table = replace(TABLE, pair_rate_steps_per_s=np.where(is_known[:, None, None], rates, math.nan))
+
+    found = PairModel().given(table).slowdowns(TABLE.keys, [*TYPES, "stranger"])
+
+    assert (found.sd[:, :, 2] > 1.5 * found.sd[:, :, 0]).all()
+    assert found.noise_sd[2] > 1.5 * found.noise_sd[0]
+    assert found.noise_sd[3] == PairModel().scales.noise
+
+
+def test_pairs_that_all_cost_the_same_have_the_spread_of_any() -> None:
+    alone = TABLE.rate_steps_per_s[TABLE.pair_rows]
+    table = replace(TABLE, pair_rate_steps_per_s=alone * math.exp(-0.55))
+
+    found = PairModel().given(table).slowdowns(TABLE.keys, TYPES)
+
+    np.testing.assert_allclose(found.mean, -0.55, atol=0.01)
+    assert np.isfinite(found.sd).all()
+
+
 def test_pairs_that_did_not_fit_are_not_taken_for_slow_ones() -> None:
     rates = TABLE.pair_rate_steps_per_s.copy()
     rates[TABLE.pair_rows[:, 0] == 0] = 0.0

@@ -41,6 +41,7 @@ def test_a_fifth_of_a_new_jobs_pairs_beats_both_baselines_by_thirty_percent(tabl
     assert ours.quantile(0.5) <= 0.7 * best[0.5]
     assert ours.quantile(0.9) <= 0.7 * best[0.9]
     assert 0.85 <= ours.coverage <= 0.95
+    assert min(ours.on(gpu_type).coverage for gpu_type in table.gpu_types) >= 0.82
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
