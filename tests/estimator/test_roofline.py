@@ -73,6 +73,17 @@ def test_calibration_finds_the_law_that_made_the_rates() -> None:
     assert found.calibration.sd < 0.05
 
 
+def test_a_family_that_the_roofline_gets_wrong_widens_the_error_bar_however_small() -> None:
+    prior = Roofline({"net": JOB, "odd": JOB}, {"gpu": GPU}, Calibration())
+    keys = [(f"net (batch size {2**n})", 1) for n in range(9)]
+    rates = {key: {"gpu": math.exp(prior.log_rate([key], ["gpu"])[0, 0])} for key in keys}
+
+    found = prior.calibrated(make_table(rates | {("odd", 1): {"gpu": 1.0}}, ("gpu",)))
+
+    assert prior.calibrated(make_table(rates, ("gpu",))).calibration.sd < 0.1
+    assert found.calibration.sd > 1.0
+
+
 def test_calibration_without_a_known_rate_changes_nothing() -> None:
     prior = roofline(Calibration())
 
