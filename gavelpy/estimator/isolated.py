@@ -4,7 +4,8 @@
 
 `level` is how fast a job is on any type (family, batch size, GPUs, the job itself); `relative` is how one type treats
 it: a part common to all jobs, to a family, to a job type, to neighbours in batch size and GPUs. So a single measured
-type fixes the level, and jobs alike fix the rest. The mean is the roofline's where figures are known.
+type fixes the level, and jobs alike fix the rest. The mean is the roofline's where figures are known, and types whose
+figures are near treat a job alike: an H200 is an H100 with other memory.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _LEVEL_SD = 2.0  # of any job, and of a family: a factor of seven either way
 _SLOPE_SD = 0.1  # of a family's slopes, a doubling of batch size or GPUs
 _BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate, a doubling, where no roofline is known
 _TYPICAL_BATCH = 32
+_GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which types treat jobs alike
 _EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
 
 
@@ -81,11 +83,11 @@ class IsolatedModel:
             return model
         residual = model.residual(table, entries)
         s, row, column = model.sides(table.keys), entries[:, 0], entries[:, 1]
-        extra = _extra_variance(table, entries)
+        extra, alike = _extra_variance(table, entries), model.alike(table.gpu_types)
 
         def covariance(x: Floats) -> tuple[Floats, Floats]:
             scales = IsolatedScales(*x.tolist())
-            return _covariance(scales, s, row, column, row, column), extra + scales.noise**2
+            return _covariance(scales, s, alike, row, column, row, column), extra + scales.noise**2
 
         found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
         return IsolatedModel(IsolatedScales(*np.exp(found).tolist()), roofline)
@@ -109,6 +111,21 @@ class IsolatedModel:
             [knows and kind_of(job_type).family in self.roofline.jobs for job_type, _ in keys], dtype=np.bool_
         )
         return sides(keys, np.where(has, self.roofline.calibration.sd / math.sqrt(2.0), _LEVEL_SD))
+
+    def alike(self, gpu_types: Sequence[str]) -> Floats:
+        """How much of what one type does to a job another does too, (T, T); nothing where no figures are known."""
+        gpus = [self.roofline.gpus.get(name) for name in gpu_types]
+        figures = np.array(
+            [
+                (math.nan,) * 3 if gpu is None else (gpu.single_tflops, gpu.half_tflops, gpu.bandwidth_gb_per_s)
+                for gpu in gpus
+            ],
+            dtype=np.float64,
+        ).reshape(-1, 3)
+        doublings = np.log2(figures)[:, None, :] - np.log2(figures)[None, :, :]
+        alike = np.exp(-0.5 * np.square(doublings / _GPU_LENGTH).sum(axis=2))
+        is_same = np.array([[one == other for other in gpu_types] for one in gpu_types], dtype=np.bool_)
+        return np.where(is_same.reshape(alike.shape), 1.0, np.nan_to_num(alike))
 
     def _typical(self, gpu_types: Sequence[str]) -> Floats:
         """How fast each type is for the families that have figures, (T,), around 0; 0 where nothing is known."""
@@ -136,7 +153,8 @@ class IsolatedPosterior:
         self.entries = _entries(table, OBSERVATIONS_MAX)
         self._row = {key: row for row, key in enumerate(table.keys)}
         s, row, column = model.sides(table.keys), self.entries[:, 0], self.entries[:, 1]
-        covariance = _covariance(model.scales, s, row, column, row, column)
+        alike = model.alike(table.gpu_types)
+        covariance = _covariance(model.scales, s, alike, row, column, row, column)
         noise = model.scales.noise**2 + _extra_variance(table, self.entries)
         self.posterior: Posterior = conditioned(covariance, noise, model.residual(table, self.entries))
         self._is_in = np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
@@ -149,11 +167,12 @@ class IsolatedPosterior:
         s = self.model.sides([*self.table.keys, *keys])
         rows = np.repeat(len(self.table.keys) + np.arange(N), T)
         columns = np.tile(np.array([names[name] for name in gpu_types], dtype=np.int64), N)
-        scales = self.model.scales
-        cross = _covariance(scales, s, self.entries[:, 0], self.entries[:, 1], rows, columns)
+        scales, alike = self.model.scales, self.model.alike(tuple(names))
+        cross = _covariance(scales, s, alike, self.entries[:, 0], self.entries[:, 1], rows, columns)
         explained = self.posterior.explained(cross).reshape(-1, N, T)
         by_key = np.ascontiguousarray(np.moveaxis(explained, 1, 0))  # (N, n, T)
-        covariance = _own_covariance(scales, s, len(self.table.keys) + np.arange(N), T)
+        own = alike[np.ix_(columns[:T], columns[:T])]
+        covariance = _own_covariance(scales, s, own, len(self.table.keys) + np.arange(N))
         covariance -= np.matmul(np.swapaxes(by_key, 1, 2), by_key)
         mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
         return self._with_own(keys, gpu_types, Blocks(mean, covariance))
@@ -199,19 +218,22 @@ def _extra_of(kinds: Ints) -> Floats:
     return np.array([_EXTRA_SD[kind] for kind in Provenance])[kinds]
 
 
-def _covariance(k: IsolatedScales, s: Sides, row: Ints, column: Ints, other_row: Ints, other_column: Ints) -> Floats:
+def _covariance(
+    k: IsolatedScales, s: Sides, alike: Floats, row: Ints, column: Ints, other_row: Ints, other_column: Ints
+) -> Floats:
     """Between entries (row, column) and (other_row, other_column)."""
     level, relative = _parts(k, s, row, other_row)
-    return np.where(column[:, None] == other_column[None, :], level + relative, level)
+    relative *= alike[column[:, None], other_column[None, :]]
+    return np.asarray(np.add(level, relative, out=level))
 
 
-def _own_covariance(k: IsolatedScales, s: Sides, rows: Ints, types: int) -> Floats:
+def _own_covariance(k: IsolatedScales, s: Sides, alike: Floats, rows: Ints) -> Floats:
     """Of each row with itself on all types, (N, T, T)."""
     slopes = _SLOPE_SD**2 * (s.log2_batch[rows] ** 2 + s.log2_gpus[rows] ** 2)
     level = 2.0 * s.level_sd[rows] ** 2 + slopes + k.level_near**2 + k.level_job**2
     relative = k.relative_all**2 + k.relative_family**2 + k.relative_batch**2
     relative += k.relative_near**2 + k.relative_gpus**2 + k.relative_job_type**2
-    return np.asarray(level[:, None, None] + relative * np.eye(types)[None])
+    return np.asarray(level[:, None, None] + relative * alike[None])
 
 
 def _parts(k: IsolatedScales, s: Sides, row: Ints, other: Ints) -> tuple[Floats, Floats]:

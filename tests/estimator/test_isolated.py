@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator.isolated import Blocks, IsolatedModel, IsolatedPosterior
+from gavelpy.estimator.roofline import Roofline
+from gavelpy.model.figures import GpuFigures, JobFigures, Precision
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import BATCHES, FAMILY, TYPES, job_type, lawful_rates, make_table, true_rate
 
@@ -115,3 +117,25 @@ def test_fitting_needs_data() -> None:
 
     assert model.fitted(make_table({("x", 1): {"a": 5.0}}, ("a",))) == model
     assert len(FAMILY) * len(BATCHES) == len(lawful_rates())
+
+
+def test_gpus_of_near_figures_treat_jobs_alike() -> None:
+    gpus = {
+        "gpu": GpuFigures(80.0, 3350.0, 67.0, 989.0),
+        "its sister": GpuFigures(141.0, 4000.0, 67.0, 989.0),
+        "another": GpuFigures(16.0, 300.0, 8.0, 65.0),
+    }
+    jobs = {"net": JobFigures(10.0, 1e-3, 1e-3, 1.0, 0.1, Precision.HALF)}
+    model = IsolatedModel(roofline=Roofline(jobs, gpus))
+    key = ("net (batch size 8)", 1)
+    table = make_table({key: {"gpu": 500.0}}, ("gpu",))
+
+    found = model.given(table).blocks([key], ["gpu", "its sister", "another", "stranger"])
+
+    assert found.sd[0, 0] < found.sd[0, 1] < 0.7 * found.sd[0, 2]
+    assert found.sd[0, 2] <= found.sd[0, 3]
+    assert found.covariance[0, 0, 1] == pytest.approx(found.covariance[0, 1, 0])
+
+
+def test_types_without_figures_resemble_only_themselves() -> None:
+    np.testing.assert_array_equal(IsolatedModel().alike(("a", "b", "c")), np.eye(3))
