@@ -85,6 +85,10 @@ def _pairs(table: ThroughputTable, seeds: range, refit: bool) -> None:
         _head(f"a new job's pairs, {share:.0%} of them measured, {len(seeds)} seeds")
         for found in pairs_of_a_new_job(table, PairModel(), seeds, share=share, refit=refit):
             _line(found.method, found)
+            for gpu_type in table.gpu_types if found.is_inside.any() else ():
+                _line(f"  on {gpu_type}", found.on(gpu_type))
+            for family in sorted(set(found.label)) if found.is_inside.any() else ():
+                _line(f"  {family}", found.of(family))
 
 
 def _packing(table: ThroughputTable) -> None:
