@@ -39,7 +39,7 @@ def merged(table: ThroughputTable, newcomer: ThroughputTable) -> Merged:
         for i, words in enumerate(part.source):
             sources[row[i]].setdefault(words)
         _take(part, row, column, rates, kinds, notes)
-        _take_pairs(part, row, column, len(types), pairs)
+        _take_pairs(part, row, column, len(types), pairs, notes)
     source = tuple("; ".join(filter(None, found)) for found in sources)
     pair_rates = np.array(list(pairs.values())).reshape(-1, 2, len(types))
     pair_rows = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
@@ -62,10 +62,19 @@ def _take(part: ThroughputTable, row: Ints, column: Ints, rates: Floats, kinds: 
 
 
 def _take_pairs(
-    part: ThroughputTable, row: Ints, column: Ints, types: int, pairs: dict[tuple[int, int], Floats]
+    part: ThroughputTable, row: Ints, column: Ints, types: int, pairs: dict[tuple[int, int], Floats], notes: list[str]
 ) -> None:
     for (first, second), values in zip(part.pair_rows.tolist(), part.pair_rate_steps_per_s, strict=True):
         a, b = int(row[first]), int(row[second])
-        ordered = values if a <= b else values[::-1]
+        absurd = values > RATE_MAX_STEPS_PER_S
+        for side, t in np.argwhere(absurd).tolist():
+            job_type, gpus = part.keys[(first, second)[side]]
+            beside = part.keys[(second, first)[side]][0]
+            notes.append(
+                f"{job_type} on {gpus} x {part.gpu_types[t]} beside {beside}: {values[side, t]:g} steps/s refused: "
+                f"more than {RATE_MAX_STEPS_PER_S:g}, which no job makes"
+            )
+        kept = np.where(absurd.any(axis=0), math.nan, values)
+        ordered = kept if a <= b else kept[::-1]
         known = pairs.setdefault((min(a, b), max(a, b)), np.full((2, types), math.nan))
         known[:, column] = np.where(np.isnan(ordered), known[:, column], ordered)
