@@ -125,6 +125,7 @@ def test_evaluate_compares_pairs_with_the_baselines(gavel: Gavel) -> None:
         "estimator",
         "estimator",
         "factorisation",
+        "factorisation of both sides at once",
         "nearest reference",
         "factorisation, then nearest reference",
     ]
