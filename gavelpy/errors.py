@@ -3,6 +3,7 @@
     GavelError
     ├── InvalidInput        the caller's: a field, its value and what is allowed (file and line where there is one)
     │   └── JournalCorrupt  a journal that cannot be read to its end: where, and up to which event it is good
+    │       └── EventsLost  events that were acknowledged are gone from it, and nobody has accepted that yet
     ├── JournalFailed       the world's: the journal's database refused or is gone; what was under way may be lost
     ├── FencedOut           the world's: a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        the world's: no certified answer; carries the solver's status and the problem's size
@@ -42,6 +43,10 @@ class InvalidInput(GavelError, ValueError):
 
 class JournalCorrupt(InvalidInput):
     """A journal is torn or damaged; the message says where and how many events before it are good."""
+
+
+class EventsLost(JournalCorrupt):
+    """Events of a journal are lost; the message says which, what they may have told, and what to do."""
 
 
 class JournalFailed(GavelError, RuntimeError):

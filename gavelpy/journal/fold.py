@@ -24,10 +24,12 @@ from gavelpy.mechanism.events import (
     LeaseStarted,
     NodeJoined,
     NodeLost,
+    NumbersSkipped,
     Outcome,
     PriceChanged,
     WakeupDue,
 )
+from gavelpy.mechanism.jobs import lost_spec
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.model.job import JobSpec
@@ -95,6 +97,10 @@ class History:
                 self._submitted(event.spec, now_s)
             case JobCancelled():
                 self._cancelled(event.job, now_s)
+            case NumbersSkipped():
+                for row in range(self.count, event.jobs):
+                    self._submitted(lost_spec(row), now_s)
+                    self._cancelled(row, now_s)
             case NodeJoined():
                 self._joined(event, now_s)
             case NodeLost() | AgentRejoined():

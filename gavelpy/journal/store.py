@@ -9,9 +9,10 @@ docs/journal.md tells operators what is where.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
 
 from sqlalchemy import Connection, select, text
@@ -20,6 +21,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.journal.codec import encode
 from gavelpy.journal.store_database import Database, database_of, failing
+from gavelpy.journal.store_loss import Loss, accepted, loss_of, refused
+from gavelpy.journal.store_marks import Keeper, Marks, Numbers, parsed
 from gavelpy.journal.store_reading import Loaded, Reading, quarantine, read, rows_after
 from gavelpy.journal.store_rows import (
     Entry,
@@ -47,34 +50,27 @@ from gavelpy.journal.store_schema import (
     prepare,
     version_of,
 )
+from gavelpy.journal.store_submissions import Submission, storable, submission_row
 from gavelpy.mechanism.events import Event
 
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
-_RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE})
+NUMBERS = "numbers"  # meta value: marks that have no place elsewhere
+_RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE, NUMBERS})
 _NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()  # made once: every append asks it
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What a submission was answered with: its repetition, by owner and key, gets the same."""
-
-    owner: str
-    key: str
-    digest: str  # of what was asked for; comparing it is the caller's matter
-    first_job: int
-    count: int
-    at_s: float
-
-
-def open_store(url: str, *, create: bool = True) -> EventStore:
+def open_store(url: str, *, create: bool = True, accept_loss: bool = False) -> EventStore:
     """The journal that `sqlite:///PATH` or `postgresql://...` names, brought to this version's layout.
+
+    Where acknowledged events are lost: EventsLost, and nothing is changed, unless `accept_loss`; then `load` tells of
+    the loss, and its numbers are for the caller to skip. Of a database that is no file, `load` raises it.
 
     Raises InvalidInput where it is in use, of a newer version, or missing and not to be created; JournalCorrupt where
     nothing of it can be read; JournalFailed where the database does not answer.
     """
-    database = database_of(url, create=create)
+    database = database_of(url, create=create, accept_loss=accept_loss)
     try:
-        return EventStore(database, create=create)
+        return EventStore(database, create=create, accept_loss=accept_loss)
     except (GavelError, OSError):
         database.release()
         raise
@@ -83,15 +79,18 @@ def open_store(url: str, *, create: bool = True) -> EventStore:
 class EventStore:
     """One connection; not for several threads at a time. After JournalFailed it is of no more use: open another."""
 
-    def __init__(self, database: Database, *, create: bool) -> None:
+    def __init__(self, database: Database, *, create: bool, accept_loss: bool) -> None:
         self._database = database
+        self._accept_loss = accept_loss
         self._incarnation = 0
         self._position: Position | None = None  # end of the good events, known after a load in this incarnation
         self._failure = ""
+        self._is_fenced = False
         with failing(database.name):
             self._connection = database.connect()
         try:
             self._bring_up_to_date(create)
+            self._keeper = Keeper(database.marks or self._marks_kept(), self._keep_marks)
         except GavelError:
             self._connection.close()
             raise
@@ -101,14 +100,19 @@ class EventStore:
         with self._transaction() as connection:
             told = _incarnation(connection)
             newest = connection.execute(text(f"SELECT max(incarnation) FROM {EVENTS.name}")).scalar()
-            number = max(told, newest or 0) + 1
+            number = max(told, newest or 0, self._keeper.marks.incarnation) + 1
             _put(connection, meta_row(INCARNATION, str(number)))
         self._incarnation, self._position = number, None
+        self._keeper.begun(number)
         return number
 
     def load(self) -> Loaded:
-        """The state to go on from. What is damaged is moved aside if this is the incarnation in force."""
+        """The state to go on from. What is damaged is moved aside if this is the incarnation in force.
+
+        Raises EventsLost where events are lost that were acknowledged, and nobody has accepted that.
+        """
         reading, told = self._read_or_repair()
+        loss = self._loss_of(reading) if self._incarnation else None
         if reading.fault:
             told = f"{told}; {reading.fault}".removeprefix("; ")
         if self._incarnation and (reading.fault or told):
@@ -123,12 +127,18 @@ class EventStore:
             self._position = reading.chain.end
         damage = "; ".join(text for text in (told, self._database.note) if text)
         damage = f"journal {self._database.name}: {damage}" if damage else ""
-        return Loaded(reading.state, iter(reading.chain.entries), damage, reading.chain.end.sequence)
+        return Loaded(reading.state, iter(reading.chain.entries), damage, reading.chain.end.sequence, loss)
 
-    def append(self, records: Sequence[tuple[float, Event]], submissions: Sequence[Submission] = ()) -> int:
+    def append(
+        self,
+        records: Sequence[tuple[float, Event]],
+        submissions: Sequence[Submission] = (),
+        numbers: Numbers | None = None,
+    ) -> int:
         """Writes (now_s, event) in order and what they answer, all or nothing; returns the last sequence.
 
-        When it returns, they are on disk. Raises FencedOut, InvalidInput for a key that its owner has used, and
+        When it returns, they are on disk. `numbers` is what may be given out after that: known as taken from now on,
+        whatever becomes of the journal. Raises FencedOut, InvalidInput for a key that its owner has used, and
         JournalFailed, after which they may be there or not.
         """
         assert self._incarnation, "begin_incarnation comes before append"
@@ -139,7 +149,9 @@ class EventStore:
         if not records:
             return self._position.sequence
         rows = self._rows(self._position, records, len(submissions))
-        answers = [_submission_row(submission, rows[-1].sequence) for submission in submissions]
+        answers = [submission_row(submission, rows[-1].sequence) for submission in submissions]
+        numbers = numbers or self._keeper.marks.numbers
+        self._keeper.reserve(numbers)
         try:
             with self._transaction() as connection:
                 self._check_incarnation(connection)
@@ -149,11 +161,13 @@ class EventStore:
         except IntegrityError as error:
             raise self._conflict(submissions, error) from None
         self._position = Position(rows[-1].sequence, rows[-1].crc32)
+        self._keeper.committed(rows[-1].sequence, rows[-1].now_s, time.time(), numbers)
+        self._database.loss = None
         return rows[-1].sequence
 
     def submission(self, owner: str, key: str) -> Submission | None:
         """What a key was answered with, or None where its owner has not used it."""
-        named = (SUBMISSIONS.c.owner == _storable("owner", owner), SUBMISSIONS.c.key == _storable("key", key))
+        named = (SUBMISSIONS.c.owner == storable("owner", owner), SUBMISSIONS.c.key == storable("key", key))
         query = select(SUBMISSIONS).where(*named)
         with self._transaction() as connection:
             found = connection.execute(query).one_or_none()
@@ -205,7 +219,7 @@ class EventStore:
 
     def meta(self, name: str) -> str:
         """A named value; "" where there is none."""
-        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == _storable("name", name))
+        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == storable("name", name))
         with self._transaction() as connection:
             found = connection.execute(query).one_or_none()
         if found is not None and not is_whole(MetaRow(*found)):
@@ -219,10 +233,12 @@ class EventStore:
         with self._transaction() as connection:
             if self._incarnation:
                 self._check_incarnation(connection)
-            _put(connection, meta_row(_storable("name", name), _storable("value", value)))
+            _put(connection, meta_row(storable("name", name), storable("value", value)))
 
     def close(self) -> None:
         """Lets go of the database."""
+        if self._incarnation and not self._failure and not self._is_fenced:
+            self._keeper.closed()
         self._connection.close()
         self._database.release()
 
@@ -247,6 +263,31 @@ class EventStore:
             self._failure = " ".join(str(error.orig).split())
             raise JournalFailed(f"journal {self._database.name}: {self._failure}") from error
 
+    def _marks_kept(self) -> Marks | None:
+        """The marks that are in a row, of a database that has no place beside it."""
+        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == NUMBERS)
+        with self._transaction() as connection:
+            found = connection.execute(query).one_or_none()
+        return parsed(found.value) if found is not None and is_whole(MetaRow(*found)) else None
+
+    def _keep_marks(self, marks: Marks, durably: bool) -> None:
+        with failing(self._database.name):
+            is_kept = self._database.keep_marks(marks, durably)
+        if is_kept or not durably or marks.is_closed:
+            return
+        with self._transaction() as connection:
+            self._check_incarnation(connection)
+            _put(connection, meta_row(NUMBERS, replace(marks, boot="").text))
+
+    def _loss_of(self, reading: Reading) -> Loss | None:
+        """What is lost, and accepted; raises EventsLost, and nothing has changed, where it is not."""
+        loss = self._database.loss or loss_of(reading.evidence, self._keeper.marks)
+        if loss is not None and not self._accept_loss:
+            raise refused(self._database.name, loss)
+        if loss is not None:
+            self._keeper.replaced(accepted(loss, self._keeper.marks))
+        return loss
+
     def _bring_up_to_date(self, create: bool) -> None:
         with self._transaction() as connection:
             if create:
@@ -264,7 +305,8 @@ class EventStore:
     def _read_or_repair(self) -> tuple[Reading, str]:
         """What the tables hold, and what a repair had to tell; a damaged file is replaced and read again."""
         try:
-            reading, told = self._read()
+            reading, told = self._read(self._database.reading)
+            self._database.reading = None
             fault = reading.fault
         except JournalFailed as error:
             cause = error.__cause__
@@ -280,16 +322,20 @@ class EventStore:
         self._failure = ""
         return self._read()
 
-    def _read(self) -> tuple[Reading, str]:
+    def _read(self, known: Reading | None = None) -> tuple[Reading, str]:
         query = select(META.c.value).where(META.c.name == DAMAGE)
         with self._transaction() as connection:
-            return read(connection), str(connection.execute(query).scalar() or "")
+            newest = connection.execute(text(f"SELECT max(sequence) FROM {EVENTS.name}")).scalar()
+            if known is not None and known.seen != (newest or 0):  # somebody else has written meanwhile
+                known = None
+            return known or read(connection), str(connection.execute(query).scalar() or "")
 
     def _check_incarnation(self, connection: Connection) -> None:
         """Raises FencedOut unless ours is in force; it stays in force until the transaction ends."""
         assert self._incarnation, "begin_incarnation comes first"
         newest = _incarnation(connection)
         if newest != self._incarnation:
+            self._is_fenced = True
             raise FencedOut(
                 f"journal {self._database.name}: incarnation {newest} has taken over from {self._incarnation}"
             )
@@ -341,17 +387,3 @@ def _put(connection: Connection, row: MetaRow) -> None:
 def _snapshots(connection: Connection) -> list[int]:
     """Sequences, newest first."""
     return list(connection.execute(select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc())).scalars())
-
-
-def _submission_row(submission: Submission, sequence: int) -> SubmissionRow:
-    texts = {name: _storable(name, getattr(submission, name)) for name in ("owner", "key", "digest")}
-    numbers = (int(submission.first_job), int(submission.count), float(submission.at_s))
-    row = SubmissionRow(**texts, first_job=numbers[0], jobs=numbers[1], at_s=numbers[2], sequence=sequence, crc32=0)
-    return row._replace(crc32=row.checksum())
-
-
-def _storable(name: str, value: str) -> str:
-    """A text that both databases keep as it is."""
-    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
-        raise InvalidInput(f"{name} must be text without NUL and lone surrogates, got {value!r}")
-    return value

@@ -11,7 +11,10 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from gavelpy.errors import InvalidInput, JournalFailed
+from gavelpy.journal.store_loss import Loss
+from gavelpy.journal.store_marks import Marks
 from gavelpy.journal.store_postgres import PostgresDatabase
+from gavelpy.journal.store_reading import Reading
 from gavelpy.journal.store_sqlite import SqliteDatabase
 
 
@@ -20,6 +23,9 @@ class Database(Protocol):
 
     name: str  # for messages; no password in it
     note: str  # what opening found and left as it is; "" for nothing
+    loss: Loss | None  # that opening found and was allowed to accept
+    reading: Reading | None  # what the tables hold, where opening has looked
+    marks: Marks | None  # that lie beside the tables
 
     def connect(self) -> Connection:
         """A connection whose commits are durable."""
@@ -30,18 +36,21 @@ class Database(Protocol):
     def repair(self, fault: str, incarnation: int) -> bool:
         """Puts what can still be read in place of damaged tables; false where there is no way to know better."""
 
+    def keep_marks(self, marks: Marks, durably: bool) -> bool:
+        """Keeps marks beside the tables; false where they have no place there."""
+
     def release(self) -> None:
         """Gives up what keeps others out."""
 
 
-def database_of(url: str, *, create: bool) -> Database:
+def database_of(url: str, *, create: bool, accept_loss: bool = False) -> Database:
     """Opens what a URL names; raises InvalidInput for what is neither SQLite in a file nor PostgreSQL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise InvalidInput("journal must be sqlite:///PATH or postgresql://..., got something that is no URL") from None
     with failing(parsed.render_as_string(hide_password=True)):
-        return _opened(parsed, create)
+        return _opened(parsed, create, accept_loss)
 
 
 @contextmanager
@@ -55,10 +64,10 @@ def failing(name: str) -> Iterator[None]:
         raise JournalFailed(f"journal {name}: {' '.join(str(error.orig).split())}") from error
 
 
-def _opened(url: URL, create: bool) -> Database:
+def _opened(url: URL, create: bool, accept_loss: bool) -> Database:
     match url.get_backend_name():
         case "sqlite" if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
-            return SqliteDatabase(Path(url.database), create=create)
+            return SqliteDatabase(Path(url.database), create=create, accept_loss=accept_loss)
         case "postgresql" if url.drivername in ("postgresql", "postgresql+psycopg"):
             return PostgresDatabase(url.set(drivername="postgresql+psycopg"), create=create)
     raise InvalidInput(

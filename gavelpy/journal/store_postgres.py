@@ -8,6 +8,9 @@ from __future__ import annotations
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from gavelpy.journal.store_loss import Loss
+from gavelpy.journal.store_marks import Marks
+from gavelpy.journal.store_reading import Reading
 from gavelpy.journal.store_schema import prepare
 
 _CONNECT_S = 10
@@ -27,6 +30,9 @@ class PostgresDatabase:
     def __init__(self, url: URL, *, create: bool) -> None:
         self.name = url.render_as_string(hide_password=True)
         self.note = ""
+        self.loss: Loss | None = None
+        self.reading: Reading | None = None
+        self.marks: Marks | None = None
         self._engine = create_engine(
             url, poolclass=NullPool, hide_parameters=True, connect_args={"connect_timeout": _CONNECT_S}
         )
@@ -49,6 +55,10 @@ class PostgresDatabase:
 
     def repair(self, fault: str, incarnation: int) -> bool:  # noqa: ARG002 - the server looks after its pages
         """False: there is no other source than the tables."""
+        return False
+
+    def keep_marks(self, marks: Marks, durably: bool) -> bool:  # noqa: ARG002 - no place beside the tables
+        """False: they belong into a row."""
         return False
 
     def release(self) -> None:

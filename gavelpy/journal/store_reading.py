@@ -13,6 +13,8 @@ from sqlalchemy import Connection, Table, text
 
 from gavelpy.errors import JournalCorrupt
 from gavelpy.journal.codec import decode_state
+from gavelpy.journal.store_loss import Evidence, Loss
+from gavelpy.journal.store_marks import Numbers
 from gavelpy.journal.store_rows import (
     Chain,
     Entry,
@@ -36,6 +38,7 @@ class Loaded:
     events: Iterator[Entry]
     damage: str  # "" for none; otherwise what, where, and where the rest is kept
     sequence: int  # of the last good event
+    loss: Loss | None = None  # of events that were acknowledged; whoever loads has accepted it
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ class Reading:
     chain: Chain
     after: int  # events beyond the chain's end
     bad: list[Bad] = field(default_factory=list)
+    seen: int = 0  # the last event of which there is a row
+    numbers: Numbers = field(default_factory=Numbers)  # that answers to submissions tell to be taken
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this tells of a loss."""
+        end_s = self.chain.entries[-1][1] if self.chain.entries else 0.0
+        return Evidence(self.chain.end.sequence, end_s, self.seen, self.chain.damage, self.numbers)
 
     @property
     def fault(self) -> str:
@@ -71,21 +82,25 @@ def read(connection: Connection) -> Reading:
     state, start = _newest_state(connection, bad)
     with _no_collections():
         chain = read_chain(rows_after(connection, start.sequence), start)
-    count = text(f"SELECT count(*) FROM {EVENTS.name} WHERE sequence > :end")
-    after = connection.execute(count, {"end": chain.end.sequence}).scalar_one()
+    count = text(f"SELECT count(*), max(sequence) FROM {EVENTS.name} WHERE sequence > :end")
+    after, seen = connection.execute(count, {"end": chain.end.sequence}).one()
+    jobs = 0
     for row in _rows(connection, SUBMISSIONS, "ORDER BY sequence"):
         submission = SubmissionRow(*row)
         key = {"owner": submission.owner, "key": submission.key}
         if not is_whole(submission):
             bad.append(Bad(SUBMISSIONS, key, f"submission {submission.key!r} does not have its checksum"))
-        elif submission.sequence > chain.end.sequence:
+            continue
+        jobs = max(jobs, submission.first_job + submission.jobs)
+        if submission.sequence > chain.end.sequence:
             bad.append(Bad(SUBMISSIONS, key, f"submission {submission.key!r} has lost its events"))
     for row in _rows(connection, META, "ORDER BY name"):
         meta = MetaRow(*row)
         if not is_whole(meta):
             bad.append(Bad(META, {"name": meta.name}, f"value {meta.name!r} does not have its checksum"))
     damage = chain.damage or (f"event {chain.end.sequence + 1} is missing" if after else "")
-    return Reading(state, Chain(chain.end, chain.entries, damage), after, bad)
+    seen = max(chain.end.sequence, seen) if isinstance(seen, int) else chain.end.sequence
+    return Reading(state, Chain(chain.end, chain.entries, damage), after, bad, seen, Numbers(jobs=jobs))
 
 
 def rows_after(connection: Connection, after: int, limit: int = 0) -> Iterator[tuple[Any, ...]]:

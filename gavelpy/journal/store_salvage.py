@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from gavelpy.journal.store_loss import Evidence
+from gavelpy.journal.store_marks import Numbers
 from gavelpy.journal.store_pages import rows_of, split
 from gavelpy.journal.store_rows import (
     EventRow,
@@ -35,6 +37,7 @@ from gavelpy.journal.store_schema import (
     SUBMISSIONS,
 )
 from gavelpy.journal.store_wal import read_wal
+from gavelpy.mechanism.events import JobSubmitted
 
 DAMAGE = "damage"  # meta value: what to tell at the next load
 SNAPSHOTS_KEPT = 2
@@ -51,6 +54,8 @@ class Salvage:
     meta: dict[str, str]
     end: Position
     newest_seen: int  # highest sequence of any event with its checksum
+    beyond: dict[int, bool]  # events with their checksums after the end: whether one may be a submission
+    numbers: Numbers  # that answers to submissions tell to be taken
 
     @property
     def is_ours(self) -> bool:
@@ -70,6 +75,11 @@ class Salvage:
         text = f"good up to event {self.end.sequence}"
         lost = self.newest_seen - self.end.sequence
         return f"{text}, events up to {self.newest_seen} were seen but do not follow it" if lost > 0 else text
+
+    def evidence(self, fault: str) -> Evidence:
+        """What this tells of a loss."""
+        end_s = self.events[-1].now_s if self.events else 0.0
+        return Evidence(self.end.sequence, end_s, self.newest_seen, fault, self.numbers, self.beyond)
 
     def write(self, connection: Connection, incarnation: int, damage: str) -> None:
         """Fills the tables of a new file."""
@@ -131,7 +141,15 @@ def salvaged(path: Path) -> Salvage:
     end = Position(events[-1].sequence, events[-1].crc32) if after else start
     submissions = [row for row in found.submissions.values() if row.sequence <= end.sequence]
     seen = max((sequence for sequence, rows in found.events.items() if rows), default=0)
-    return Salvage(events, reachable[-SNAPSHOTS_KEPT:], submissions, dict(found.meta), end, max(seen, end.sequence))
+    return Salvage(
+        events, reachable[-SNAPSHOTS_KEPT:], submissions, dict(found.meta), end, max(seen, end.sequence),
+        {
+            sequence: any(row.kind == JobSubmitted.__name__ for row in rows)
+            for sequence, rows in found.events.items()
+            if sequence > end.sequence
+        },
+        Numbers(jobs=max((row.first_job + row.jobs for row in found.submissions.values()), default=0)),
+    )  # fmt: skip
 
 
 def _scanned(path: Path) -> _Found:

@@ -1,7 +1,8 @@
 """The event store in a SQLite file: made whole or not at all, one process at a time, looked over before it is used.
 
-Beside the file `F` lie `F-wal` and `F-shm` (SQLite's), `F.lock` (held while the store is open) and, after damage,
-`F.damaged-N` and `F.damaged-N-wal`: what was found, untouched. `F.recovering` and `F.recovered` are there only while a
+Beside the file `F` lie `F-wal` and `F-shm` (SQLite's), `F.lock` (held while the store is open), `F.marks` (how far it
+had come) and, after damage, `F.damaged-N` and `F.damaged-N-wal`: what was found, untouched. Where events are lost that
+were acknowledged, nothing is changed unless that is accepted. `F.recovering` and `F.recovered` are there only while a
 damaged file is replaced; a crash in between is made good at the next opening.
 """
 
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
+from gavelpy.journal.store_loss import Evidence, Loss, accepted, loss_of, refused
+from gavelpy.journal.store_marks import MarkFile, Marks
+from gavelpy.journal.store_reading import Reading, read
 from gavelpy.journal.store_rows import MetaRow, is_whole
 from gavelpy.journal.store_salvage import Salvage, salvaged
-from gavelpy.journal.store_schema import EVENTS, INCARNATION, META, SCHEMA_VERSION, prepare
+from gavelpy.journal.store_schema import CURRENT, EVENTS, INCARNATION, META, SCHEMA_VERSION, prepare, version_of
 from gavelpy.journal.store_wal import PAGE_BYTES, read_wal
 
 BUSY_MS = 5000
@@ -33,15 +38,21 @@ _BESIDE = ("-wal", "-shm")
 class SqliteDatabase:
     """One file, locked against every other process that opens it as a store."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, accept_loss: bool = False) -> None:
         self.path = path
         self.name = str(path)
         self.note = ""  # what opening found and left as it is
+        self.loss: Loss | None = None  # that was accepted
+        self.reading: Reading | None = None  # what the file holds, if opening has read it
+        self._accept_loss = accept_loss
+        self._mark_file = MarkFile(self._beside(".marks"))
+        self.marks: Marks | None = None
         if not path.parent.is_dir():
             raise InvalidInput("journal's folder must be there", file=str(path.parent))
         with ExitStack() as stack:
             self._lock = _locked(path)
             stack.callback(self.release)
+            self.marks = self._mark_file.read()
             self._make_ready(create)
             stack.pop_all()
 
@@ -53,10 +64,11 @@ class SqliteDatabase:
         """Whether SQLite says that the file is not what it should be."""
         return isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED
 
-    def repair(self, fault: str, incarnation: int) -> bool:
+    def repair(self, fault: str, incarnation: int, *, reaches_events: bool = True) -> bool:
         """Replaces the file by one with all that its pages still hold, and that tells so when it is loaded: true.
 
-        No connection may be open. Raises JournalCorrupt, and leaves the file as it is, where nothing can be read.
+        No connection may be open. Raises JournalCorrupt, and leaves the file as it is, where nothing can be read or
+        events are lost and nobody has accepted that.
         """
         found = salvaged(self.path)
         if not found.is_ours:
@@ -65,41 +77,81 @@ class SqliteDatabase:
                 "it is left as it is, move it away to begin anew",
                 file=self.name,
             )
+        self._check_loss(found.evidence(fault if reaches_events else ""))
         aside = self._aside()
         told = f"{fault}; {found.told}; what was found is kept as {aside}"
         self._rebuild(found, max(incarnation, found.incarnation), told)
         self._replace(aside)
         return True
 
+    def keep_marks(self, marks: Marks, durably: bool) -> bool:
+        """Writes marks beside the file: true."""
+        self._mark_file.write(marks, durably=durably)
+        return True
+
     def release(self) -> None:
         """Lets other processes open the file."""
+        self._mark_file.close()
         os.close(self._lock)
 
     def _make_ready(self, create: bool) -> None:
         if self._beside(".recovered").exists():
             self._replace(self._aside())
         if not self.path.exists() and not self._beside("-wal").exists():
-            if not create:
-                raise InvalidInput("journal is not there", file=self.name)
-            self._begin_file().close()
-            self._beside(".recovering").replace(self.path)
-            _sync(self.path.parent)
+            self._make_new(create)
             return
-        fault = _fault(self.path)
+        fault, reading = _fault(self.path), None
+        if not fault:
+            fault, reading = self._read()
         if fault:
-            self.repair(fault, 0)
-            return
-        self._look_at_wal()
+            self.repair(fault, 0, reaches_events=reading is None or bool(reading.chain.damage))
+        elif beyond := read_wal(self._beside("-wal")).beyond:
+            self._look_at_wal(beyond)
+        elif reading is not None:
+            if self.marks is not None and self.marks.sequence > reading.chain.end.sequence:
+                self._check_loss(salvaged(self.path).evidence(""))
+            self.reading = reading
+        if self._mark_file.is_damaged:
+            told = f"{self._mark_file.path} cannot be read and is written anew"
+            self.note = f"{self.note}; {told}".removeprefix("; ")
 
-    def _look_at_wal(self) -> None:
-        """Frames that SQLite would pass over are looked through first: it would write over them."""
-        beyond = read_wal(self._beside("-wal")).beyond
-        if not beyond:
+    def _read(self) -> tuple[str, Reading | None]:
+        """What is wrong with the rows, and what they hold where they are of this layout; changes nothing."""
+        engine = create_engine("sqlite://", creator=lambda: _reading(self.path), poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                reading = read(connection) if version_of(connection) == CURRENT else None
+        except DBAPIError as error:
+            if not self.is_damage(error.orig):
+                raise
+            return " ".join(str(error.orig).split()), None
+        return reading.fault if reading is not None else "", reading
+
+    def _make_new(self, create: bool) -> None:
+        if not create:
+            raise InvalidInput("journal is not there", file=self.name)
+        self._check_loss(Evidence(end=0, end_s=0.0, seen=0))
+        self._begin_file().close()
+        self._beside(".recovering").replace(self.path)
+        _sync(self.path.parent)
+
+    def _check_loss(self, found: Evidence) -> None:
+        """Raises EventsLost, and nothing has changed, unless nothing is lost or that is accepted."""
+        loss = loss_of(found, self.marks)
+        if loss is None:
             return
+        if not self._accept_loss:
+            raise refused(self.name, loss)
+        self.loss, self.marks = loss, accepted(loss, self.marks)
+        self.keep_marks(self.marks, True)
+
+    def _look_at_wal(self, beyond: int) -> None:
+        """Frames that SQLite would pass over are looked through first: it would write over them."""
         found = salvaged(self.path)
         if found.end.sequence > _last_sequence(self.path):
             self.repair(f"the write-ahead log is damaged before its last {beyond} frames", 0)
             return
+        self._check_loss(found.evidence(""))
         aside = self._aside()
         shutil.copy2(self._beside("-wal"), f"{aside}-wal")
         self.note = (

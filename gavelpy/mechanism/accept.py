@@ -28,6 +28,7 @@ from gavelpy.mechanism.events import (
     NodeJoined,
     NodeLost,
     NodeSilent,
+    NumbersSkipped,
     PolicyChanged,
     PriceChanged,
     ProgressReported,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
 NAMES_SHOWN = 8
+SKIPPED_MAX = 10_000_000  # jobs; each takes a row
+LEASE_MAX = 2**62
 
 
 def check(core: SchedulerCore, event: Event) -> None:
@@ -73,6 +76,8 @@ def check(core: SchedulerCore, event: Event) -> None:
             _node(core, event.node_id)
             _lengths(event.jobs, event.leases, event.steps_done)
             _steps(event.steps_done)
+        case NumbersSkipped():
+            _skipped(core, event)
         case PriceChanged():
             _price(core, event)
         case ThroughputEstimated():
@@ -154,6 +159,14 @@ def _node(core: SchedulerCore, node_id: NodeId) -> None:
         known = core.pool.node_ids[:NAMES_SHOWN]
         more = ", ..." if len(core.pool.node_ids) > NAMES_SHOWN else ""
         raise InvalidInput(f"node_id must be one of {', '.join(known) or '(none has joined)'}{more}, got {node_id!r}")
+
+
+def _skipped(core: SchedulerCore, event: NumbersSkipped) -> None:
+    jobs_max = core.jobs.count + SKIPPED_MAX
+    if not 0 <= event.jobs <= jobs_max:
+        raise InvalidInput(f"jobs must be in [0, {jobs_max}], got {event.jobs}")
+    if not 0 <= event.leases <= LEASE_MAX:
+        raise InvalidInput(f"leases must be in [0, {LEASE_MAX}], got {event.leases}")
 
 
 def _price(core: SchedulerCore, event: PriceChanged) -> None:

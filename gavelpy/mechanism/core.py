@@ -35,6 +35,7 @@ from gavelpy.mechanism.events import (
     NodeJoined,
     NodeLost,
     NodeSilent,
+    NumbersSkipped,
     PolicyChanged,
     PriceChanged,
     ProgressReported,
@@ -121,6 +122,10 @@ class SchedulerCore:
             case PolicyChanged():
                 self.throughput.want(self.jobs.unmeasured.tolist())  # its table may know more
                 self._disturb()
+                return []
+            case NumbersSkipped():
+                self.jobs.skip(event.jobs, self.pool.gpu_types, now_s)
+                self.leases.next_lease = max(self.leases.next_lease, event.leases)
                 return []
             case JobNoted():
                 return []

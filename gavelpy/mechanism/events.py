@@ -111,6 +111,18 @@ class PolicyChanged(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class NumbersSkipped(_Exogenous):
+    """Numbers below these may have been given out by events that are lost: nobody gets them again.
+
+    A job of such a serial has failed, and all that is known of it is why it is unknown.
+    """
+
+    jobs: int  # serial of the next job
+    leases: int  # serial of the next lease
+    text: str  # what became of the jobs in between, for people
+
+
+@dataclass(frozen=True, eq=False)
 class JobNoted(_Endogenous):
     """What a node said of a job under a lease, for people. The core keeps nothing of it."""
 
@@ -221,6 +233,7 @@ Event = (
     | PriceChanged
     | ConfigChanged
     | PolicyChanged
+    | NumbersSkipped
     | JobNoted
     | LeaseStarted
     | LeaseEnded

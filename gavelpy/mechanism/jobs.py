@@ -96,6 +96,12 @@ class JobTable:
         self._active = None
         return row
 
+    def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
+        """Rows up to `count` for jobs of which nothing is known but that they are over."""
+        for row in range(self.count, count):
+            self.add(lost_spec(row), gpu_types, now_s)
+            self.state[row] = JobState.FAILED
+
     def add_type(self, gpu_type: str) -> None:
         """A column for a GPU type that has just joined."""
         for name in WIDE_COLUMNS:
@@ -178,3 +184,8 @@ class JobTable:
                 column = getattr(self, name)
                 extra = np.full(column.shape, -1 if name in INT_COLUMNS else 0, dtype=column.dtype)
                 setattr(self, name, np.concatenate([column, extra]))
+
+
+def lost_spec(serial: int) -> JobSpec:
+    """What stands for a job whose description is lost."""
+    return JobSpec(JobId(f"job-{serial}"), 1.0)

@@ -8,13 +8,13 @@ import pytest
 
 from gavelpy.journal.codec import encode
 from gavelpy.journal.file import read
-from gavelpy.mechanism.events import JobNoted, JobSubmitted, NodeJoined, NodeSilent, PolicyChanged
+from gavelpy.mechanism.events import JobNoted, JobSubmitted, NodeJoined, NodeSilent, NumbersSkipped, PolicyChanged
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
 from tests.journal.test_codec import EXAMPLES, RUNTIME_JOB
 
 VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code that knew no later version
-NEW_EVENTS = (NodeSilent, PolicyChanged, JobNoted)
+NEW_EVENTS = (NodeSilent, PolicyChanged, JobNoted, NumbersSkipped)
 NEW_VALUES = (RUNTIME_JOB, NodeId("n1"))
 THEN = [
     event

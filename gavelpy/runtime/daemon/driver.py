@@ -22,9 +22,18 @@ from typing import Any, Protocol, TypeVar
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.journal.codec import encode_state
 from gavelpy.journal.store import EventStore, Submission
+from gavelpy.journal.store_marks import Numbers
 from gavelpy.mechanism.commands import Command
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import AllocationSolved, Event, WakeupDue
+from gavelpy.mechanism.events import (
+    AllocationFailed,
+    AllocationSolved,
+    Event,
+    JobSubmitted,
+    NodeJoined,
+    NumbersSkipped,
+    WakeupDue,
+)
 from gavelpy.runtime.daemon.clock import SchedulerClock
 
 logger = logging.getLogger(__name__)
@@ -41,6 +50,7 @@ SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no 
 EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
 BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
+LEASES_A_GPU_MAX = 2  # that one decision grants
 Answer = TypeVar("Answer")
 MakeEvents = Callable[[int], Sequence[Event]]  # from the serial of the first job to come
 MakeSubmission = Callable[[int, float], Submission | None]  # from that and the time
@@ -218,9 +228,10 @@ class Driver:
         ready = self._ready(batch, now_s)
         records = [(now_s, event) for part in ready for event in part.events]
         submissions = [part.submission for part in ready if part.submission is not None]
+        numbers = numbers_after(self.core, [event for _, event in records])
         began_s = perf_counter()
         try:
-            self.sequence = await self.journal(lambda store: store.append(records, submissions))
+            self.sequence = await self.journal(lambda store: store.append(records, submissions, numbers))
         except InvalidInput as refusal:
             await self._split(batch, refusal)
             return
@@ -317,6 +328,18 @@ class Written:
         while sum(size for _, size in self._segments) > BYTES_KEPT and len(self._segments) > 1:
             upto = max(upto, self._segments.popleft()[0])
         return upto
+
+
+def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
+    """The first job and lease that nobody can have got when a core has handled these events, at most."""
+    gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
+    decisions = sum(isinstance(event, WakeupDue | AllocationSolved | AllocationFailed) for event in events)
+    skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, NumbersSkipped)]
+    first = Numbers(core.jobs.count, core.leases.next_lease)
+    for numbers in skipped:
+        first = first.above(numbers)
+    submitted = sum(isinstance(event, JobSubmitted) for event in events)
+    return Numbers(first.jobs + submitted, first.leases + decisions * gpus * LEASES_A_GPU_MAX)
 
 
 def _size_of(event: Event) -> int:

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from gavelpy.mechanism.events import Event, JobCancelled, JobNoted, JobSubmitted, LeaseEnded, LeaseStarted, Outcome
+from gavelpy.mechanism.events import (
+    Event,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NumbersSkipped,
+    Outcome,
+)
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import SEPARATOR, name_of
 
@@ -42,6 +51,8 @@ def jobs_of(event: Event) -> frozenset[int] | None:
             return frozenset({int(serial)} if serial.isascii() and serial.isdecimal() else ())
         case JobCancelled() | JobNoted():
             return frozenset({event.job})
+        case NumbersSkipped():
+            return None
         case _:
             jobs = getattr(event, "jobs", None)
             return None if jobs is None else frozenset(jobs.tolist())
@@ -105,6 +116,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {event.job} cancelled"
         case JobNoted():
             return f"job {event.job}, lease {event.lease}: {event.text}"
+        case NumbersSkipped():
+            return f"the next job is {event.jobs}, the next lease {event.leases}; {event.text}"
         case LeaseStarted():
             return f"started: {_leases(values)}"
         case LeaseEnded():

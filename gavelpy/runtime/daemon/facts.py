@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
+    NumbersSkipped,
     Outcome,
     PolicyChanged,
 )
@@ -128,6 +129,8 @@ class Facts:
             case JobNoted() if 0 <= event.job < self.count:
                 self._notes[event.job] = event.text
                 self._add(event.job, Happened(now_s, "noted", event.lease, 0.0, event.text))
+            case NumbersSkipped():
+                self._skipped(event, now_s)
             case PolicyChanged():
                 self.policy = event
             case AllocationSolved():
@@ -138,12 +141,23 @@ class Facts:
                 pass
 
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
-        job, spec = self.count, core.jobs.specs[self.count]
+        spec = core.jobs.specs[self.count]
+        self._named[spec.owner, name_of(spec.id)] = self._begun(Happened(now_s, "submitted"))
+
+    def _skipped(self, event: NumbersSkipped, now_s: float) -> None:
+        for _ in range(self.count, event.jobs):
+            job = self._begun(Happened(now_s, "noted", text=event.text))
+            self._notes[job] = event.text
+            self._ended_s[job] = now_s
+
+    def _begun(self, happened: Happened) -> int:
+        """A row for a new job; its serial."""
+        job = self.count
         if job == len(self._starts):
             self._grow()
         self.count += 1
-        self._history.append(deque((Happened(now_s, "submitted"),), maxlen=HISTORY_MAX))
-        self._named[spec.owner, name_of(spec.id)] = job
+        self._history.append(deque((happened,), maxlen=HISTORY_MAX))
+        return job
 
     def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
         rows = event.jobs

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import EventsLost, GavelError, InvalidInput
 from gavelpy.runtime.json_log import set_up_logging
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.config import ThroughputSettings
 
-OK, WORLD_FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, WORLD_FAILED, BAD_INPUT, EVENTS_LOST, INTERRUPTED = 0, 1, 2, 3, 130
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -42,6 +42,10 @@ def _show_version(wanted: bool) -> None:
 def gavel_scheduler(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration, TOML.")] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Start although events of the journal are lost; no number comes again."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
     version: Annotated[  # noqa: ARG001 its callback does it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
@@ -56,7 +60,8 @@ def gavel_scheduler(
     Stop:         kill -TERM PID  (jobs run on until their leases end)
 
     \b
-    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has taken over), 2 bad input
+    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has taken over), 2 bad input,
+                  3 events of the journal are lost: nothing was changed, the message says which and what to do
     """
     if context.invoked_subcommand is not None:
         return
@@ -70,7 +75,7 @@ def gavel_scheduler(
     _check_throughputs(checked.throughputs)
     from gavelpy.runtime.daemon.service import serve
 
-    asyncio.run(serve(checked))
+    asyncio.run(serve(checked, accept_loss=accept_loss))
 
 
 @app.command("check-config")
@@ -111,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(args=given, prog_name="gavel-scheduler", standalone_mode=False)
     except _USAGE_ERROR as error:
         return _complain(cast(typer.BadParameter, error).format_message(), BAD_INPUT)
+    except EventsLost as error:
+        return _complain(str(error), EVENTS_LOST)
     except InvalidInput as error:
         return _complain(str(error), BAD_INPUT)
     except (GavelError, OSError) as error:

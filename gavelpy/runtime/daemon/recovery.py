@@ -7,17 +7,21 @@ import logging
 import secrets
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.store import EventStore
+from gavelpy.journal.store_loss import Loss
+from gavelpy.journal.store_marks import Numbers
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ConfigChanged, Event, SchedulerRestarted
+from gavelpy.mechanism.events import ConfigChanged, Event, NumbersSkipped, SchedulerRestarted
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.used_numbers import numbers_in
 
 logger = logging.getLogger(__name__)
 CLUSTER_ID, CLOCK, CONFIGURED = "cluster_id", "clock", "configured"
@@ -53,6 +57,7 @@ def recover(store: EventStore, config: Config) -> Recovered:
     for _, now_s, event in loaded.events:
         replay(core, facts, event, now_s)
         count += 1
+    skipped = [] if loaded.loss is None else [numbers_skipped(loaded.loss, core, config.nodes.checkpoint_directory)]
     if loaded.damage:
         logger.error("journal was damaged", extra={"detail": loaded.damage})
     clock = clocks.started(
@@ -64,9 +69,22 @@ def recover(store: EventStore, config: Config) -> Recovered:
     choice, events = _configured(store, config, core, facts)
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
     return Recovered(
-        core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *events),
+        core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *skipped, *events),
         loaded.sequence, loaded.damage, count,
     )  # fmt: skip
+
+
+def numbers_skipped(loss: Loss, core: SchedulerCore, checkpoints: str) -> NumbersSkipped:
+    """What makes numbers go on above all that lost events may have given out, by the marks and by checkpoints."""
+    given = Numbers(core.jobs.count + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
+    if checkpoints:
+        given = given.above(numbers_in(Path(checkpoints)))
+    skipped = NumbersSkipped(given.jobs, given.leases, f"lost with the journal: {loss.span}")
+    logger.error(
+        "events of the journal are lost, as accepted",
+        extra={"detail": loss.told, "jobs_lost_max": given.jobs - core.jobs.count, "next_job": given.jobs},
+    )
+    return skipped
 
 
 def replay(core: SchedulerCore, facts: Facts, event: Event, now_s: float) -> None:

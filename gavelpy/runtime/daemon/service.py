@@ -27,8 +27,8 @@ MARKER = ".gavel-cluster"
 DIRECTORY_MODE = 0o700
 
 
-def open_state(config: Config) -> EventStore:
-    """The journal in a directory of its own; raises InvalidInput."""
+def open_state(config: Config, *, accept_loss: bool = False) -> EventStore:
+    """The journal in a directory of its own; raises InvalidInput, EventsLost unless that is accepted."""
     directory = Path(config.scheduler.state_directory)
     try:
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def open_state(config: Config) -> EventStore:
         raise InvalidInput(
             f"scheduler.state_directory = {str(directory)!r} cannot be made: {error.strerror}", file=config.path
         ) from None
-    return open_store(config.scheduler.journal_url)
+    return open_store(config.scheduler.journal_url, accept_loss=accept_loss)
 
 
 def mark_checkpoints(directory: str, cluster_id: str) -> None:
@@ -133,9 +133,9 @@ class Service:
         notify("READY=1")
 
 
-async def serve(config: Config) -> None:
+async def serve(config: Config, *, accept_loss: bool = False) -> None:
     """The daemon, from the journal to the last snapshot."""
-    store = open_state(config)
+    store = open_state(config, accept_loss=accept_loss)
     try:
         service = Service(config, store)
         service.handle_signals()

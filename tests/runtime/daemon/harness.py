@@ -75,9 +75,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config, *, in_good_order: bool = True) -> AsyncIterator[Running]:
+async def running(config: Config, *, in_good_order: bool = True, accept_loss: bool = False) -> AsyncIterator[Running]:
     """A scheduler from start to end; not `in_good_order`, it is cut off where it stands, as by kill -9."""
-    store = open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite")
+    store = open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite", accept_loss=accept_loss)
     scheduler = Scheduler(config, store, recover(store, config))
     server = grpc.aio.server(interceptors=[Door(NoTokens())])
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(scheduler), server)
