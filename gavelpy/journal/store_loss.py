@@ -58,7 +58,8 @@ class Loss:
         """All of it in a sentence."""
         below = f", none of a number from {self.numbers.jobs} on" if self.numbers.jobs else ""
         why = f": {self.fault}" if self.fault else ""
-        return f"{self.span}, and at most {self.jobs_max} jobs with them{below}{why}"
+        jobs = "1 job" if self.jobs_max == 1 else f"{self.jobs_max} jobs"
+        return f"{self.span}, and at most {jobs} with them{below}{why}"
 
 
 def loss_of(found: Evidence, marks: Marks | None) -> Loss | None:
