@@ -42,15 +42,19 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """One question after the other, with the solver kept warm between them."""
     engine: Engine | None = None
     learner: Learner | None = None
+    table = ("", 0)  # that the engine has read: file and version
     estimation = EstimationChoice()
     while (request := read_message(requests)) is not None:
         match request:
             case EstimationChoice():
                 estimation = request
             case PolicyChoice():
-                engine = _engine(request, estimation) if engine is None else _changed(engine, request)
-                if engine.estimator is not None and learner is None:
-                    learner = Learner(engine.estimator)
+                if engine is not None and (request.throughputs_file, request.throughputs_version) == table:
+                    engine = _changed(engine, request)
+                else:
+                    engine = _engine(request, estimation)
+                    learner = Learner(engine.estimator) if engine.estimator is not None else None
+                table = request.throughputs_file, request.throughputs_version
             case SolveAllocation():
                 assert engine is not None, "the policy comes before the first question"
                 write_message(answers, (engine.solve(request), engine.prices))

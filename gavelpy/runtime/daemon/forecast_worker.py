@@ -32,16 +32,24 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """One question after the other; the table of throughputs is read once."""
-    tables: dict[str, ThroughputTable | None] = {"": None}
+    """One question after the other; a table of throughputs is read once, and again when it has changed."""
+    table: ThroughputTable | None = None
+    known = ("", 0)  # file and version of the table
     while (question := read_message(requests)) is not None:
         assert isinstance(question, LookAhead), f"not a question: {question!r}"
-        path = question.choice.throughputs_file
-        if path not in tables:
-            from gavelpy.traces.reader import read_throughputs
+        wanted = question.choice.throughputs_file, question.choice.throughputs_version
+        if wanted != known:
+            known, table = wanted, throughputs_in(question.choice.throughputs_file)
+        write_message(answers, look_ahead(question, table))
 
-            tables[path] = read_throughputs(path)
-        write_message(answers, look_ahead(question, tables[path]))
+
+def throughputs_in(path: str) -> ThroughputTable | None:
+    """The table of a file; None for no file. The reader is loaded where one is named only."""
+    if not path:
+        return None
+    from gavelpy.traces.reader import read_throughputs
+
+    return read_throughputs(path)
 
 
 def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:

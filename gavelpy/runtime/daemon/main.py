@@ -56,7 +56,7 @@ def gavel_scheduler(
     \b
     Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
     Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
-    Reload:       kill -HUP PID   (policy and mechanism; the rest needs a restart)
+    Reload:       kill -HUP PID   (policy, mechanism, throughputs; the rest needs a restart)
     Stop:         kill -TERM PID  (jobs run on until their leases end)
 
     \b

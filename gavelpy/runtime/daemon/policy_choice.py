@@ -21,6 +21,7 @@ class PolicyChoice:
     parameters: str = "{}"  # JSON
     blind: str = ""  # a BlindView; empty = it may tell GPU types apart
     throughputs_file: str = ""
+    throughputs_version: int = 0  # grows when the file is to be read again
 
     @classmethod
     def of(cls, name: str, parameters: str, blind: str = "", throughputs_file: str = "") -> PolicyChoice:
@@ -33,7 +34,11 @@ class PolicyChoice:
     def changed(self, name: str, parameters: str) -> PolicyChoice:
         """Another policy (with its defaults unless parameters are given), or the same with other parameters."""
         wanted = parameters or ("{}" if name else self.parameters)
-        return self.of(name or self.name, wanted, self.blind, self.throughputs_file)
+        return self.of(name or self.name, wanted, self.blind).over(self)
+
+    def over(self, other: PolicyChoice) -> PolicyChoice:
+        """This policy, over the rates of another choice."""
+        return replace(self, throughputs_file=other.throughputs_file, throughputs_version=other.throughputs_version)
 
     def after(self, event: PolicyChanged) -> PolicyChoice:
         """What an event says."""

@@ -112,8 +112,9 @@ def configured_settings(config: Config, choice: PolicyChoice) -> MechanismSettin
 
 def configured_text(config: Config) -> str:
     """What the file says of policy and mechanism, to find out later whether it has changed."""
-    choice = replace(configured_choice(config), throughputs_file="")
-    return json.dumps([asdict(choice), asdict(config.mechanism)], sort_keys=True)
+    choice = asdict(replace(configured_choice(config), throughputs_file=""))
+    del choice["throughputs_version"]
+    return json.dumps([choice, asdict(config.mechanism)], sort_keys=True)
 
 
 def _configured(

@@ -46,6 +46,7 @@ from gavelpy.runtime.daemon.log_fanout import LogFanout
 from gavelpy.runtime.daemon.measuring import estimation_choice
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.rate_table import rates_again, read_table
 from gavelpy.runtime.daemon.recovery import (
     CONFIGURED,
     Recovered,
@@ -104,6 +105,7 @@ class Scheduler:
         self.version = 0  # grows with every batch of events
         self.is_ready = asyncio.Event()  # what the last scheduler left is taken up
         self._opening = recovered.events
+        self._table = read_table(config.throughputs.file)  # what the file was
         self._changed = asyncio.Event()
         self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # under way
         self._names_under_way: set[tuple[str, str]] = set()
@@ -252,17 +254,35 @@ class Scheduler:
         await self._change(choice, settings)
 
     async def reload(self, config: Config) -> list[str]:
-        """Takes over what may change while the scheduler runs; returns the names of what may not and has changed."""
-        choice = configured_choice(config)
+        """Takes over what may change while the scheduler runs; returns the names of what may not and has changed.
+
+        Throughputs are read again if their file is another one, or not what it was; then all jobs that came without
+        rates get those that it says. Raises InvalidInput, and nothing has changed, where it is not right.
+        """
+        file = config.throughputs.file
+        table = await asyncio.to_thread(read_table, file)
+        is_other_table = (file, table) != (self.choice.throughputs_file, self._table)
+        version = self.choice.throughputs_version + is_other_table
+        choice = replace(configured_choice(config), throughputs_version=version)
+        if is_other_table:
+            self._table, self.choice = table, self.choice.over(choice)
+            self.engine.change(self.choice)
         await self._change(choice, configured_settings(config, choice))
+        if is_other_table:
+            logger.info("throughputs read again", extra={"file": file})
+            self.engine.ask(rates_again(self.core))
         ignored = [
             f"{section}.{name}"
             for section in ("scheduler", "nodes", "security", "throughputs", "limits")
             for name, value in msgspec.structs.asdict(getattr(config, section)).items()
-            if value != getattr(getattr(self.config, section), name)
+            if value != getattr(getattr(self.config, section), name) and (section, name) != ("throughputs", "file")
         ]
         self.config = msgspec.structs.replace(
-            self.config, policy=config.policy, mechanism=config.mechanism, mechanism_given=config.mechanism_given
+            self.config,
+            policy=config.policy,
+            mechanism=config.mechanism,
+            mechanism_given=config.mechanism_given,
+            throughputs=msgspec.structs.replace(self.config.throughputs, file=file),
         )
         await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(config)))
         return ignored

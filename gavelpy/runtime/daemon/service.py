@@ -61,10 +61,6 @@ class Service:
     """One scheduler in one process. `run` returns when it was told to stop, and raises what broke."""
 
     def __init__(self, config: Config, store: EventStore) -> None:
-        if config.throughputs.file:
-            from gavelpy.traces.reader import read_throughputs  # loaded where a file is named only
-
-            read_throughputs(config.throughputs.file)  # the engine will; a mistake in it is told here
         recovered = recover(store, config)
         mark_checkpoints(config.nodes.checkpoint_directory, recovered.cluster_id)
         self.config = config

@@ -131,6 +131,36 @@ def test_a_second_scheduler_on_the_same_state_is_refused(lone: LocalCluster) -> 
     assert "in use" in second.stderr
 
 
+def test_a_journal_that_has_lost_events_needs_a_word(lone: LocalCluster) -> None:
+    lone.start_scheduler()
+    first = submit(lone, "pass")
+    lone.kill(SCHEDULER)
+    log = Path(read_config(lone.config).scheduler.state_directory) / "journal.sqlite-wal"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    harmed = log.read_bytes()
+
+    refused = run_scheduler("--config", str(lone.config))
+
+    assert refused.returncode == 3
+    assert refused.stderr.startswith("error: ")
+    assert " are lost (" in refused.stderr
+    assert "--accept-loss" in refused.stderr
+    assert log.read_bytes() == harmed
+    command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", "--config", str(lone.config), "--accept-loss"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as accepted:
+        lone.processes[SCHEDULER] = accepted
+        wait_until(lone.is_serving, "it serves")
+        with lone.client() as client:
+            lost = client.GetJob(pb.GetJobRequest(job=str(first)), timeout=CALL_S)
+        again = submit(lone, "pass")
+        accepted.terminate()
+        accepted.communicate(timeout=60.0)
+    assert lost.job.state == pb.JOB_STATE_FAILED
+    assert "lost with the journal: events " in lost.history[-1]
+    assert again > first
+    assert accepted.returncode == 0
+
+
 def test_hangup_reads_the_configuration_again_and_a_bad_one_changes_nothing(lone: LocalCluster) -> None:
     lone.start_scheduler()
     good = lone.config.read_text()
