@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 from collections.abc import Coroutine
@@ -14,7 +13,6 @@ import grpc.aio
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.agent_service import AgentService
@@ -288,45 +286,6 @@ def test_a_drained_node_gives_up_its_jobs_with_the_round_and_is_taken_back(tmp_p
     run(scenario())
 
 
-def test_a_policy_that_was_changed_stays_changed_after_a_restart(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config = make_config(tmp_path)
-        async with running(config) as cluster:
-            await cluster.scheduler.set_policy("shortest_job_first", '{"by": "total"}', round_s=77.0)
-            with pytest.raises(InvalidInput, match="policy must be one of"):
-                await cluster.scheduler.set_policy("nonsense")
-        async with running(config) as cluster:
-            assert cluster.scheduler.choice.name == "shortest_job_first"
-            assert cluster.scheduler.choice.arguments == {"by": "total"}
-            assert cluster.core.settings.round_s == 77.0
-
-    run(scenario())
-
-
-def test_a_configuration_that_was_changed_counts_at_the_next_start(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(make_config(tmp_path)) as cluster:
-            await cluster.scheduler.set_policy("fifo")
-        async with running(make_config(tmp_path, mechanism={"round_s": 9.0})) as cluster:
-            assert cluster.scheduler.choice.name == "max_min_fairness"
-            assert cluster.core.settings.round_s == 9.0
-
-    run(scenario())
-
-
-def test_a_reload_changes_what_may_change_and_names_the_rest(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(make_config(tmp_path)) as cluster:
-            changed = make_config(tmp_path, policy={"name": "fifo"}, mechanism={"round_s": 9.0}, nodes={"grace_s": 5.0})
-
-            ignored = await cluster.scheduler.reload(changed)
-
-            assert (cluster.scheduler.choice.name, cluster.core.settings.round_s) == ("fifo", 9.0)
-            assert ignored == ["nodes.grace_s"]
-
-    run(scenario())
-
-
 def test_a_node_that_comes_back_with_more_gpus_is_listed_with_all_of_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n1", gpus=2).connected(cluster):
@@ -339,60 +298,6 @@ def test_a_node_that_comes_back_with_more_gpus_is_listed_with_all_of_them(tmp_pa
                 counts = {name: board.node(name, SOLE_CALLER).gpu_count for name in ("n0", "n1", "n2")}
                 assert counts == {"n0": 4, "n1": 2, "n2": 1}
                 assert not cluster.core.pool.in_order
-
-
-TABLE = "job_type,gpus,gpu_type,rate_steps_per_s,provenance,source\nresnet,1,v100,{rate},measured,here\n"
-
-
-def rate_of(core: SchedulerCore, job: int) -> float:
-    """On the first GPU type; NaN = nobody knows."""
-    return float(core.jobs.rate[job, 0]) if core.jobs.rate.shape[1] else math.nan
-
-
-@pytest.mark.parametrize("estimate", [True, False])
-def test_a_reload_reads_the_throughputs_again_and_journals_what_has_changed(tmp_path: Path, estimate: bool) -> None:
-    table = tmp_path / "table.csv"
-    config = make_config(tmp_path, throughputs={"file": str(table), "estimate": estimate})
-
-    async def scenario() -> None:
-        async with running(config, in_good_order=False) as cluster, Agent("n0").connected(cluster):
-            core = cluster.core
-            await cluster.submit(make_spec(job_type="resnet", rates_steps_per_s={}), make_spec())
-            await cluster.until(lambda: rate_of(core, 0) == pytest.approx(5.0, rel=0.02), "it is told")
-
-            table.write_text(TABLE.format(rate=8.0))
-            assert await cluster.scheduler.reload(config) == []
-            await cluster.until(lambda: rate_of(core, 0) == pytest.approx(8.0, rel=0.02), "it is told again")
-
-            assert core.jobs.rate[1, 0] == 10.0, "what an owner says stays"
-            await cluster.scheduler.reload(config)
-            (late,) = await cluster.submit(make_spec(job_type="resnet", rates_steps_per_s={}))
-            await cluster.until(lambda: rate_of(core, late) == pytest.approx(8.0, rel=0.02), "later jobs get the same")
-        async with running(config) as cluster:
-            assert rate_of(cluster.core, 0) == pytest.approx(8.0, rel=0.02)
-
-    table.write_text(TABLE.format(rate=5.0))
-    run(scenario())
-
-
-def test_a_reload_takes_over_another_file_of_throughputs_and_refuses_a_wrong_one(tmp_path: Path) -> None:
-    table, wrong = tmp_path / "table.csv", tmp_path / "wrong.csv"
-    table.write_text(TABLE.format(rate=8.0))
-    wrong.write_text(TABLE.format(rate="fast"))
-
-    async def scenario() -> None:
-        async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster):
-            (job,) = await cluster.submit(make_spec(job_type="resnet", rates_steps_per_s={}))
-            with pytest.raises(InvalidInput, match=r"wrong\.csv:2"):
-                await cluster.scheduler.reload(
-                    make_config(tmp_path, throughputs={"file": str(wrong)}, policy={"name": "fifo"})
-                )
-            assert cluster.scheduler.choice.name == "max_min_fairness"
-
-            assert await cluster.scheduler.reload(make_config(tmp_path, throughputs={"file": str(table)})) == []
-            await cluster.until(lambda: rate_of(cluster.core, job) == pytest.approx(8.0, rel=0.02), "it is told")
-
-    run(scenario())
 
 
 def test_an_engine_that_dies_is_started_again_and_asked_again(tmp_path: Path) -> None:
