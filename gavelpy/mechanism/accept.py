@@ -134,6 +134,28 @@ def _shares(core: SchedulerCore, event: AllocationSolved) -> None:
     _jobs(core, event.jobs, event.gpu_type, event.share)
     _within("gpu_type", event.gpu_type, len(core.pool.gpu_types))
     _all("share", event.share, (event.share >= 0) & (event.share <= 1), "in [0, 1]")
+    if event.pair_jobs.size or len(event.pair_gpu_type) or len(event.pair_share):
+        _pairs(core, event)
+
+
+def _pairs(core: SchedulerCore, event: AllocationSolved) -> None:
+    members, gpu_type, share = event.pair_jobs, event.pair_gpu_type, event.pair_share
+    if members.ndim != 2 or members.shape[1] != 2:
+        raise InvalidInput(f"pair_jobs must have shape (P, 2), got {members.shape}")
+    _lengths(members[:, 0], gpu_type, share)
+    _within("pair_jobs", members.ravel(), core.jobs.count)
+    _within("pair_gpu_type", gpu_type, len(core.pool.gpu_types))
+    _all("pair_share", share, (share >= 0) & (share <= 1), "in [0, 1]")
+    gpus = core.jobs.gpus[members]
+    wrong = (members[:, 0] == members[:, 1]) | (gpus[:, 0] != gpus[:, 1])
+    if wrong.any():
+        raise InvalidInput(
+            f"pair_jobs must be two jobs that ask for equally many GPUs, got {members[wrong][0].tolist()} "
+            f"with {gpus[wrong][0].tolist()}"
+        )
+    rows, counts = np.unique(np.column_stack([np.sort(members, axis=1), gpu_type]), axis=0, return_counts=True)
+    if (counts > 1).any():
+        raise InvalidInput(f"pair_jobs must name a pair once a type, got {rows[counts > 1][0, :2].tolist()} twice")
 
 
 def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:

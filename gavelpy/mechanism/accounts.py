@@ -20,13 +20,14 @@ class JobAccount:
     state: JobState
     gpu_types: tuple[str, ...]
     rate_steps_per_s: Floats  # (T,) believed; NaN = unknown
-    share: Floats  # (T,) of the allocation in force
+    share: Floats  # (T,) of the allocation in force, alone and with partners
     owed_s: Floats  # (T,) as the priority rule counts it
     received_s: Floats  # (T,)
     lease: int  # promised or running, -1 = none
     until_s: float  # its latest end that a plan has promised
     gpus: Ints  # that the lease holds, as the core numbers them
     node_ids: tuple[NodeId, ...]  # theirs, each once
+    partner: int  # whose lease is on the same GPUs, -1 = nobody's
     stopping_lease: int  # -1 = none
     saved_lease: int  # under which the last checkpoint was written, -1 = none
     steps_saved: float
@@ -36,7 +37,7 @@ class JobAccount:
 def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
     """What the core would book for a job if it settled its accounts at `now_s`, which is not before its last event."""
     jobs, pool = core.jobs, core.pool
-    owed_s, received_s, share = jobs.owed_s[job].copy(), jobs.received_s[job].copy(), jobs.target[job].copy()
+    owed_s, received_s, share = (jobs.total(name)[job].copy() for name in ("owed_s", "received_s", "target"))
     elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= ALIVE[-1]
     if is_alive and core.settings.priority is PriorityRule.LAG:
         fade = 0.5 ** (elapsed_s / core.settings.lag_half_life_s)
@@ -58,6 +59,7 @@ def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
         until_s=float(jobs.until_s[job]),
         gpus=gpus,
         node_ids=tuple(pool.node_ids[row] for row in dict.fromkeys(pool.node_of[gpus].tolist())),
+        partner=int(jobs.partner[job]),
         stopping_lease=int(jobs.stopping[job]),
         saved_lease=int(jobs.saved_lease[job]),
         steps_saved=float(jobs.steps_saved[job]),

@@ -16,6 +16,8 @@ class SolveAllocation:
     epoch: int
     problem: AllocationProblem
     jobs: Ints  # (J,) serial of each row of the problem
+    packing: bool = False  # the answer may have shares of pairs
+    job_types: tuple[str, ...] = ()  # J, if packing: what tells which pairs gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,8 @@ class RoundPlan:
     """The difference between two rounds (or, within a round, what fills free GPUs).
 
     A grant whose GPUs, or whose job, are still under a lease that is being revoked starts when that lease has ended.
-    Every lease in force ends at `until_s` unless a later plan extends it.
+    Every lease in force ends at `until_s` unless a later plan extends it. Two jobs of a pair have a lease each on the
+    same GPUs: both are granted here, or one is and the other goes on.
     """
 
     round: int

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, lots, nodes, priorities, reports
+from gavelpy.mechanism import accept, lots, nodes, priorities, reports, rounds
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -49,13 +49,12 @@ from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
 from gavelpy.mechanism.lots import Lots
 from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
-from gavelpy.mechanism.selection import Selection, select_by_type, select_global
+from gavelpy.mechanism.selection import Chosen, alone, select_by_type, select_global, select_packed
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.view import CoreView, read_only
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
-ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
 
 class SchedulerCore:
@@ -172,11 +171,12 @@ class SchedulerCore:
             gpu_types=pool.gpu_types,
             gpu_type_of=read_only(pool.type_of),
             gpu_job=read_only(pool.job),
+            gpu_beside=read_only(pool.beside),
             job_state=read_only(jobs.state[:n]),
             job_lease=read_only(jobs.lease[:n]),
             steps_done=read_only(jobs.steps_done[:n]),
-            share=read_only(jobs.target[:n]),
-            received_s=read_only(jobs.received_s[:n]),
+            share=read_only(jobs.share[:n]),
+            received_s=read_only(jobs.total("received_s")[:n]),
         )
 
     # Decisions ---------------------------------------------------------------------------------------------------
@@ -194,7 +194,8 @@ class SchedulerCore:
             self._settle()
             active = self.jobs.active
             rows = active[self.runnable(active)]
-            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s))
+            packing = self.settings.packing
+            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
         self.awaiting = self.question.open_epoch != NONE_OPEN and self.now_s < patience_ends_s
         return commands if self.awaiting else [*commands, *self._decide()]
@@ -205,7 +206,7 @@ class SchedulerCore:
         commands: list[Command] = []
         if isinstance(event, AllocationSolved):
             self._settle()
-            self.question.apply(event, self.jobs)
+            self.question.apply(event, self.jobs, priorities.forgotten_s(self.settings))
             if self.settings.priority is PriorityRule.OSDI20:
                 priorities.start_over(self.jobs, self.settings)
         else:
@@ -227,50 +228,24 @@ class SchedulerCore:
         leased = jobs.leased
         staying = leases.staying(chosen)
         leaving = leased[~jobs.marks(staying)[leased]]
-        if not len(chosen[0]) and not len(leaving):
+        if not len(chosen.jobs) and not len(leaving):
             self.round_end_s = NEVER_S  # nobody can run: rest until something happens
             return []
         self.round += 1
         self.round_began_s = self.now_s
-        running = chosen if self.pool.all_see else (chosen[0], self.pool.lot_type[chosen[1]])
-        self.round_end_s = self.now_s + self._round_length_s(running)
-        if self._is_settled(running):
+        by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
+        self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
+        if not self.question.stale and rounds.is_settled(jobs, self.settings, by_type):
             self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
-        fresh = ~jobs.marks(staying)[chosen[0]]
-        grants = chosen[0][fresh], chosen[1][fresh]
+        fresh = ~jobs.marks(staying)[chosen.jobs]
+        grants = Chosen(*(column[fresh] for column in chosen))
         leases.extend(staying, self.round_end_s)
         return [self._granted(grants, staying, leaving)]
-
-    def _is_settled(self, chosen: Selection) -> bool:
-        """Whether rounds would go on as this one until something happens.
-
-        Whoever runs is owed all of its time where it runs, and whoever waits is owed none.
-        """
-        settings, jobs = self.settings, self.jobs
-        if settings.settled_rounds_max == 1 or settings.whole_steps or self.question.stale:
-            return False
-        rows, gpu_type = chosen
-        active = jobs.active
-        waiting = active[~jobs.marks(rows)[active]]
-        return bool((jobs.target[rows, gpu_type] >= ALL_TIME).all() and not jobs.target[waiting].any())
 
     def _unsettle(self) -> None:
         """Something happened: a round that was let go on ends where rounds meet."""
         rounds = max(1, math.ceil((self.now_s - self.round_began_s) / self.settings.round_s))
         self.round_end_s = min(self.round_end_s, self.round_began_s + rounds * self.settings.round_s)
-
-    def _round_length_s(self, chosen: Selection) -> float:
-        """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete.
-
-        A job whose step is longer than a round gets the time for one: else it would begin its first step for ever.
-        """
-        settings, jobs = self.settings, self.jobs
-        if not settings.whole_steps or not len(chosen[0]):
-            return settings.round_s
-        rows, rate = chosen[0], jobs.rate[chosen]
-        steps = np.maximum(np.floor(rate * settings.round_s), 1.0)
-        steps = np.minimum(steps, np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
-        return float(np.max(steps / rate)) or settings.round_s
 
     def _fill(self) -> list[Command]:
         """Free GPUs to waiting jobs, up to the end of the round."""
@@ -281,9 +256,9 @@ class SchedulerCore:
         active = self.jobs.active
         waiting = active[self.jobs.lease[active] < 0]
         chosen = self._select(waiting[self.runnable(waiting)], free)
-        return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen[0]) else []
+        return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen.jobs) else []
 
-    def _select(self, rows: Ints, free: Ints) -> Selection:
+    def _select(self, rows: Ints, free: Ints) -> Chosen:
         jobs, pool = self.jobs, self.pool
         if self.settings.newcomers_wait:
             rows = rows[jobs.solved[rows] >= 0]
@@ -291,15 +266,17 @@ class SchedulerCore:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
         by_lot = None if pool.all_see else Lots(jobs, pool)
         if self.settings.queue is QueueRule.GLOBAL:
-            return select_global(jobs, rows, free, self.settings, by_lot)
+            if jobs.pairs.count:
+                return select_packed(jobs, rows, free, self.settings, by_lot)
+            return alone(select_global(jobs, rows, free, self.settings, by_lot))
         order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
-        return select_by_type(jobs, rows, free, self.settings, order, by_lot)
+        return alone(select_by_type(jobs, rows, free, self.settings, order, by_lot))
 
-    def _granted(self, grants: Selection, staying: Ints, leaving: Ints) -> RoundPlan:
+    def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
         revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s, self.round_end_s)
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
-            grants[0], granted, offsets, gpus,
+            grants.jobs, granted, offsets, gpus,
         )  # fmt: skip
 
     # What events change ------------------------------------------------------------------------------------------

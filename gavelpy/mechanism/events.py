@@ -22,6 +22,7 @@ from gavelpy.model.job import JobSpec
 
 NO_INTS: Ints = np.zeros(0, dtype=np.int64)
 NO_FLOATS: Floats = np.zeros(0, dtype=np.float64)
+NO_PAIRS: Ints = np.zeros((0, 2), dtype=np.int64)
 
 
 class Outcome(IntEnum):
@@ -172,7 +173,7 @@ class CheckpointSaved(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
-    """The policy's answer to question `epoch`: the nonzero shares."""
+    """The policy's answer to question `epoch`: the nonzero shares, of jobs alone and of pairs that share GPUs."""
 
     epoch: int
     jobs: Ints  # (K,)
@@ -181,6 +182,9 @@ class AllocationSolved(_Endogenous):
     objective: float = 0.0
     gap: float = 0.0
     path: str = ""
+    pair_jobs: Ints = field(default_factory=lambda: NO_PAIRS)  # (P, 2), of equally many GPUs; each pair once a type
+    pair_gpu_type: Ints = field(default_factory=lambda: NO_INTS)  # (P,)
+    pair_share: Floats = field(default_factory=lambda: NO_FLOATS)  # (P,) in (0, 1], of the time of both
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ class GpuPool:
         self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its server still has it
         self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) may be leased: its server is up and heard of
         self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) whose lease is promised or running here
+        self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the same of the partner it shares the GPU with
         self.all_see = True
         self.any_silent = False
         self.in_order = True  # GPUs of a server have consecutive numbers
@@ -91,10 +92,11 @@ class GpuPool:
         self.present[first:] = True
         self.usable[first:] = True
         self.job[first:] = NOBODY
+        self.beside[first:] = NOBODY
 
     def _resize(self, count: int) -> None:
         """Columns of `count` rows; room doubles when short, so that adding a server costs little on average."""
-        for name in ("type_of", "node_of", "number", "present", "usable", "job"):
+        for name in ("type_of", "node_of", "number", "present", "usable", "job", "beside"):
             column = getattr(self, name)
             room = column.base if column.base is not None else column
             if len(room) < count:
@@ -139,8 +141,12 @@ class GpuPool:
 
     def jobs_holding(self, gpus: Bools) -> Ints:
         """Serials of jobs with a lease promised or running on any of these GPUs (G,), ascending."""
-        holders = self.job[gpus]
-        return np.unique(holders[holders != NOBODY])
+        return np.unique(self.holdings(gpus)[1])
+
+    def holdings(self, gpus: Bools) -> tuple[Ints, Ints]:
+        """Which of these GPUs (G,) are held by whom: GPUs and serials of jobs; a shared GPU stands twice."""
+        held, shared = np.flatnonzero(gpus & (self.job != NOBODY)), np.flatnonzero(gpus & (self.beside != NOBODY))
+        return np.concatenate([held, shared]), np.concatenate([self.job[held], self.beside[shared]])
 
     def relate(self) -> None:
         """Works out what follows from the columns, when all of them have been set."""

@@ -14,6 +14,7 @@ def check(core: SchedulerCore) -> None:
     _check_leases(core)
     _check_stopping(core)
     _check_gpus(core)
+    _check_pairs(core)
     _check_checkpoints(core)
     _check_accounts(core)
     _check_timer(core)
@@ -53,16 +54,37 @@ def _check_stopping(core: SchedulerCore) -> None:
 
 def _check_gpus(core: SchedulerCore) -> None:
     jobs, pool = core.jobs, core.pool
-    holders, held = np.unique(pool.job[pool.job != NOBODY], return_counts=True)
+    gpus_held, all_holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
+    holders, held = np.unique(all_holders, return_counts=True)
     assert np.array_equal(holders, jobs.leased), "GPUs are promised to jobs without a lease, or the reverse"
     assert np.array_equal(held, jobs.gpus[holders]), "a job holds more or fewer GPUs than it asked for"
     assert set(jobs.gang_gpus) == set(holders[jobs.gpus[holders] > 1].tolist()), "the gang table is out of step"
     for row in holders.tolist():
         gpus = jobs.gpus_held(row)
-        assert (pool.job[gpus] == row).all(), f"job {row} believes it holds GPUs that are promised to others"
+        mine = np.sort(gpus_held[all_holders == row])
+        assert np.array_equal(np.sort(gpus), mine), f"job {row} believes it holds GPUs that are promised to others"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
     assert np.array_equal(pool.counts, counts), "the count of usable GPUs is stale"
+
+
+def _check_pairs(core: SchedulerCore) -> None:
+    """At most two leases are on a GPU, and two only of partners, who share all their GPUs."""
+    jobs, pool, pairs, n = core.jobs, core.pool, core.jobs.pairs, core.jobs.count
+    rows = np.flatnonzero(jobs.partner[:n] >= 0)
+    partners = jobs.partner[rows]
+    assert (jobs.partner[partners] == rows).all(), "a job shares GPUs with one that does not with it"
+    assert (partners != rows).all(), "a job shares GPUs with itself"
+    for row, partner in zip(rows.tolist(), partners.tolist(), strict=True):
+        assert np.array_equal(jobs.gpus_held(row), jobs.gpus_held(partner)), f"jobs {row} and {partner} are apart"
+    shared = np.flatnonzero(pool.beside != NOBODY)
+    assert (jobs.partner[pool.job[shared]] == pool.beside[shared]).all(), "a GPU is under two leases of no pair"
+    assert shared.size == jobs.gpus[rows].sum() // 2, "a pair does not share all of its GPUs"
+    order = np.lexsort((pairs.gpu_type, pairs.second, pairs.first))
+    assert (order == np.arange(pairs.count)).all(), "the table of pairs is out of order"
+    assert (pairs.first < pairs.second).all(), "a pair stands the wrong way round"
+    if len(rows):
+        pairs.find(rows, partners, jobs.lease_type[rows])
 
 
 def _check_checkpoints(core: SchedulerCore) -> None:
@@ -78,9 +100,12 @@ def _check_accounts(core: SchedulerCore) -> None:
         values = getattr(jobs, name)[:n]
         assert np.isfinite(values).all(), f"{name} is not finite"
         assert (values >= 0).all(), f"{name} is negative"
+    for name in ("owed_s", "received_s", "target"):
+        values = getattr(jobs.pairs, name)
+        assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a pair is not finite or negative"
     active = jobs.active
     assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= ALIVE[-1])), "the list of active jobs is stale"
-    assert (jobs.target[active].sum(axis=1) <= 1 + 1e-6).all(), "a job is owed more than all of its time"
+    assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "a job is owed more than all of its time"
     assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than it has"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, states_after
+from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
@@ -14,7 +15,7 @@ from gavelpy.model.job import JobSpec
 _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
-    "saved_on", "solved", "entity",
+    "saved_on", "solved", "entity", "partner",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -38,6 +39,7 @@ class JobTable:
     saved_on: Ints  # (N,) where that checkpoint is: the row of a server, or lots.SHARED
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
+    partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
 
     weight: Floats  # (N,)
     steps_total: Floats
@@ -54,9 +56,9 @@ class JobTable:
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
 
     rate: Floats  # (N, T) believed steps/s; NaN = unknown
-    target: Floats  # (N, T) share of the allocation in force
+    target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for time with others
     owed_s: Floats  # (N, T) target integrated over time
-    received_s: Floats  # (N, T) time under lease
+    received_s: Floats  # (N, T) time under lease, alone
     deficit_s: Floats  # (N, T) OSDI20: owed less received up to the last allocation
 
     def __init__(self, type_count: int) -> None:
@@ -66,6 +68,7 @@ class JobTable:
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
         self.entities: list[str] = []
+        self.pairs = PairTable()
         for name in INT_COLUMNS:
             setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
         for name in FLOAT_COLUMNS:
@@ -136,6 +139,21 @@ class JobTable:
         """Serials of jobs with a lease promised or running, ascending."""
         active = self.active
         return active[self.lease[active] >= 0]
+
+    @property
+    def share(self) -> Floats:
+        """Share of each job's time on each type that the allocation in force gives it, alone or with others, (N, T)."""
+        return self.total("target")
+
+    def total(self, name: str) -> Floats:
+        """`target`, `owed_s` or `received_s` of each job on each type, alone and with others, (N, T); to be read only."""
+        own: Floats = getattr(self, name)
+        return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
+
+    def with_partners(self, rows: Ints) -> Ints:
+        """These jobs and those who share GPUs with them."""
+        partners = self.partner[rows]
+        return np.union1d(rows, partners[partners >= 0])
 
     def marks(self, rows: Ints) -> Bools:
         """Which of all jobs are among `rows`, (count,): for set differences without sorting."""

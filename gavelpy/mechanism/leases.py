@@ -2,6 +2,9 @@
 
 Nothing here decides who runs; `selection` has. A lease goes on when its job stays on the same type and all its GPUs may
 still be used: then the job keeps exactly the GPUs it has.
+
+Two jobs of a pair hold a lease each on the same GPUs. When they part, one stays there; when two come together, one
+stays and the other comes to it. If one of them is gone within a round, the other goes on alone.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact
 from gavelpy.mechanism.placement import place
 from gavelpy.mechanism.priorities import credit
-from gavelpy.mechanism.selection import Selection
+from gavelpy.mechanism.selection import Chosen
 from gavelpy.model.arrays import Bools, Ints
 
 NOT_RUNNING_S = -1.0
@@ -28,31 +31,43 @@ class LeaseBook:
         self.next_lease = 0
         self.in_force = 0  # leases promised or running
 
-    def staying(self, chosen: Selection) -> Ints:
+    def staying(self, chosen: Chosen) -> Ints:
         """Of the chosen jobs, those whose lease goes on, (K,) ascending."""
         jobs, pool = self.jobs, self.pool
-        rows, lots = chosen
+        rows, lots, partner = chosen
         held = jobs.lease[rows] >= 0
         if pool.all_see:
             same = rows[held & (jobs.lease_type[rows] == lots)]
         else:
             same = rows[held & (pool.lot_of[jobs.gpu_first[rows]] == lots)]
-            held_gpus = np.flatnonzero(pool.job != NOBODY)
-            holders, lot_of = pool.job[held_gpus], pool.lot_of
+            held_gpus, holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
+            lot_of = pool.lot_of
             torn = holders[lot_of[held_gpus] != lot_of[jobs.gpu_first[holders]]]  # its servers see no longer the same
             same = same[~jobs.marks(torn)[same]]
         if not pool.usable.all():
-            same = same[~np.isin(same, pool.job[~pool.usable & (pool.job != NOBODY)])]
+            same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
+        if (partner >= 0).any() or (jobs.partner[same] >= 0).any():
+            same = self._one_of_each(same, rows, partner)
         return np.sort(same)
 
-    def apply(self, chosen: Selection, leaving: Ints, now_s: float, until_s: float) -> tuple[Ints, Ints, Ints, Ints]:
+    def _one_of_each(self, same: Ints, rows: Ints, partner: Ints) -> Ints:
+        """Of jobs that part, or come together, only the first keeps its GPUs; others of `same` stay."""
+        jobs = self.jobs
+        coming = np.full(jobs.count, -1)
+        coming[rows] = partner
+        for which in (jobs.partner[: jobs.count], coming):
+            other, is_same = which[same], jobs.marks(same)
+            changes = coming[same] != jobs.partner[same]
+            same = same[~((other >= 0) & (other < same) & is_same[other] & changes)]
+        return same
+
+    def apply(self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float) -> tuple[Ints, Ints, Ints, Ints]:
         """Revokes leases of `leaving`, grants new ones to `chosen`: (revoked leases, granted leases, offsets, GPUs)."""
         jobs, pool = self.jobs, self.pool
         revoked = jobs.lease[leaving]
         self.revoke(leaving, now_s)
-        rows, lots = chosen
-        free = pool.usable & (pool.job == NOBODY)
-        offsets, gpus = place(pool, free, lots, jobs.gpus[rows])
+        rows, lots, partner = chosen
+        offsets, gpus = self._placed(chosen)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease += len(rows)
         self.in_force += len(rows)
@@ -62,10 +77,39 @@ class LeaseBook:
         jobs.until_s[rows] = until_s
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
-        pool.job[gpus] = np.repeat(rows, jobs.gpus[rows])
+        is_second = self._is_second(chosen)
+        second = np.repeat(is_second, jobs.gpus[rows])
+        holders = np.repeat(rows, jobs.gpus[rows])
+        pool.job[gpus[~second]], pool.beside[gpus[second]] = holders[~second], holders[second]
+        jobs.partner[rows] = partner
+        jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
         for k in np.flatnonzero(jobs.gpus[rows] > 1).tolist():
             jobs.gang_gpus[int(rows[k])] = gpus[offsets[k] : offsets[k + 1]]
         return revoked, granted, offsets, gpus
+
+    def _is_second(self, chosen: Chosen) -> Bools:
+        """Which of the jobs to be granted leases come to GPUs that their partner has, or gets with them, (K,)."""
+        rows, _, partner = chosen
+        comes_too = self.jobs.marks(rows)[partner]
+        return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
+
+    def _placed(self, chosen: Chosen) -> tuple[Ints, Ints]:
+        """GPU rows for each job, as `place` gives them; a job that comes to its partner gets the partner's."""
+        jobs, pool = self.jobs, self.pool
+        rows, lots, partner = chosen
+        free = pool.usable & (pool.job == NOBODY)
+        is_second = self._is_second(chosen)
+        if not is_second.any():
+            return place(pool, free, lots, jobs.gpus[rows])
+        own = np.flatnonzero(~is_second)
+        own_offsets, own_gpus = place(pool, free, lots[own], jobs.gpus[rows[own]])
+        found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
+        beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
+        parts = [
+            (found[other] if other in found else jobs.gpus_held(other)) if second else found[row]
+            for row, other, second in beside
+        ]
+        return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
 
     def revoke(self, rows: Ints, now_s: float) -> None:
         """The leases of these jobs stop; their GPUs may be promised again at once.
@@ -84,9 +128,12 @@ class LeaseBook:
         self.jobs.until_s[rows] = np.maximum(self.jobs.until_s[rows], until_s)
 
     def vacate(self, rows: Ints) -> None:
-        """These jobs hold no lease any more; their states are the caller's."""
+        """These jobs hold no lease any more; their states are the caller's. Partners of theirs go on alone."""
         jobs = self.jobs
         self.in_force -= len(rows)
+        paired = rows[jobs.partner[rows] >= 0]
+        partners = jobs.partner[paired]
+        shared = [jobs.gpus_held(row) for row in paired.tolist()]
         self.pool.job[jobs.gpu_first[rows]] = NOBODY
         for row in rows[jobs.gpus[rows] > 1].tolist():
             self.pool.job[jobs.gang_gpus.pop(row)] = NOBODY
@@ -95,6 +142,10 @@ class LeaseBook:
         jobs.gpu_first[rows] = -1
         jobs.until_s[rows] = 0.0
         jobs.since_s[rows] = NOT_RUNNING_S
+        jobs.partner[paired] = jobs.partner[partners] = -1
+        for partner, gpus in zip(partners.tolist(), shared, strict=True):
+            self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NOBODY
+            self.pool.beside[gpus] = NOBODY
 
 
 def leases_on(jobs: JobTable, pool: GpuPool, gpus: Bools) -> Ints:

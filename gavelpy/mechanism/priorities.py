@@ -7,6 +7,8 @@ allocation, at half a round, and what was missed till then breaks ties.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gavelpy.mechanism.jobs import JobTable
@@ -16,7 +18,10 @@ from gavelpy.model.arrays import Floats, Ints
 
 def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s: float) -> None:
     """Brings owed and received time of all living jobs up to now."""
-    active = jobs.active
+    active, pairs = jobs.active, jobs.pairs
+    if elapsed_s > 0 and pairs.count:
+        is_fading = settings.priority is PriorityRule.LAG
+        pairs.settle(elapsed_s, 0.5 ** (elapsed_s / settings.lag_half_life_s) if is_fading else 1.0)
     if elapsed_s > 0 and len(active):
         if settings.priority is PriorityRule.LAG:
             fade = 0.5 ** (elapsed_s / settings.lag_half_life_s)
@@ -28,10 +33,14 @@ def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s:
 
 
 def credit(jobs: JobTable, rows: Ints, now_s: float) -> None:
-    """Books the time that these leased jobs have run since it was last booked."""
+    """Books the time that these leased jobs, and those who share GPUs with them, have run since it was last booked."""
+    rows = jobs.with_partners(rows) if jobs.pairs.count else rows
     running = rows[jobs.since_s[rows] >= 0]
-    time_s = now_s - jobs.since_s[running]
-    jobs.received_s[running, jobs.lease_type[running]] += time_s
+    time_s, gpu_type = now_s - jobs.since_s[running], jobs.lease_type[running]
+    shared = jobs.partner[running] >= 0
+    if shared.any():
+        jobs.pairs.credit(running[shared], jobs.partner[running[shared]], gpu_type[shared], time_s[shared])
+    jobs.received_s[running[~shared], gpu_type[~shared]] += time_s[~shared]
     jobs.attained_gpu_s[running] += time_s * jobs.gpus[running]
     jobs.since_s[running] = now_s
 
@@ -42,11 +51,18 @@ def start_over(jobs: JobTable, settings: MechanismSettings) -> None:
     jobs.deficit_s[active] += jobs.owed_s[active] - (jobs.received_s[active] - prior_s)
     jobs.owed_s[active] = 0.0
     jobs.received_s[active] = prior_s
+    jobs.pairs.owed_s[:] = 0.0
+    jobs.pairs.received_s[:] = prior_s
 
 
 def newcomer_received_s(settings: MechanismSettings) -> float:
     """What a job counts as received on each type when it arrives."""
     return settings.round_s / 2 if settings.priority is PriorityRule.OSDI20 else 0.0
+
+
+def forgotten_s(settings: MechanismSettings) -> float:
+    """Below how much time, owed or received, a pair without a share is forgotten at an allocation."""
+    return settings.round_s / 32 if settings.priority is PriorityRule.LAG else math.inf
 
 
 def priority(share: Floats, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> Floats:

@@ -56,14 +56,18 @@ class AllocationQuestion:
             self.retry_s = now_s + pause_s
         self.stale = True
 
-    def ask(self, jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> list[SolveAllocation]:
+    def ask(
+        self, jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, packing: bool = False
+    ) -> list[SolveAllocation]:
         """The question about these jobs, if there are any."""
         self.stale = False
         if not len(rows):
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        return [SolveAllocation(self.epoch, problem_of(jobs, pool, rows, now_s), rows)]
+        problem = problem_of(jobs, pool, rows, now_s)
+        job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if packing else ()
+        return [SolveAllocation(self.epoch, problem, rows, packing, job_types)]
 
     def close(self, epoch: int) -> bool:
         """Whether an answer is to the open question; it is no longer open then."""
@@ -72,13 +76,28 @@ class AllocationQuestion:
         self.open_epoch = NONE_OPEN
         return True
 
-    def apply(self, answer: AllocationSolved, jobs: JobTable) -> None:
-        """Puts the shares in force; those of jobs that died meanwhile have no effect."""
+    def apply(self, answer: AllocationSolved, jobs: JobTable, forgotten_s: float = 0.0) -> None:
+        """Puts the shares in force; those of jobs that died meanwhile have no effect.
+
+        Of pairs without a share those are forgotten that are owed and have received less than `forgotten_s`.
+        """
         self.failures, self.retry_s = 0, -math.inf
         jobs.target[jobs.active] = 0.0
         jobs.target[answer.jobs, answer.gpu_type] = answer.share
+        if len(answer.pair_share) or jobs.pairs.count:
+            _put_pairs(answer, jobs, forgotten_s)
         asked = self.asked_jobs
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
+
+
+def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:
+    pairs, is_alive = jobs.pairs, jobs.state[: jobs.count] <= ALIVE[-1]
+    in_use = jobs.partner[pairs.first] == pairs.second
+    is_worth_it = np.maximum(pairs.owed_s, pairs.received_s) >= forgotten_s
+    lives = is_alive[pairs.first] & is_alive[pairs.second]
+    wanted = is_alive[answer.pair_jobs].all(axis=1) & (answer.pair_share > 0)
+    members, gpu_type, share = answer.pair_jobs[wanted], answer.pair_gpu_type[wanted], answer.pair_share[wanted]
+    pairs.put(members, gpu_type, share, lives & (in_use | is_worth_it))
 
 
 class ThroughputQuestion:

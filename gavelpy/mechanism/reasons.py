@@ -134,7 +134,7 @@ class _Explanation:
         core, jobs, types = self.core, self.jobs, self.pool.gpu_types
         if jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
-        wanted = np.flatnonzero(jobs.target[row] > 0)
+        wanted = np.flatnonzero(jobs.share[row] > 0)
         if not len(wanted):
             return Reason(ReasonKind.NO_SHARE, "the policy gives it no share of time now; others come first")
         ahead = int(self.leases[wanted].sum())

@@ -73,8 +73,9 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, fa
     over = rows[np.broadcast_to(is_over, rows.shape)]
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
-    credit(jobs, current, now_s)
-    leases.vacate(np.concatenate([current, orphaned]))
+    over_now = np.concatenate([current, orphaned])
+    credit(jobs, over_now, now_s)
+    leases.vacate(over_now)
     jobs.change(current[~jobs.marks(over)[current]], JobFact.STOPPED)
     jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)
     return Ended(

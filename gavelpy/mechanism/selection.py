@@ -1,5 +1,7 @@
 """Which jobs run on which GPU type in the coming round: greedy by urgency, within the GPUs there are.
 
+Where a policy packs, pairs of jobs stand in the queue beside jobs alone: a pair takes its GPUs once, and both jobs.
+
 What is given out are the GPUs of lots (see `gpus`). Without `lots`, and that is as good as always, lots are types.
 
 Greedy in order of priority, skipping what does not fit, is the original's rule (Gavel, OSDI '20, section 5, algorithm
@@ -7,6 +9,8 @@ Greedy in order of priority, skipping what does not fit, is the original's rule 
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +21,19 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
 
 Selection = tuple[Ints, Ints]  # jobs (K,), the lots of their GPUs (K,)
+
+
+class Chosen(NamedTuple):
+    """Jobs that run, both of a pair among them."""
+
+    jobs: Ints  # (K,)
+    lots: Ints  # (K,) of their GPUs
+    partner: Ints  # (K,) whom each shares them with, -1 = nobody
+
+
+def alone(selection: Selection) -> Chosen:
+    """Jobs that share their GPUs with nobody."""
+    return Chosen(*selection, np.full(len(selection[0]), -1))
 
 
 def select_global(
@@ -39,6 +56,32 @@ def select_global(
     return chosen
 
 
+def select_packed(
+    jobs: JobTable, rows: Ints, free: Ints, settings: MechanismSettings, lots: Lots | None = None
+) -> Chosen:
+    """One queue of all (job, type) and (pair, type) with a share; then leftover GPUs, for jobs alone.
+
+    In order as in `select_global`; of two equals a job alone comes before its pairs.
+    """
+    pairs, is_open = jobs.pairs, jobs.marks(rows)
+    local, alone_type = np.nonzero(jobs.target[rows] > 0)
+    both = np.flatnonzero((pairs.target > 0) & is_open[pairs.first] & is_open[pairs.second])
+    first = np.concatenate([rows[local], pairs.first[both]])
+    second = np.concatenate([np.full(len(local), -1), pairs.second[both]])
+    gpu_type = np.concatenate([alone_type, pairs.gpu_type[both]])
+    of_alone = _merit(jobs, rows[local], alone_type, settings)
+    of_pairs = _merit_of_pairs(jobs, both, settings)
+    urgency, lag, share = (np.concatenate(parts) for parts in zip(of_alone, of_pairs, strict=True))
+    order = np.lexsort((second, gpu_type, first, -share, -lag, -urgency))
+    slots = gpu_type if lots is None else _common_slots(lots, first, second, gpu_type)
+    left = free.copy()
+    chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, lots)
+    if not settings.fill_leftover:
+        return chosen
+    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, lots))
+    return Chosen(*(np.concatenate(parts) for parts in zip(chosen, rest, strict=True)))
+
+
 def select_leftover(jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = None) -> Selection:
     """Free GPUs for whoever can use them: the most neglected job first, on the fastest type it still fits on."""
     if not free.any() or not len(rows):
@@ -46,7 +89,8 @@ def select_leftover(jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = 
     runs = jobs.rate[rows] > 0
     usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if lots is None else runs
     rows = rows[usable.any(axis=1)]
-    neglect = (jobs.owed_s[rows] - jobs.received_s[rows]).sum(axis=1)
+    owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
+    neglect = (owed_s[rows] - received_s[rows]).sum(axis=1)
     rows = rows[np.lexsort((rows, -neglect))]
     left: list[int] = free.tolist()
     chosen_jobs: list[int] = []
@@ -103,6 +147,48 @@ def _merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSetti
     share = jobs.target[pairs, gpu_type]
     owed, received = jobs.owed_s[pairs, gpu_type], jobs.received_s[pairs, gpu_type]
     return priority(share, owed, received, settings), owed - received, share
+
+
+def _merit_of_pairs(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
+    pairs = jobs.pairs
+    share, owed, received = pairs.target[rows], pairs.owed_s[rows], pairs.received_s[rows]
+    return priority(share, owed, received, settings), owed - received, share
+
+
+def _common_slots(lots: Lots, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
+    """Where both jobs may take GPUs of a type, (K,), as `Lots.slots` says it; a job alone has itself beside it."""
+    one = lots.slots(first)[np.arange(len(first)), gpu_type]
+    other = lots.slots(np.where(second >= 0, second, first))[np.arange(len(first)), gpu_type]
+    anywhere = lots.count + gpu_type
+    agreed = np.where(one == other, one, NOT_THERE)
+    agreed = np.where((one == anywhere) & (other != NOT_THERE), other, agreed)
+    return np.where((other == anywhere) & (one != NOT_THERE), one, agreed)
+
+
+def _take_packed(first: Ints, second: Ints, slots: Ints, gpus: Ints, left: Ints, lots: Lots | None) -> Chosen:
+    """As `_take`, of jobs alone (second is -1) and of pairs."""
+    free: list[int] = left.tolist()
+    total = sum(free)
+    taken: set[int] = set()
+    chosen: list[tuple[int, int, int]] = []
+    needed = gpus[first].tolist()
+    for job, partner, need, slot in zip(first.tolist(), second.tolist(), needed, slots.tolist(), strict=True):
+        if total == 0:
+            break
+        if job in taken or partner in taken:
+            continue
+        lot = slot if lots is None else lots.resolve(slot, need, free)
+        if lot == NOT_THERE or need > free[lot]:
+            continue
+        free[lot] -= need
+        total -= need
+        taken.add(job)
+        chosen.append((job, lot, partner))
+        if partner >= 0:
+            taken.add(partner)
+            chosen.append((partner, lot, job))
+    left[:] = free
+    return Chosen(*np.array(chosen, dtype=np.int64).reshape(-1, 3).T)
 
 
 def _take(pairs: Ints, slots: Ints, gpus: Ints, left: Ints, lots: Lots | None) -> Selection:

@@ -42,6 +42,7 @@ class MechanismSettings:
     queue: QueueRule = QueueRule.GLOBAL
     lag_half_life_s: float = 3600.0  # LAG: after this long, owed and received time count half
     failures_max: int = 5  # a job that fails more often is given up
+    packing: bool = False  # two jobs may share GPUs, where the policy says so
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -52,6 +53,10 @@ class MechanismSettings:
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)
+        if self.packing and self.queue is not QueueRule.GLOBAL:
+            raise InvalidInput(f"queue must be {QueueRule.GLOBAL} where packing is on, got {str(self.queue)!r}")
+        if self.packing and self.whole_steps:
+            raise InvalidInput("whole_steps must be False where packing is on, got True: nobody tells pairs' steps")
 
 
 def _one_of(name: str, value: object, kind: type[StrEnum]) -> None:

@@ -17,17 +17,20 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.lots import SHARED
+from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
+from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
+from gavelpy.mechanism.pairs import PairTable
 from gavelpy.mechanism.questions import AllocationQuestion
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
-VERSION = 2
+VERSION = 3
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting")
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
-_GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present")
+_GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 
@@ -58,6 +61,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "specs": [[getattr(spec, name) for name in _JOB_FIELDS] for spec in jobs.specs],
         "spec_fields": list(_JOB_FIELDS),
         "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)},
+        "pairs": {name: getattr(jobs.pairs, name).copy() for name in (*PAIR_INT_COLUMNS, *PAIR_FLOAT_COLUMNS)},
         "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
         "stopping_gangs": {str(row): gpus.copy() for row, gpus in jobs.stopping_gangs.items()},
@@ -70,7 +74,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
     if type(version) is not int or not OLDEST <= version <= VERSION:
         raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {VERSION}], got {version!r}")
     try:
-        return _restored(_from_version_1(state) if version == 1 else state)
+        state = _from_version_1(state) if version == 1 else state
+        return _restored(_from_version_2(state) if version < VERSION else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -107,6 +112,16 @@ def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
             "stopping_until_s": np.where(np.array(jobs["stopping"]) >= 0, end_s, 0.0),
         },
         "stopping_gangs": {},
+    }
+
+
+def _from_version_2(state: dict[str, Any]) -> dict[str, Any]:
+    """The same in version 3: nobody shared GPUs."""
+    none = {name: np.zeros(0, dtype=np.int64) for name in PAIR_INT_COLUMNS}
+    return state | {
+        "gpus": state["gpus"] | {"beside": np.full(len(state["gpus"]["job"]), -1)},
+        "jobs": state["jobs"] | {"partner": np.full(len(state["specs"]), -1)},
+        "pairs": none | {name: np.zeros(0) for name in PAIR_FLOAT_COLUMNS},
     }
 
 
@@ -156,12 +171,22 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count = len(jobs.specs)
     jobs.entities = list(state["entities"])
+    jobs.pairs = _restored_pairs(state["pairs"])
     jobs.gang_gpus = _gangs(state["gangs"])
     jobs.stopping_gangs = _gangs(state["stopping_gangs"])
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
     return jobs
+
+
+def _restored_pairs(state: dict[str, Any]) -> PairTable:
+    pairs = PairTable()
+    for name in PAIR_INT_COLUMNS:
+        setattr(pairs, name, np.array(state[name], dtype=np.int64))
+    for name in PAIR_FLOAT_COLUMNS:
+        setattr(pairs, name, np.array(state[name], dtype=np.float64))
+    return pairs
 
 
 def _gangs(state: dict[str, Any]) -> dict[int, Ints]:

@@ -21,10 +21,11 @@ class CoreView:
     gpu_types: tuple[str, ...]
     gpu_type_of: Ints  # (G,)
     gpu_job: Ints  # (G,) whose lease is promised or running here, -1 = nobody
+    gpu_beside: Ints  # (G,) the same of the partner it shares the GPU with, -1 = nobody
     job_state: Ints  # (J,) JobState
     job_lease: Ints  # (J,) -1 = none
     steps_done: Floats  # (J,) as last reported
-    share: Floats  # (J, T) of the allocation in force
+    share: Floats  # (J, T) of the allocation in force, alone and with partners
     received_s: Floats  # (J, T) as the priority rule counts it
 
     @property

@@ -41,7 +41,7 @@ from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.arrays import Ints
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
 
@@ -89,11 +89,19 @@ class CarelessWorld(RuleBasedStateMachine):
         self.gone: list[_Lease] = []
 
     @initialize(
-        fill=st.booleans(), leftover=st.booleans(), rule=st.sampled_from(PriorityRule), queue=st.sampled_from(QueueRule)
+        fill=st.booleans(),
+        leftover=st.booleans(),
+        rule=st.sampled_from(PriorityRule),
+        queue=st.sampled_from([(QueueRule.GLOBAL, True), (QueueRule.GLOBAL, False), (QueueRule.BY_TYPE, False)]),
     )
-    def begin(self, fill: bool, leftover: bool, rule: PriorityRule, queue: QueueRule) -> None:
+    def begin(self, fill: bool, leftover: bool, rule: PriorityRule, queue: tuple[QueueRule, bool]) -> None:
         self.core.settings = MechanismSettings(
-            fill_within_round=fill, fill_leftover=leftover, priority=rule, queue=queue, failures_max=1
+            fill_within_round=fill,
+            fill_leftover=leftover,
+            priority=rule,
+            queue=queue[0],
+            failures_max=1,
+            packing=queue[1],
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
@@ -150,7 +158,8 @@ class CarelessWorld(RuleBasedStateMachine):
         shares = data.draw(st.lists(st.sampled_from([0.0, 0.25, 0.5]), min_size=J * T, max_size=J * T))
         matrix = np.array(shares).reshape(J, T) / max(T, 1)
         row, column = np.nonzero(matrix)
-        solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column])
+        pairs = _pairs(data, self.core, question) if question.packing else ()
+        solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column], 0.0, 0.0, "", *pairs)
         self._tell(AllocationFailed(epoch, "no") if fails else solved)
 
     @precondition(lambda self: self.granted)
@@ -232,6 +241,17 @@ class CarelessWorld(RuleBasedStateMachine):
 
 def _rows(lease: _Lease) -> tuple[Ints, Ints]:
     return np.array([lease.job]), np.array([lease.lease])
+
+
+def _pairs(data: st.DataObject, core: SchedulerCore, question: SolveAllocation) -> tuple[Ints, Ints, Floats]:
+    """Half of each job's time at most, beside some other that asks for equally many GPUs."""
+    order = data.draw(st.permutations(question.jobs.tolist()))
+    members = np.array(order[: len(order) // 2 * 2], dtype=np.int64).reshape(-1, 2)
+    members = members[core.jobs.gpus[members[:, 0]] == core.jobs.gpus[members[:, 1]]]
+    types = st.integers(0, len(question.problem.gpu_types) - 1)
+    kinds = data.draw(st.lists(types, min_size=len(members), max_size=len(members)))
+    shares = data.draw(st.lists(st.sampled_from([0.25, 0.5]), min_size=len(members), max_size=len(members)))
+    return members, np.array(kinds, dtype=np.int64), np.array(shares)
 
 
 TestCarelessWorld = CarelessWorld.TestCase

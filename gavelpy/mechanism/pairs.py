@@ -1,0 +1,91 @@
+"""The core's table of pairs: two jobs that the policy gives time together on the GPUs of one type.
+
+A row a pair and type, in order of (first, second, type), with first < second, all by serial. What a pair is owed and has
+received is kept apart from what its members are owed and receive alone, as each is a claim of its own (Gavel, OSDI '20,
+section 5); a job's time is the sum of both. While one member runs and the other does not yet, half of the time counts.
+
+A pair without a share is remembered as long as its claim is worth remembering: policies change their minds often.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism.events import NO_FLOATS, NO_INTS
+from gavelpy.model.arrays import Bools, Floats, Ints
+
+INT_COLUMNS = ("first", "second", "gpu_type")
+FLOAT_COLUMNS = ("target", "owed_s", "received_s")
+_SERIAL_BITS, _TYPE_BITS = 26, 10  # of a key: 67 million jobs, 1,024 types
+
+
+class PairTable:
+    """P rows; empty unless a policy packs."""
+
+    first: Ints  # (P,) serial of a job
+    second: Ints  # (P,) serial of another, larger
+    gpu_type: Ints  # (P,)
+    target: Floats  # (P,) share of the allocation in force
+    owed_s: Floats  # (P,) target integrated over time
+    received_s: Floats  # (P,) time together under lease
+
+    def __init__(self) -> None:
+        for name in INT_COLUMNS:
+            setattr(self, name, NO_INTS)
+        for name in FLOAT_COLUMNS:
+            setattr(self, name, NO_FLOATS)
+
+    @property
+    def count(self) -> int:
+        """P."""
+        return len(self.first)
+
+    def find(self, jobs: Ints, partners: Ints, gpu_type: Ints) -> Ints:
+        """Rows of these pairs on these types, (K,), whichever job is named first; they must be there."""
+        wanted = _keys(np.minimum(jobs, partners), np.maximum(jobs, partners), gpu_type)
+        keys = _keys(self.first, self.second, self.gpu_type)
+        rows = np.searchsorted(keys, wanted)
+        assert (rows < len(keys)).all(), "a lease is of a pair that nobody remembers"
+        assert (keys[rows] == wanted).all(), "a lease is of a pair that nobody remembers"
+        return np.asarray(rows, dtype=np.int64)
+
+    def put(self, members: Ints, gpu_type: Ints, share: Floats, remembered: Bools) -> None:
+        """The shares (K,) of these pairs (K, 2) are in force, and no others; of the rows only `remembered` (P,) stay."""
+        first, second = members.min(axis=1), members.max(axis=1)
+        fresh = _keys(first, second, gpu_type)
+        before = _keys(self.first, self.second, self.gpu_type)[remembered]
+        keys = np.union1d(before, fresh)
+        old, new = np.searchsorted(keys, before), np.searchsorted(keys, fresh)
+        columns = {"first": first, "second": second, "gpu_type": gpu_type}
+        for name in INT_COLUMNS:
+            values = np.zeros(len(keys), dtype=np.int64)
+            values[old], values[new] = getattr(self, name)[remembered], columns[name]
+            setattr(self, name, values)
+        for name in FLOAT_COLUMNS:
+            claims = np.zeros(len(keys))
+            claims[old] = getattr(self, name)[remembered]
+            setattr(self, name, claims)
+        self.target[:] = 0.0
+        self.target[new] = share
+
+    def settle(self, elapsed_s: float, fade: float) -> None:
+        """Brings owed time up to now; old time fades."""
+        self.owed_s = self.owed_s * fade + self.target * elapsed_s
+        self.received_s = self.received_s * fade
+
+    def credit(self, jobs: Ints, partners: Ints, gpu_type: Ints, time_s: Floats) -> None:
+        """Books time that these jobs ran beside their partners; each of the two counts for half."""
+        np.add.at(self.received_s, self.find(jobs, partners, gpu_type), time_s / 2)
+
+    def by_job(self, name: str, count: int, type_count: int) -> Floats:
+        """A column of claims summed by member and type, (count, type_count)."""
+        total, values = np.zeros((count, type_count)), getattr(self, name)
+        np.add.at(total, (self.first, self.gpu_type), values)
+        np.add.at(total, (self.second, self.gpu_type), values)
+        return total
+
+
+def _keys(first: Ints, second: Ints, gpu_type: Ints) -> Ints:
+    """One number a row, in the order of the rows."""
+    assert not len(second) or second.max() < 1 << _SERIAL_BITS, "more jobs than a pair can name"
+    return (first << (_SERIAL_BITS + _TYPE_BITS)) | (second << _TYPE_BITS) | gpu_type

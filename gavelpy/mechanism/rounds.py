@@ -1,0 +1,48 @@
+"""How long a round lasts, given who runs in it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.selection import Chosen
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.arrays import Floats
+
+ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
+
+
+def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
+    """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete.
+
+    A job whose step is longer than a round gets the time for one: else it would begin its first step for ever. `chosen`
+    is by type.
+    """
+    if not settings.whole_steps or not len(chosen.jobs):
+        return settings.round_s
+    rows, rate = chosen.jobs, jobs.rate[chosen.jobs, chosen.lots]
+    steps = np.maximum(np.floor(rate * settings.round_s), 1.0)
+    steps = np.minimum(steps, np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
+    return float(np.max(steps / rate)) or settings.round_s
+
+
+def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> bool:
+    """Whether rounds would go on as this one until something happens.
+
+    Whoever runs is owed all of its time where it runs, and as it runs, and whoever waits is owed none.
+    """
+    if settings.settled_rounds_max == 1 or settings.whole_steps:
+        return False
+    active = jobs.active
+    waiting = active[~jobs.marks(chosen.jobs)[active]]
+    return bool((_share(jobs, chosen) >= ALL_TIME).all() and not jobs.share[waiting].any())
+
+
+def _share(jobs: JobTable, chosen: Chosen) -> Floats:
+    """Of each chosen job, alone or with the partner it is chosen with, (K,)."""
+    share = jobs.target[chosen.jobs, chosen.lots]
+    paired = np.flatnonzero(chosen.partner >= 0)
+    if len(paired):
+        rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.lots[paired])
+        share[paired] = jobs.pairs.target[rows]
+    return share
