@@ -18,7 +18,8 @@ from gavelpy.estimator.plan import Candidates, plan, with_probes
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.model.arrays import Floats
-from gavelpy.model.problem import BlindView
+from gavelpy.model.pairs import with_gaining_pairs
+from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy
 from gavelpy.solve.solver import Solver
@@ -52,19 +53,22 @@ class Engine:
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The policy's answer as an event; a solver that fails is an answer too, and the old allocation stays."""
         began_s = time.process_time()
-        problem = question.problem if self.blind is None else question.problem.blind_to_type(self.blind)
+        asked = self._with_pairs(question) if question.packing else question.problem
+        problem = asked if self.blind is None else asked.blind_to_type(self.blind)
         try:
             allocation = self.policy.allocate(problem, self.solver)
         except SolverFailed as failure:
             return AllocationFailed(question.epoch, str(failure))
         finally:
             self.cpu_s += time.process_time() - began_s
-        assert problem.runs_alone, "the mechanism leases GPUs to single jobs"
-        share = np.where(question.problem.member_rate_steps_per_s > 0, allocation.share, 0.0)
+        J = asked.job_count
+        everything = np.where(asked.fits, allocation.share, 0.0)
+        share, together = everything[:J], everything[J:]
         if self.estimator is not None and self.profile_budget_s > 0:
             share = self._with_probes(self.estimator, question, share, allocation.prices)
-        share = np.floor((share + ROUNDING) / SHARE_UNIT) * SHARE_UNIT
+        share, together = (np.floor((part + ROUNDING) / SHARE_UNIT) * SHARE_UNIT for part in (share, together))
         row, gpu_type = np.nonzero(share)
+        pair, pair_type = np.nonzero(together)
         self.prices = dict(zip(problem.gpu_types, allocation.prices.tolist(), strict=True))
         certificate = allocation.certificate
         return AllocationSolved(
@@ -75,6 +79,9 @@ class Engine:
             certificate.objective,
             certificate.gap,
             certificate.path,
+            question.jobs[asked.member_job[J:].reshape(-1, 2)[pair]],
+            pair_type,
+            together[pair, pair_type],
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:
@@ -89,6 +96,20 @@ class Engine:
             known = self.throughputs.rates(*key) if self.throughputs is not None else {}
             rates[row] = [known.get(gpu_type, np.nan) for gpu_type in question.gpu_types]
         return ThroughputEstimated(question.jobs, rates)
+
+    def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
+        """The problem with the pairs that gain by what the estimator, else the table, says of them."""
+        problem = question.problem
+        named = zip(question.jobs.tolist(), question.job_types, problem.gpus_asked.tolist(), strict=True)
+        keys = [key_of(serial, job_type, int(gpus)) for serial, job_type, gpus in named]
+        row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        if self.estimator is not None:
+            kept = self.estimator.pairs(list(row), problem.gpu_types, self.quantile)
+        elif self.throughputs is not None:
+            kept = np.nan_to_num(self.throughputs.slowdowns(list(row), problem.gpu_types), nan=0.0)
+        else:
+            return problem
+        return with_gaining_pairs(problem, [row[key] for key in keys], kept)
 
     def _with_probes(
         self, estimator: ThroughputEstimator, question: SolveAllocation, share: Floats, prices: Floats

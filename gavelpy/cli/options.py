@@ -227,6 +227,31 @@ MigrationOption = Annotated[
         help="Seconds, besides, that starting on other GPUs costs. Default: the preset's, 5 or 0.",
     ),
 ]
+PackingOption = Annotated[
+    bool,
+    typer.Option(
+        "--packing",
+        rich_help_panel=_ROUNDS,
+        help="Two jobs may share GPUs where the policy gains by it; --throughputs must hold rates of pairs.",
+    ),
+]
+EstimateOption = Annotated[
+    bool,
+    typer.Option(
+        "--estimate",
+        rich_help_panel=_POLICIES,
+        help="Tell the scheduler no rates: it learns them from what running jobs show.",
+    ),
+]
+ClaimsOffOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        parser=number(1, 1000),
+        rich_help_panel=_POLICIES,
+        help="With --estimate: users say rates that are wrong by factors of up to X, 1 to 1000. Default: they say none.",
+    ),
+]
 WindowOption = Annotated[
     str | None,
     typer.Option(

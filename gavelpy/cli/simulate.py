@@ -15,7 +15,9 @@ from gavelpy.errors import InvalidInput
 if TYPE_CHECKING:
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
+    from gavelpy.model.throughput import ThroughputTable
     from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.result import SimulationResult
     from gavelpy.simulator.settings import SimulationSettings
 
@@ -31,6 +33,8 @@ class Experiment:
     seed: int = 0
     window: tuple[int, int] | None = None
     journal: Path | None = None
+    throughputs: ThroughputTable | None = None  # what jobs truly do beside each other, where they may share GPUs
+    learning: Learning | None = None  # how the scheduler comes to know rates, where it is told none
     said: Mapping[str, Any] = field(default_factory=dict)  # as said on the command line, for the record
 
     @property
@@ -76,12 +80,15 @@ def simulate(
     throughputs: o.ThroughputsOption = None,
     policy: o.PoliciesOption = "max_min_fairness",
     blind: o.BlindOption = False,
+    estimate: o.EstimateOption = False,
+    claims_off: o.ClaimsOffOption = None,
     preset: o.PresetOption = "default",
     round_s: o.RoundOption = None,
     solve_interval_s: o.SolveIntervalOption = None,
     checkpoint_s: o.CheckpointOption = None,
     restart_s: o.RestartOption = None,
     migration_s: o.MigrationOption = None,
+    packing: o.PackingOption = False,
     seed: o.SeedOption = 0,
     window: o.WindowOption = None,
     output: o.OutputOption = Output.TABLE,
@@ -97,12 +104,15 @@ def simulate(
           --policy max_min_fairness@blind,max_min_fairness
       gavel simulate gavel.trace --throughputs simulation_throughputs.json
           --preset gavel-osdi20 --window 100:200 -o json
+      gavel simulate gavel.trace --throughputs simulation_throughputs.json
+          --packing --estimate --claims-off 3
     """
     choices = p.GeneratorChoices(
         rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
     )
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
-    settings = _settings(preset, {"round_s": round_s, "solve_interval_s": solve_interval_s}, costs)
+    rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
+    settings = _settings(preset, rounds, costs)
     said = {"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
     if report is not None:
         _check_report(report)
@@ -114,7 +124,9 @@ def simulate(
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
         trace=_trace(trace, generate, choices, throughputs, seed),
         seed=seed,
-        said=said | ({"generate": choices.given()} if generate is not None else {}),
+        throughputs=_pairs(throughputs) if packing else None,
+        learning=_learning(estimate, claims_off),
+        said=said | _given(choices.given() if generate is not None else None, packing, estimate, claims_off),
     )
     _warn_of_unknown(experiment.trace)
     results = run(experiment)
@@ -142,6 +154,8 @@ def run(experiment: Experiment) -> dict[str, SimulationResult]:
             window=experiment.window,
             progress=progress,
             journal_directory=experiment.journal,
+            throughputs=experiment.throughputs,
+            learning=experiment.learning,
         )
 
 
@@ -171,6 +185,29 @@ def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
 
     known = catalogue()
     return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
+
+
+def _pairs(path: Path | None) -> ThroughputTable:
+    table = p.table_of(path)
+    if not len(table.pair_rows):
+        what = "the published table" if path is None else repr(str(path))
+        raise InvalidInput(f"--packing takes --throughputs FILE with rates of pairs (Gavel's JSON), got {what} without")
+    return table
+
+
+def _learning(estimate: bool, claims_off: float | None) -> Learning | None:
+    from gavelpy.simulator.estimation import Learning
+
+    if not estimate and claims_off is not None:
+        raise InvalidInput(f"--claims-off goes with --estimate, got it alone, {claims_off:g}")
+    return Learning(claims_off or 0.0) if estimate else None
+
+
+def _given(
+    generated: Mapping[str, Any] | None, packing: bool, estimate: bool, claims_off: float | None
+) -> dict[str, Any]:  # what JSON can say
+    said = {"generate": generated, "packing": packing or None, "estimate": estimate or None, "claims_off": claims_off}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _check_report(path: Path) -> None:

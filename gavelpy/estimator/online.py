@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gavelpy.estimator.company import CompanyReadings
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
 from gavelpy.estimator.gauge import Gauge
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
@@ -29,6 +30,7 @@ _FAR_SD = 6.0
 _CLAIM_SD, _CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: each type's own, and all types' together
 _OWN_LEVEL_SD = 0.3  # of a running job against the table's figures for its type: another script, another phase
 _PHASE_DOUBT = 0.3  # sd of what one type's new phase means for the others
+_HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # readings beside partners that a hint is worth, and what they have in common
 _NOTABLE = 0.1  # by how much a claim must be off for its owner to hear of it
 
 
@@ -63,10 +65,11 @@ class _Entry:
     claims: dict[str, float] = field(default_factory=dict)  # log steps/s by GPU type
     gauges: dict[str, Gauge] = field(default_factory=dict)
     idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
+    hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone as rates beside partners suggest them
 
 
 class ThroughputEstimator:
-    """Beliefs about rates of jobs alone. Knows no clock and draws nothing: same calls, same answers."""
+    """Beliefs about rates of jobs alone, and of what they keep beside each other. Knows no clock and draws nothing: same calls, same answers."""
 
     def __init__(
         self, table: ThroughputTable, model: EstimatorModel | None = None, gpu_types: Sequence[str] = ()
@@ -76,6 +79,7 @@ class ThroughputEstimator:
         self._column = {name: t for t, name in enumerate(self.gpu_types)}
         self._entries: dict[Key, _Entry] = {}
         self._completion = Completion(table, self.model)
+        self._company = CompanyReadings()
 
     # Told --------------------------------------------------------------------------------------------------------
 
@@ -95,12 +99,10 @@ class ThroughputEstimator:
         return verdicts
 
     def observe(self, reading: Reading) -> Verdict:
-        """What a running job reports."""
+        """What a job that runs alone reports."""
         where = reading.job_type, reading.gpu_type
-        if not (math.isfinite(reading.seconds) and reading.seconds > 0):
-            return _verdict(*where, f"seconds must be finite and > 0, got {reading.seconds!r}")
-        if not (math.isfinite(reading.steps) and reading.steps >= 0):
-            return _verdict(*where, f"steps must be finite and >= 0, got {reading.steps!r}")
+        if wrong := _unusable(reading):
+            return _verdict(*where, wrong)
         self._meet((reading.gpu_type,))
         entry = self._entry((reading.job_type, reading.gpus))
         if reading.steps == 0:
@@ -127,6 +129,32 @@ class ThroughputEstimator:
         )
         return Verdict(True, text, bool(jump))
 
+    def observe_beside(self, reading: Reading, partner: Key) -> Verdict:
+        """What a job reports that runs beside another on the same GPUs."""
+        where = reading.job_type, reading.gpu_type
+        if wrong := _unusable(reading):
+            return _verdict(*where, wrong)
+        self._meet((reading.gpu_type,))
+        key = reading.job_type, reading.gpus
+        entry, _ = self._entry(key), self._entry(partner)
+        cell = key, partner, reading.gpu_type
+        if reading.steps == 0:
+            stuck = self._company.idle(cell, reading.seconds)
+            return Verdict(True, f"{where[0]} on {where[1]} beside {partner[0]}: no step, so they do not fit" * stuck)
+        rate = reading.steps / reading.seconds
+        wrong = _impossible(rate)
+        if wrong:
+            return _verdict(*where, f"reported {rate:g} steps/s: {wrong}")
+        if reading.lease_age_s - reading.seconds < WARM_UP_S:
+            return _verdict(*where, f"{reading.lease_age_s:g} s after the lease began: still warming up")
+        self._company.read(cell, math.log(rate))
+        if reading.gpu_type not in entry.gauges:
+            guess, sd = self._company.guess(cell)
+            hint = entry.hints.setdefault(reading.gpu_type, Gauge(deviation=sd))
+            hint.read(math.log(rate) - guess)
+            hint.count, hint.doubt = min(hint.count, _HINTS_MAX), _HINT_DOUBT
+        return Verdict(True)
+
     def absorb(self, of: Iterable[Key] | None = None) -> None:
         """Makes what was measured, of these keys or of all, part of the table: job types alike profit from it."""
         entries = self._entries if of is None else {key: self._entries[key] for key in of if key in self._entries}
@@ -149,13 +177,15 @@ class ThroughputEstimator:
         source = (*self.table.source, *("measured here" for _ in keys[known[0] :]))
         pairs = np.full((len(self.table.pair_rows), 2, len(self.gpu_types)), math.nan)
         pairs[:, :, : known[1]] = self.table.pair_rate_steps_per_s
-        self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, self.table.pair_rows, pairs)
+        pair_rows, pairs = self._company.into(row, self._column, self.table.pair_rows, pairs)
+        self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, pair_rows, pairs)
         self._completion = Completion(self.table, self.model)
         self._begin_anew()
 
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets what was claimed and measured of all others; the table keeps what it has absorbed."""
         self._entries = {key: entry for key, entry in self._entries.items() if key in keys}
+        self._company.keep(keys)
 
     # Asked -------------------------------------------------------------------------------------------------------
 
@@ -180,9 +210,15 @@ class ThroughputEstimator:
         found = self.estimates(keys, gpu_types).rates(quantile)
         known = aligned(self.table, keys, gpu_types)
         is_heard = np.array(
-            [bool(self._entries[key].gauges or self._entries[key].idle_s) for key in keys], dtype=np.bool_
+            [bool(entry.gauges or entry.idle_s) for entry in map(self._entries.__getitem__, keys)], dtype=np.bool_
         )
         return np.where(np.isnan(known) | is_heard[:, None], found, known)
+
+    def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
+        """Part of its rate alone that each key keeps beside each, (N, N, T): 0 = they likely do not fit together."""
+        with np.errstate(divide="ignore"):
+            log_alone = np.log(self.rates(keys, gpu_types))
+        return self._company.kept(self._completion, keys, gpu_types, log_alone, quantile)
 
     def is_measured(self, key: Key) -> bool:
         """Whether any job of this key has been seen at work."""
@@ -225,7 +261,7 @@ class ThroughputEstimator:
 
     def _posterior(self, entry: _Entry) -> Blocks:
         """The base belief after claims and gauges."""
-        if not entry.claims and not entry.gauges:
+        if not entry.claims and not entry.gauges and not entry.hints:
             return entry.blocks
         mean, covariance, size = entry.blocks.mean, entry.blocks.covariance, len(self.gpu_types)
         if entry.claims:
@@ -235,9 +271,10 @@ class ThroughputEstimator:
             own = _CLAIM_SD**2 * np.eye(len(claimed)) + _CLAIM_COMMON_SD**2
             noise[np.ix_(claimed, claimed)] = own
             mean, covariance = updated(mean, covariance, seen, noise[None])
-        if entry.gauges:
+        heard = entry.hints | entry.gauges
+        if heard:
             seen, variance = mean.copy(), np.full(size, UNKNOWN_VARIANCE)
-            for gpu_type, gauge in entry.gauges.items():
+            for gpu_type, gauge in heard.items():
                 seen[0, self._column[gpu_type]] = gauge.level
                 variance[self._column[gpu_type]] = gauge.variance
             mean, covariance = updated(mean, covariance, seen, np.diag(variance)[None])
@@ -273,10 +310,20 @@ class ThroughputEstimator:
         for key, entry in before.items():
             kept = self._entries[key]
             kept.claims, kept.gauges, kept.idle_s = entry.claims, entry.gauges, entry.idle_s
+            kept.hints = {name: hint for name, hint in entry.hints.items() if name not in entry.gauges}
             for gpu_type in entry.gauges:
                 kept.fits[0, self._column[gpu_type]] = 1.0
             for gpu_type in (name for name, idle_s in entry.idle_s.items() if idle_s >= STUCK_S):
                 kept.fits[0, self._column[gpu_type]] = 0.0
+
+
+def _unusable(reading: Reading) -> str:
+    """Why a reading is none; empty if it is one."""
+    if not (math.isfinite(reading.seconds) and reading.seconds > 0):
+        return f"seconds must be finite and > 0, got {reading.seconds!r}"
+    if not (math.isfinite(reading.steps) and reading.steps >= 0):
+        return f"steps must be finite and >= 0, got {reading.steps!r}"
+    return ""
 
 
 def _impossible(rate: float) -> str:

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from gavelpy.journal.sharing import Sharing
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -30,7 +31,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.jobs import lost_spec
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.model.job import JobSpec
 
@@ -68,6 +69,10 @@ class History:
         self._gpu_type_array: Ints = np.zeros(0, dtype=np.int64)  # the same, once it is asked for
         self._gpu_job: Ints = np.zeros(0, dtype=np.int64)  # (G,) who last ran there
         self._gpu_lease: Ints = np.zeros(0, dtype=np.int64)  # (G,) and under which lease
+        self._gpu_beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) who was there and went on when that one came
+        self._gpu_beside_lease: Ints = np.zeros(0, dtype=np.int64)
+        self._packs = False  # whether any policy has let jobs share GPUs
+        self.sharing = Sharing()
         self.price_usd_per_gpu_h: dict[str, float] = {}
         self._prices: list[tuple[float, str, float]] = []  # since when, of which type, USD per GPU-hour
         self.solves = 0
@@ -119,12 +124,27 @@ class History:
         jobs, types, starts, ends = (np.concatenate([part[k] for part in parts]) for k in range(4))
         return jobs, types, starts, ends
 
-    def cost_usd(self) -> float:
-        """What the time of all stays cost, each moment at the price that was then in force."""
+    def held(self) -> tuple[Ints, Floats, Ints, Floats, Floats]:
+        """Times for which GPUs were under lease: GPU type, how many, the job, start and end, (K,) each.
+
+        The number is negative where a GPU stands in two stays at once, so that sums count it once.
+        """
         jobs, types, starts, ends = self.stays()
+        shared, _, shared_types, since_s, until_s = self.sharing.times(self.now_s)
+        return (
+            np.concatenate([types, shared_types]),
+            np.concatenate([self.gpus[jobs], -self.gpus[shared]]).astype(np.float64),
+            np.concatenate([jobs, shared]),
+            np.concatenate([starts, since_s]),
+            np.concatenate([ends, until_s]),
+        )
+
+    def cost_usd(self) -> float:
+        """What the GPUs under lease cost, each moment at the price that was then in force; a shared GPU costs once."""
+        types, gpus, jobs, starts, ends = self.held()
         if not any(since_s > 0 for since_s, _, _ in self._prices):
             price_usd_per_gpu_s = np.array([self.price_usd_per_gpu_h.get(t, 0.0) for t in self.gpu_types]) / 3600
-            return float(((ends - starts) * self.gpus[jobs] * price_usd_per_gpu_s[types]).sum())
+            return float(((ends - starts) * gpus * price_usd_per_gpu_s[types]).sum())
         spent = np.zeros(len(jobs))
         for kind, gpu_type in enumerate(self.gpu_types):
             here = types == kind
@@ -132,7 +152,7 @@ class History:
             for (since_s, price), (until_s, _) in pairwise([(0.0, 0.0), *changes, (math.inf, 0.0)]):
                 time_s = np.minimum(ends[here], until_s) - np.maximum(starts[here], since_s)
                 spent[here] += time_s.clip(min=0.0) * price / 3600
-        return float((spent * self.gpus[jobs]).sum())
+        return float((spent * gpus).sum())
 
     def owed(self) -> Floats:
         """Seconds of share that the policy owed each job on each type up to now, (J, T)."""
@@ -192,7 +212,10 @@ class History:
         """Who runs on any of these GPUs leaves all of theirs, but for the leases `runs`."""
         gpus = gpus[gpus < len(self._gpu_job)]
         jobs, leases = self._gpu_job[gpus], self._gpu_lease[gpus]
-        running = (jobs != NOBODY) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NOBODY)
+        if self._packs:
+            jobs = np.concatenate([jobs, self._gpu_beside[gpus]])
+            leases = np.concatenate([leases, self._gpu_beside_lease[gpus]])
+        running = self._runs(jobs, leases)
         rows = np.unique(jobs[running & ~np.isin(leases, runs)])
         self._leave(rows, now_s)
         self.preemptions[rows] += 1
@@ -212,15 +235,35 @@ class History:
         if len(self._gpu_type_array) < len(self._gpu_type_of):
             self._gpu_type_array = np.array(self._gpu_type_of)
             room = len(self._gpu_type_of) - len(self._gpu_job)
-            self._gpu_job = np.concatenate([self._gpu_job, np.full(room, NOBODY)])
-            self._gpu_lease = np.concatenate([self._gpu_lease, np.full(room, NOBODY)])
+            for name in ("_gpu_job", "_gpu_lease", "_gpu_beside", "_gpu_beside_lease"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.full(room, NOBODY)]))
         counts = np.diff(event.gpu_offsets)
         where_fresh = np.repeat(fresh, counts)
+        self.type_now[rows] = self._gpu_type_array[first]
+        if self._packs:
+            for k in np.flatnonzero(fresh).tolist():
+                gpus = event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]]
+                self._comes(int(event.jobs[k]), gpus, now_s)
+                self._gpu_job[gpus], self._gpu_lease[gpus] = event.jobs[k], event.leases[k]
         self._gpu_job[event.gpus[where_fresh]] = np.repeat(event.jobs, counts)[where_fresh]
         self._gpu_lease[event.gpus[where_fresh]] = np.repeat(event.leases, counts)[where_fresh]
-        self.type_now[rows] = self._gpu_type_array[first]
         self.start_s[rows] = now_s
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])
+
+    def _comes(self, job: int, gpus: Ints, now_s: float) -> None:
+        """A job is about to start on these GPUs; who runs there goes on beside it."""
+        last, other = (np.array([column[gpus[0]]]) for column in (self._gpu_job, self._gpu_beside))
+        if self._runs(last, self._gpu_lease[gpus[:1]])[0]:
+            self._gpu_beside[gpus], self._gpu_beside_lease[gpus] = self._gpu_job[gpus], self._gpu_lease[gpus]
+        elif self._runs(other, self._gpu_beside_lease[gpus[:1]])[0]:
+            last = other
+        else:
+            return
+        self.sharing.begin(job, int(last[0]), int(self.type_now[last[0]]), now_s)
+
+    def _runs(self, jobs: Ints, leases: Ints) -> Bools:
+        """Whether these jobs run under these leases, as far as has been heard, (K,)."""
+        return np.asarray((jobs != NOBODY) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NOBODY))
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
         last = self.lease[event.jobs]
@@ -237,6 +280,7 @@ class History:
     def _leave(self, rows: Ints, now_s: float) -> None:
         """These jobs leave the GPUs they run on."""
         self._stays.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
+        self.sharing.leave(rows, now_s)
         self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
         self.type_now[rows] = NOBODY
 
@@ -246,6 +290,9 @@ class History:
         self._settle(alive, now_s)
         self.target[alive] = 0.0
         self.target[event.jobs, event.gpu_type] = event.share
+        if len(event.pair_share):
+            self._packs = True
+            np.add.at(self.target, (event.pair_jobs, event.pair_gpu_type[:, None]), event.pair_share[:, None])
 
     def _alive(self) -> Ints:
         n = self.count

@@ -133,7 +133,7 @@ class LeaseBook:
         self.in_force -= len(rows)
         paired = rows[jobs.partner[rows] >= 0]
         partners = jobs.partner[paired]
-        shared = [jobs.gpus_held(row) for row in paired.tolist()]
+        shared = [jobs.gpus_held(row).copy() for row in paired.tolist()]
         self.pool.job[jobs.gpu_first[rows]] = NOBODY
         for row in rows[jobs.gpus[rows] > 1].tolist():
             self.pool.job[jobs.gang_gpus.pop(row)] = NOBODY

@@ -1,4 +1,4 @@
-"""Pairs stated by kind of job: of all pairs of two kinds only so many as an optimum needs."""
+"""Pairs stated by kind of job: of all pairs of two kinds only so many as an optimum needs, and of those that gain."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy.typing as npt
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints, floats, ints, require
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+
+PAIRS_MAX = 10_000  # that a problem is given
 
 
 def with_pairs_of_kinds(
@@ -48,6 +50,61 @@ def with_pairs_of_kinds(
     count = [len(of_kinds) for of_kinds in rows]
     members = np.concatenate([*rows, np.zeros((0, 2), dtype=np.int64)])
     return _joined(problem, members, np.repeat(rates, count, axis=0))
+
+
+def with_gaining_pairs(
+    problem: AllocationProblem,
+    key: npt.ArrayLike,  # (J,) row of what is known of each job's company
+    slowdowns: npt.ArrayLike,  # (K, K, T) part of its rate that the first keeps beside the second; 0 = they do not fit
+    *,
+    pairs_max: int = PAIRS_MAX,
+) -> AllocationProblem:
+    """The problem plus pairs that do more on some type side by side than taking turns: what they keep sums to over 1.
+
+    Of other types such a pair may not have any; one after the other its jobs do as much there. Jobs of a key, weight
+    and entity are of a kind. Where there are more than `pairs_max`, every kind has its best company first.
+    """
+    T = len(problem.gpu_types)
+    keys = ints("key", key, (problem.job_count,))
+    kept = floats("slowdowns", slowdowns, (np.shape(slowdowns)[0], np.shape(slowdowns)[0], T))
+    _, first_of, kind = np.unique(
+        np.column_stack([keys, problem.gpus_asked, problem.weight, problem.entity]),
+        axis=0,
+        return_index=True,
+        return_inverse=True,
+    )
+    jobs_of = [np.flatnonzero(kind == number) for number in range(len(first_of))]
+    of_kinds = _gaining(problem, keys[first_of], problem.gpus_asked[first_of], kept)
+    members: list[Ints] = []
+    left = pairs_max
+    for one, other in of_kinds.tolist():
+        rows = _within(jobs_of[one]) if one == other else _between(jobs_of[one], jobs_of[other])
+        if len(rows) > left:
+            break
+        members.append(rows)
+        left -= len(rows)
+    chosen = np.concatenate([*members, np.zeros((0, 2), dtype=np.int64)])
+    alone = problem.rate_alone_steps_per_s
+    both = kept[keys[chosen[:, 0]], keys[chosen[:, 1]]], kept[keys[chosen[:, 1]], keys[chosen[:, 0]]]
+    gains = (both[0] + both[1] > 1.0) & (both[0] > 0) & (both[1] > 0)
+    gains &= (alone[chosen[:, 0]] > 0) & (alone[chosen[:, 1]] > 0)
+    rates = np.stack([np.where(gains, alone[chosen[:, side]] * both[side], 0.0) for side in (0, 1)], axis=1)
+    useful = gains.any(axis=1)
+    return _joined(problem, chosen[useful], rates[useful]) if useful.any() else problem
+
+
+def _gaining(problem: AllocationProblem, keys: Ints, gpus: Floats, kept: Floats) -> Ints:
+    """Pairs of kinds (P, 2) that gain somewhere, the best company of each kind first, then the second best."""
+    sums = kept[np.ix_(keys, keys)] + kept[np.ix_(keys, keys)].transpose(1, 0, 2)
+    fits = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
+    there = fits[np.ix_(keys, keys)] & (problem.gpu_counts > 0)
+    gain = np.where(there, sums, 0.0).max(axis=2, initial=0.0)
+    gain[gpus[:, None] != gpus[None, :]] = 0.0
+    rank = np.empty_like(gain)
+    np.put_along_axis(rank, np.argsort(-gain, axis=1, kind="stable"), np.arange(float(len(keys)))[None, :], axis=1)
+    one, other = np.nonzero(np.triu(gain > 1.0))
+    order = np.lexsort((other, one, -gain[one, other], np.minimum(rank, rank.T)[one, other]))
+    return np.column_stack([one, other])[order]
 
 
 def _between(one: Ints, other: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -75,6 +75,18 @@ class ThroughputTable:
             return {}
         values = self.rate_steps_per_s[row].tolist()
         return {t: rate for t, rate in zip(self.gpu_types, values, strict=True) if rate == rate}  # not NaN
+
+    def slowdowns(self, keys: Sequence[tuple[str, int]], gpu_types: Sequence[str]) -> Floats:
+        """Part of its rate alone that each key keeps beside each key, (N, N, T): 0 = they do not fit, NaN = unknown."""
+        known = np.full((len(self.keys) + 1, len(self.keys) + 1, len(self.gpu_types) + 1), np.nan)
+        alone = self.rate_steps_per_s[self.pair_rows]
+        kept = np.divide(self.pair_rate_steps_per_s, alone, out=np.zeros_like(alone), where=~(alone <= 0))
+        first, second = self.pair_rows.T
+        known[first, second, :-1], known[second, first, :-1] = kept[:, 0], kept[:, 1]
+        row = np.array([self._row.get(key, len(self.keys)) for key in keys], dtype=np.int64)
+        place = {name: t for t, name in enumerate(self.gpu_types)}
+        column = np.array([place.get(name, len(place)) for name in gpu_types], dtype=np.int64)
+        return np.asarray(known[np.ix_(row, row, column)])
 
     def job_types(self, gpus: int | None = None) -> tuple[str, ...]:
         """Job types with a row (for that many GPUs, if given), in table order, each once."""

@@ -14,6 +14,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.registry import policy_from
+from gavelpy.simulator.estimation import Estimation, Learning
 from gavelpy.simulator.metrics import with_fairness
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
@@ -54,10 +55,11 @@ def compare(
     window: tuple[int, int] | None = None,
     progress: Progress | None = None,
     journal_directory: Path | None = None,
+    learning: Learning | None = None,
 ) -> dict[str, SimulationResult]:
     """Simulates each run on the same trace, and `isolated` besides for finish-time fairness; results by label.
 
-    Each run's journal goes to `journal_directory`/label.journal if one is given. Same arguments, same results, apart
+    With `learning` the runs are told no rates, `isolated` besides knows them. Each run's journal goes to `journal_directory`/label.journal if one is given. Same arguments, same results, apart
     from the seconds the runs took.
     """
     labels = [run.label for run in runs]
@@ -68,11 +70,13 @@ def compare(
     everything = list(runs) if baseline in runs else [*runs, baseline]
     results = {}
     for run in everything:
+        estimation = learning.begin(trace, cluster.gpu_types, seed) if learning is not None and run in runs else None
         simulation = Simulation(
             trace,
             cluster,
-            engine_for(run, settings, throughputs),
+            engine_for(run, settings, throughputs, estimation),
             settings,
+            estimation=estimation,
             seed=seed,
             window=window,
             label=run.label,
@@ -101,10 +105,16 @@ def simulate(
     return Simulation(trace, cluster, engine, settings, seed=seed, window=window, label=run.label).run()
 
 
-def engine_for(run: Run, settings: SimulationSettings, throughputs: ThroughputTable | None = None) -> Engine:
+def engine_for(
+    run: Run,
+    settings: SimulationSettings,
+    throughputs: ThroughputTable | None = None,
+    estimation: Estimation | None = None,
+) -> Engine:
     """The engine that plays this run's policy."""
     view = settings.blind_view_of(run.policy.partition(":")[0]) if run.blind else None
-    return Engine(policy_from(run.policy), view, throughputs)
+    estimator = estimation.estimator if estimation is not None else None
+    return Engine(policy_from(run.policy), view, throughputs, estimator=estimator)
 
 
 def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> SimulationResult:

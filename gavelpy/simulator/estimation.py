@@ -1,34 +1,62 @@
 """A simulated scheduler that must find rates out: jobs run at the trace's, and it knows what users say and jobs show.
 
-Steps are counted at the end of every round. Virtual jobs have no warm-up beyond the restart, which is not counted.
+Steps are counted at the end of every round. Virtual jobs have no warm-up beyond the restart, which is not counted. What
+a job does beside a partner is told as such: it says what the two keep of their rates.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gavelpy.errors import InvalidInput
 from gavelpy.estimator.kinds import Key, key_of
 from gavelpy.estimator.online import Reading, ThroughputEstimator
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ThroughputEstimated
 from gavelpy.model.arrays import Floats
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator.cluster import VirtualCluster
 
 NOTABLE = 0.03  # relative change of a rate that the core hears of
+NOTABLE_BESIDE = 0.1  # change of what a job keeps beside another that makes the policy be asked again
 ABSORB_S = 1800.0  # between two times that other job types learn from what was measured
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """How far a job had come, under which lease."""
+    """How far a job had come, under which lease, beside whom."""
 
     lease: int
+    partner: int
     steps: float
     now_s: float
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A scheduler that is told no rates, or wrong ones, and has no table: what `gavel simulate --estimate` plays."""
+
+    claims_off: float = 0.0  # users' figures are wrong by factors in [1 / this, this], each type's its own; 0 = none
+
+    def __post_init__(self) -> None:
+        if self.claims_off != 0.0 and not 1.0 <= self.claims_off <= 1000.0:
+            raise InvalidInput(f"claims_off must be 0 (no claims) or in [1, 1000], got {self.claims_off!r}")
+
+    def begin(self, trace: Trace, gpu_types: tuple[str, ...], seed: int) -> Estimation:
+        """What one run begins with."""
+        T, rng = len(gpu_types), np.random.default_rng(seed)
+        empty = ThroughputTable((), gpu_types, np.zeros((0, T)), np.zeros((0, T), dtype=np.int64), ())
+        claims = {str(job.id): self._claimed(job, rng) for job in trace.jobs} if self.claims_off else {}
+        return Estimation(ThroughputEstimator(empty), claims)
+
+    def _claimed(self, job: JobSpec, rng: np.random.Generator) -> dict[str, float]:
+        span = math.log(self.claims_off)
+        return {name: rate * math.exp(rng.uniform(-span, span)) for name, rate in job.rates_steps_per_s.items()}
 
 
 class Estimation:
@@ -46,6 +74,7 @@ class Estimation:
         self._keys: list[Key] = []
         self._seen: dict[int, _Seen] = {}
         self._told: dict[int, Floats] = {}  # (T,) by job
+        self._shown: dict[tuple[Key, Key, str], float] = {}  # rates beside partners that the core has been told of
         self._absorbed_s = 0.0
 
     def as_submitted(self, row: int, job: JobSpec) -> JobSpec:
@@ -58,7 +87,7 @@ class Estimation:
 
     def learned(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> ThroughputEstimated | None:
         """Rates that have changed enough by what running jobs show, if any."""
-        self._read(core, agents, now_s)
+        surprised = self._read(core, agents, now_s)
         if now_s - self._absorbed_s >= ABSORB_S:
             self.estimator.absorb()
             self._absorbed_s = now_s
@@ -70,28 +99,47 @@ class Estimation:
         nothing = np.zeros(len(view.gpu_types))
         before = np.array([self._told.get(row, nothing) for row in alive.tolist()])
         changed = (np.abs(rates - before) > NOTABLE * before).any(axis=1)
+        changed |= np.isin(alive, list(surprised))
         if not changed.any():
             return None
         self._told.update(zip(alive[changed].tolist(), rates[changed], strict=True))
         return ThroughputEstimated(alive[changed], rates[changed])
 
-    def _read(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> None:
+    def _read(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> set[int]:
+        """Tells the estimator what has been done; returns the jobs that do otherwise beside others than they did."""
         progress, gpu_types = agents.progress(now_s), core.view().gpu_types
+        surprised: set[int] = set()
         if progress is None:
-            return
+            return surprised
         for row, lease, steps in zip(
             progress.jobs.tolist(), progress.leases.tolist(), progress.steps_done.tolist(), strict=True
         ):
+            partner, since_s = int(agents.beside[row]), float(agents.counted_s[row])
             seen = self._seen.get(row)
-            if seen is None or seen.lease != lease:
-                seen = _Seen(lease, float(agents.steps_at_start[row]), float(agents.began_s[row]))
-            self._seen[row] = _Seen(lease, steps, now_s)
-            gpu_type = int(agents.gpu_type_of[core.jobs.gpus_held(row)[0]])
+            if seen is None or seen.lease != lease or seen.now_s < since_s:
+                seen = _Seen(lease, partner, float(agents.steps_at_start[row]), since_s)
+            self._seen[row] = _Seen(lease, partner, steps, now_s)
             if now_s > seen.now_s:
                 job_type, gpus = self._keys[row]
                 made, took_s = max(steps - seen.steps, 0.0), now_s - seen.now_s
-                reading = Reading(job_type, gpus, gpu_types[gpu_type], made, took_s)
-                self._note(self.estimator.observe(reading).reason)
+                gpu_type = gpu_types[int(agents.lease_type[row])]
+                reading = Reading(job_type, gpus, gpu_type, made, took_s)
+                if partner < 0:
+                    self._note(self.estimator.observe(reading).reason)
+                elif self._read_beside(row, partner, reading):
+                    surprised |= {row, partner}
+        return surprised
+
+    def _read_beside(self, row: int, partner: int, reading: Reading) -> bool:
+        """Tells the estimator what a job did beside another; returns whether that is news for the policy."""
+        verdict = self.estimator.observe_beside(reading, self._keys[partner])
+        self._note(verdict.reason)
+        cell, rate = (self._keys[row], self._keys[partner], reading.gpu_type), reading.steps / reading.seconds
+        before = self._shown.get(cell)
+        if before is not None and abs(rate - before) <= NOTABLE_BESIDE * before and not verdict.reason:
+            return False
+        self._shown[cell] = rate
+        return True
 
     def _note(self, reason: str) -> None:
         if reason:

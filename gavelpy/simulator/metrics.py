@@ -61,8 +61,8 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
     chosen = jobs[jobs["measured"]]
     jct_s = chosen["jct_s"].dropna().to_numpy()
     overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
-    rows, _, starts, ends = history.stays()
-    gpu_s = (ends - starts) * history.gpus[rows]
+    _, gpus, _, starts, ends = history.held()
+    gpu_s = (ends - starts) * gpus
     available_gpu_s = sum(history.gpu_counts) * history.now_s
     percentiles = np.percentile(jct_s, [50, 90, 99]).tolist() if len(jct_s) else [math.nan] * 3
     first_arrival_s = float(history.arrival_s[0]) if history.count else 0.0
@@ -99,7 +99,7 @@ def with_fairness(found: Metrics, jobs: pd.DataFrame, isolated: pd.DataFrame) ->
 
 
 def leases_frame(history: History) -> pd.DataFrame:
-    """One row a stay on the same GPUs, by start."""
+    """One row a stay on the same GPUs, by start; two stays of a pair overlap: see `sharing_frame`."""
     import pandas as pd
 
     rows, types, starts, ends = history.stays()
@@ -117,8 +117,28 @@ def leases_frame(history: History) -> pd.DataFrame:
     )
 
 
+def sharing_frame(history: History) -> pd.DataFrame:
+    """One row a time in which two jobs had leases on the same GPUs, by start."""
+    import pandas as pd
+
+    jobs, partners, types, starts, ends = history.sharing.times(history.now_s)
+    order = np.lexsort((jobs, starts))
+    ids = np.array([s.id for s in history.specs], dtype=object)
+    names = np.array(history.gpu_types, dtype=object)
+    return pd.DataFrame(
+        {
+            "job": ids[jobs[order]],
+            "partner": ids[partners[order]],
+            "gpu_type": names[types[order]],
+            "gpus": history.gpus[jobs[order]],
+            "start_s": starts[order],
+            "end_s": ends[order],
+        }
+    )
+
+
 def shares_frame(history: History) -> pd.DataFrame:
-    """Seconds owed by the policy and received under lease, a row a job and type."""
+    """Seconds owed by the policy and received under lease, alone or beside another, a row a job and type."""
     import pandas as pd
 
     owed_s = history.owed()
@@ -137,16 +157,15 @@ def shares_frame(history: History) -> pd.DataFrame:
 
 
 def utilization_frame(history: History) -> pd.DataFrame:
-    """Fraction of each type's GPUs under lease, in equal bins of time."""
+    """Fraction of each type's GPUs under lease, in equal bins of time; a GPU that two jobs share counts once."""
     import pandas as pd
 
     edges = np.linspace(0.0, max(history.now_s, 1.0), UTILIZATION_BINS + 1)
-    rows, types, starts, ends = history.stays()
+    types, held, _, starts, ends = history.held()
     columns = {}
     for kind, name in enumerate(history.gpu_types):
         here = types == kind
-        gpus = history.gpus[rows[here]].astype(np.float64)
-        leased_gpu_s = _time_since(edges, starts[here], gpus) - _time_since(edges, ends[here], gpus)
+        leased_gpu_s = _time_since(edges, starts[here], held[here]) - _time_since(edges, ends[here], held[here])
         columns[name] = np.diff(leased_gpu_s) / (np.diff(edges) * history.gpu_counts[kind])
     return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="time_s"))
 

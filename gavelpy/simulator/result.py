@@ -23,8 +23,8 @@ class Metrics:
     p90_jct_s: float
     p99_jct_s: float
     makespan_s: float  # from the first arrival to the end of the run
-    utilization: float  # GPU time under lease / GPU time there was, up to the end of the run
-    cost_usd: float  # GPU time under lease at its price
+    utilization: float  # GPU time under lease / GPU time there was, up to the end of the run; a shared GPU counts once
+    cost_usd: float  # GPU time under lease at its price; a shared GPU costs once
     ftf_worst: float
     ftf_mean: float
     deadline_misses: int
@@ -54,7 +54,8 @@ class SimulationResult:
         pd.DataFrame
     )  # index job; arrival_s first_start_s finish_s jct_s gpus weight job_type ftf preemptions migrations
     #                     gpu_s measured reason
-    leases: pd.DataFrame  # a row a stay on the same GPUs: job gpu_type gpus start_s end_s
-    shares: pd.DataFrame  # a row a job and type: job gpu_type owed_s received_s
+    leases: pd.DataFrame  # a row a stay on the same GPUs: job gpu_type gpus start_s end_s; those of a pair overlap
+    sharing: pd.DataFrame  # a row a time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
+    shares: pd.DataFrame  # a row a job and type: job gpu_type owed_s received_s, alone and beside others
     utilization: pd.DataFrame  # index time_s; a column a GPU type: fraction leased
     parameters: dict[str, Any]

@@ -46,8 +46,10 @@ from gavelpy.mechanism.reasons import reasons
 from gavelpy.model.arrays import Bools
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.company import Company, company_of
 from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
@@ -77,6 +79,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         progress: Progress | None = None,
         estimation: Estimation | None = None,
+        throughputs: ThroughputTable | None = None,
     ) -> None:
         self.trace, self.cluster, self.engine, self.settings = trace, cluster, engine, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
@@ -88,6 +91,7 @@ class Simulation:
         self.observers = [self.history.apply, *observers]
         self.reports: list[str] = []
         self.estimation = estimation
+        self.throughputs = engine.throughputs if throughputs is None else throughputs  # the true ones
         self.agents: VirtualCluster
         self.event_count = 0
 
@@ -120,10 +124,20 @@ class Simulation:
             np.array([job.steps_total for job in jobs], dtype=np.float64),
             self.settings.costs,
             whole_steps=self.settings.mechanism.whole_steps,
+            company=self._company(view.gpu_types) if self.settings.mechanism.packing else None,
         )
 
+    def _company(self, gpu_types: tuple[str, ...]) -> Company:
+        table = self.throughputs
+        if table is None or not len(table.pair_rows):
+            raise InvalidInput(
+                "throughputs must hold rates of pairs for jobs to share GPUs, got "
+                + ("none" if table is None else f"a table of {len(table.keys)} job types and no pair")
+            )
+        return company_of(self.trace, table, gpu_types)
+
     def _true_rates(self, row: int) -> dict[str, float]:
-        job, table = self.trace.jobs[row], self.engine.throughputs
+        job, table = self.trace.jobs[row], self.throughputs
         if job.rates_steps_per_s or table is None:
             return dict(job.rates_steps_per_s)
         return dict(table.rates(job.job_type, job.gpus))
@@ -225,6 +239,7 @@ class Simulation:
             metrics=metrics.metrics(history, jobs, effort),
             jobs=jobs,
             leases=metrics.leases_frame(history),
+            sharing=metrics.sharing_frame(history),
             shares=metrics.shares_frame(history),
             utilization=metrics.utilization_frame(history),
             parameters=self._parameters(),
@@ -244,6 +259,7 @@ class Simulation:
             "restart_s": costs.restart_s,
             "migration_s": costs.migration_s,
             "seed": self.seed,
+            **({"packing": True} if mechanism.packing else {}),
         }
 
 

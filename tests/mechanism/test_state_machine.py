@@ -162,6 +162,19 @@ class CarelessWorld(RuleBasedStateMachine):
         solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column], 0.0, 0.0, "", *pairs)
         self._tell(AllocationFailed(epoch, "no") if fails else solved)
 
+    @precondition(lambda self: self.core.jobs.count and self.core.pool.node_ids)
+    @rule(data=st.data(), jobs=st.integers(0, 3))
+    def go_on(self, data: st.DataObject, jobs: int) -> None:
+        """What mostly happens: jobs come, the core is woken and answered, and what it granted starts."""
+        gpus = data.draw(st.integers(1, 2))
+        for _ in range(jobs):
+            self.submit(gpus, [1.0, 3.0], True)
+        self.wake(0.0)
+        if self.question is not None:
+            self.answer(data, False, False)
+        for lease in [lease for lease in self.granted if self.core.jobs.stopping[lease.job] < 0]:
+            self._begin(lease)
+
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
@@ -169,9 +182,7 @@ class CarelessWorld(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.granted))
         if self.core.jobs.stopping[lease.job] >= 0:
             return
-        self.granted.remove(lease)
-        self.running.append(lease)
-        self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
+        self._begin(lease)
 
     @precondition(lambda self: self.running or self.gone)
     @rule(data=st.data(), steps=st.floats(0, 1200), saved=st.booleans())
@@ -210,6 +221,11 @@ class CarelessWorld(RuleBasedStateMachine):
         ours, theirs = (core.handle(WakeupDue(), later_s) for core in (original, copy))
         assert [type(command) for command in ours] == [type(command) for command in theirs]
         assert encode_state(snapshot(copy)) == encode_state(snapshot(original))
+
+    def _begin(self, lease: _Lease) -> None:
+        self.granted.remove(lease)
+        self.running.append(lease)
+        self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
         for command in self.core.handle(event, self.now_s):

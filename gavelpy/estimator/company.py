@@ -1,0 +1,125 @@
+"""What jobs show beside each other, and what is believed of any two from it.
+
+A job beside a partner tells a rate; what it keeps of its own follows once its rate alone is known. Until then the
+reading says something of the rate alone, as the model of pairs has a guess of what is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from scipy.special import ndtri
+
+from gavelpy.estimator.completion import Completion
+from gavelpy.estimator.gauge import Gauge
+from gavelpy.estimator.kinds import Key
+from gavelpy.estimator.pairs import Slowdowns
+from gavelpy.model.arrays import Floats, Ints
+
+STUCK_S = 240.0  # without a step beside a partner: the two do not fit together
+GUESS, GUESS_SD = -0.55, 0.35  # of the logarithm of what is kept, where no model has been asked yet
+_FITS = 0.5
+Cell = tuple[Key, Key, str]  # whose rate, beside whom, on which GPU type
+
+
+class CompanyReadings:
+    """Rates beside partners, as running jobs report them. Beliefs come from a completion, which knows a table."""
+
+    def __init__(self) -> None:
+        self._gauges: dict[Cell, Gauge] = {}
+        self._idle_s: dict[Cell, float] = {}  # without a step
+        self._asked: tuple[tuple[Key, ...], tuple[str, ...]] = ((), ())
+        self._completion: Completion | None = None
+        self._slowdowns: Slowdowns | None = None
+        self._fits: Floats = np.zeros((0, 0, 0))
+
+    def read(self, cell: Cell, log_rate: float) -> None:
+        """A rate beside a partner."""
+        self._gauges.setdefault(cell, Gauge()).read(log_rate)
+        self._idle_s.pop(cell, None)
+
+    def idle(self, cell: Cell, seconds: float) -> bool:
+        """No step beside a partner in some seconds; returns whether that has lasted long enough to believe it."""
+        self._idle_s[cell] = self._idle_s.get(cell, 0.0) + seconds
+        return self.is_stuck(cell)
+
+    def is_stuck(self, cell: Cell) -> bool:
+        """Whether a job has made no step beside a partner for so long that the two do not fit."""
+        return self._idle_s.get(cell, 0.0) >= STUCK_S
+
+    def guess(self, cell: Cell) -> tuple[float, float]:
+        """Logarithm of what the first keeps beside the second, and its standard deviation, by the model alone."""
+        (keys, gpu_types), (first, second, gpu_type) = self._asked, cell
+        if self._slowdowns is None or first not in keys or second not in keys or gpu_type not in gpu_types:
+            return GUESS, GUESS_SD
+        place = keys.index(first), keys.index(second), gpu_types.index(gpu_type)
+        return float(self._slowdowns.mean[place]), float(self._slowdowns.sd[place])
+
+    def kept(
+        self, completion: Completion, keys: Sequence[Key], gpu_types: Sequence[str], log_alone: Floats, quantile: float
+    ) -> Floats:
+        """Part of its rate that each key keeps beside each, (N, N, T): 0 = they likely do not fit.
+
+        `log_alone` (N, T) are logarithms of rates alone, against which rates beside partners are held.
+        """
+        slowdowns, fits = self._believed(completion, tuple(keys), tuple(gpu_types))
+        mean, sd, fits = slowdowns.mean.copy(), slowdowns.sd.copy(), fits.copy()
+        row = {key: i for i, key in enumerate(keys)}
+        column = {name: t for t, name in enumerate(gpu_types)}
+        for (first, second, gpu_type), gauge in self._gauges.items():
+            if first in row and second in row and gpu_type in column:
+                i, j, t = row[first], row[second], column[gpu_type]
+                mean[i, j, t] = min(gauge.level - log_alone[i, t], 0.0)
+                sd[i, j, t], fits[i, j, t], fits[j, i, t] = math.sqrt(gauge.variance), 1.0, 1.0
+        for cell in self._idle_s:
+            first, second, gpu_type = cell
+            if self.is_stuck(cell) and first in row and second in row and gpu_type in column:
+                i, j, t = row[first], row[second], column[gpu_type]
+                fits[i, j, t] = fits[j, i, t] = 0.0
+        part = np.exp(np.minimum(mean + ndtri(quantile) * sd, 0.0))
+        return np.where(fits >= _FITS, part, 0.0)
+
+    def into(
+        self, rows: dict[Key, int], columns: dict[str, int], pair_rows: Ints, rates: Floats
+    ) -> tuple[Ints, Floats]:
+        """A table's pairs (P, 2) and their rates (P, 2, T) with what was measured here added, or put in their place."""
+        place = {(int(a), int(b)): k for k, (a, b) in enumerate(pair_rows)}
+        told = {cell: math.exp(gauge.level) for cell, gauge in self._gauges.items()}
+        told |= {cell: 0.0 for cell in self._idle_s if self.is_stuck(cell)}
+        told = {cell: rate for cell, rate in told.items() if cell[0] in rows and cell[1] in rows}
+        new = dict.fromkeys(
+            pair
+            for first, second, _ in told
+            if (pair := _ordered(rows[first], rows[second])) not in place and pair[::-1] not in place
+        )
+        place |= {pair: len(pair_rows) + k for k, pair in enumerate(new)}
+        wide = np.concatenate([rates, np.full((len(new), 2, rates.shape[2]), math.nan)])
+        for (first, second, gpu_type), rate in told.items():
+            a, b = rows[first], rows[second]
+            side = 0 if (a, b) in place else 1
+            here = place[(a, b) if side == 0 else (b, a)]
+            wide[here, side, columns[gpu_type]] = rate
+            if a == b or rate == 0.0:
+                wide[here, 1 - side, columns[gpu_type]] = rate
+        return np.concatenate([pair_rows, np.array(list(new), dtype=np.int64).reshape(-1, 2)]), wide
+
+    def keep(self, keys: Collection[Key]) -> None:
+        """Forgets what was measured of all others."""
+        for told in (self._gauges, self._idle_s):
+            for cell in [cell for cell in told if cell[0] not in keys or cell[1] not in keys]:
+                del told[cell]
+
+    def _believed(
+        self, completion: Completion, keys: tuple[Key, ...], gpu_types: tuple[str, ...]
+    ) -> tuple[Slowdowns, Floats]:
+        """What the completion says; asked once for the same keys and types."""
+        if self._completion is not completion or self._asked != (keys, gpu_types) or self._slowdowns is None:
+            self._slowdowns, self._fits = completion.pairs(keys, gpu_types)
+            self._completion, self._asked = completion, (keys, gpu_types)
+        return self._slowdowns, self._fits
+
+
+def _ordered(one: int, other: int) -> tuple[int, int]:
+    return (one, other) if one <= other else (other, one)
