@@ -124,11 +124,9 @@ def _work(
 ) -> Floats:
     steps = Steps()
     cluster = Cluster.parse(",".join(f"{name}:{GPUS_OF_A_TYPE}" for name in table.gpu_types))
-    Simulation(
-        trace, cluster, engine, settings, estimation=estimation, observers=[steps], throughputs=table
-    ).run()
-    mean_rate = [np.mean(list(job.rates_steps_per_s.values())) for job in trace.jobs]
-    return steps.work(1.0 / np.array(mean_rate, dtype=np.float64), EDGES_S)
+    Simulation(trace, cluster, engine, settings, estimation=estimation, observers=[steps], throughputs=table).run()
+    mean_rate = np.array([float(np.mean(list(job.rates_steps_per_s.values()))) for job in trace.jobs])
+    return steps.work(np.reciprocal(mean_rate), EDGES_S)
 
 
 def _trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
@@ -141,9 +139,7 @@ def _trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
     return Trace(tuple(jobs), np.zeros(JOBS))
 
 
-def _without(
-    table: ThroughputTable, new: Ints, rng: np.random.Generator, part: float = PAIRS_KNOWN
-) -> ThroughputTable:
+def _without(table: ThroughputTable, new: Ints, rng: np.random.Generator, part: float = PAIRS_KNOWN) -> ThroughputTable:
     """The table without most of what it says of these rows: a rate alone and `part` of their pairs; 0: nothing."""
     rates, pairs = table.rate_steps_per_s.copy(), table.pair_rate_steps_per_s
     measured = rng.integers(len(table.gpu_types), size=len(new))

@@ -53,6 +53,9 @@ RUNTIME_JOB = JobSpec(
     warning_s=5.0,
     warning_signal=10,
 )
+SHARING = AllocationSolved(
+    4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs", np.array([[3, 5]]), np.array([1]), np.array([0.5])
+)
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
     NodeLost(NodeId("n0")),
@@ -73,6 +76,8 @@ EXAMPLES: list[Event] = [
     ProgressReported(TWO, TWO, STEPS),
     CheckpointSaved(TWO, TWO, STEPS),
     AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs"),
+    SHARING,
+    ConfigChanged(MechanismSettings(packing=True)),
     AllocationFailed(4, "infeasible"),
     ThroughputEstimated(TWO, np.array([[1.0, 2.0], [np.nan, np.nan]])),
     WakeupDue(np.array([2, 0, 1])),
@@ -93,6 +98,30 @@ def test_event_survives_the_way_to_bytes_and_back(event: Event) -> None:
     assert encode(again, now_s) == record
 
 
+def test_pairs_come_back_as_they_were() -> None:
+    event = decode(encode(SHARING, 0.0))[1]
+
+    assert isinstance(event, AllocationSolved)
+    assert event.pair_jobs.tolist() == [[3, 5]]
+    assert (event.pair_gpu_type.tolist(), event.pair_share.tolist()) == ([1], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("event", "version"),
+    [
+        (AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0])), 2),
+        (ConfigChanged(MechanismSettings()), 2),
+        (SHARING, 3),
+        (ConfigChanged(MechanismSettings(packing=True)), 3),
+    ],
+)
+def test_only_what_says_something_of_pairs_is_of_version_3(event: Event, version: int) -> None:
+    raw = msgspec.msgpack.decode(encode(event, 0.0))
+
+    assert raw[0] == version
+    assert ("packing" in str(raw)) == (version == 3 and isinstance(event, ConfigChanged))
+
+
 def test_every_kind_of_event_has_an_example_here() -> None:
     assert {type(event) for event in EXAMPLES} == set(get_args(Event))
 
@@ -110,6 +139,7 @@ def test_values_come_back_as_they_were() -> None:
         [1, "JobCancelled", 0.0],
         [0, "JobCancelled", 0.0, [3]],
         [3, "JobCancelled", 0.0, [3]],
+        [4, "JobCancelled", 0.0, [3]],
         [True, "JobCancelled", 0.0, [3]],
         [1, "JobExploded", 0.0, [3]],
         [1, "JobCancelled", "soon", [3]],

@@ -23,6 +23,7 @@ THEN = [
     and getattr(event, "spec", None) not in NEW_VALUES
     and getattr(event, "node_id", None) not in NEW_VALUES
     and not getattr(event, "is_by_time", False)
+    and encode(event, 0.0)[1] < 3
 ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.priorities import priority
-from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_leftover
+from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_packed, select_leftover
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
 from gavelpy.model.arrays import Ints
 from tests.mechanism.builders import make_jobs
@@ -194,3 +194,81 @@ def test_of_two_equal_jobs_the_earlier_one_runs() -> None:
     chosen = select_global(jobs, np.array([0, 1]), np.array([1]), MechanismSettings())
 
     assert pairs_of(chosen) == [(0, 0)]
+
+
+# With pairs ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def packed_cases(draw: st.DrawFn) -> Case:
+    """The same with up to six pairs of jobs that ask for equally many GPUs, each on a type with a claim of its own."""
+    case = draw(cases())
+    jobs, J = case.jobs, case.jobs.count
+    possible = [
+        (a, b, kind) for a in range(J) for b in range(a + 1, J) for kind in range(T) if jobs.gpus[a] == jobs.gpus[b]
+    ]
+    rows = draw(st.lists(st.sampled_from(possible), unique=True, max_size=6)) if possible else []
+    table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
+    count = len(table)
+    jobs.pairs.put(table[:, :2], table[:, 2], np.zeros(count), np.zeros(0, dtype=np.bool_))
+    jobs.pairs.target[:] = draw(st.lists(SHARES, min_size=count, max_size=count))
+    jobs.pairs.owed_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
+    jobs.pairs.received_s[:] = draw(st.lists(SECONDS, min_size=count, max_size=count))
+    return case
+
+
+def dumb_packed(case: Case, settings: MechanismSettings) -> list[tuple[int, int, int]]:
+    jobs, pairs, left = case.jobs, case.jobs.pairs, case.free.tolist()
+    units: list[tuple[tuple[float, ...], int, int, int]] = []
+    rows = set(case.rows.tolist())
+    for job in rows:
+        for kind in range(T):
+            if jobs.target[job, kind] > 0:
+                lag = float(jobs.owed_s[job, kind] - jobs.received_s[job, kind])
+                key = (-urgency(jobs, job, kind, settings), -lag, -float(jobs.target[job, kind]), job, kind, -1)
+                units.append((key, job, -1, kind))
+    for row in range(pairs.count):
+        first, second, kind = (int(column[row]) for column in (pairs.first, pairs.second, pairs.gpu_type))
+        if pairs.target[row] > 0 and {first, second} <= rows:
+            claim = [column[row : row + 1] for column in (pairs.target, pairs.owed_s, pairs.received_s)]
+            lag = float(pairs.owed_s[row] - pairs.received_s[row])
+            key = (-float(priority(*claim, settings)[0]), -lag, -float(pairs.target[row]), first, kind, second)
+            units.append((key, first, second, kind))
+    chosen: list[tuple[int, int, int]] = []
+    taken: set[int] = set()
+    for _, first, second, kind in sorted(units):
+        if first in taken or second in taken or jobs.gpus[first] > left[kind]:
+            continue
+        left[kind] -= int(jobs.gpus[first])
+        members = [job for job in (first, second) if job >= 0]
+        taken |= set(members)
+        chosen += [(job, kind, other) for job, other in zip(members, [second, first], strict=False)]
+    rest = dumb_packed_leftover(case, taken, left) if settings.fill_leftover else []
+    return chosen + [(job, kind, -1) for job, kind in rest]
+
+
+def dumb_packed_leftover(case: Case, taken: set[int], left: list[int]) -> list[tuple[int, int]]:
+    """As without pairs, but what a job is owed beside others counts too."""
+    jobs, pairs = case.jobs, case.jobs.pairs
+    lag_s = (jobs.owed_s - jobs.received_s).sum(axis=1)
+    for member in (pairs.first, pairs.second):
+        np.add.at(lag_s, member, pairs.owed_s - pairs.received_s)
+    rest = sorted((job for job in case.rows.tolist() if job not in taken), key=lambda job: (-lag_s[job], job))
+    by_speed = {job: sorted(range(T), key=lambda kind: (-jobs.rate[job, kind], kind)) for job in rest}
+    queue = [(job, kind) for job in rest for kind in by_speed[job] if jobs.rate[job, kind] > 0]
+    return greedy(jobs, queue, left)
+
+
+@given(case=packed_cases(), settings=SETTINGS)
+def test_pairs_and_jobs_alone_stand_in_one_queue(case: Case, settings: MechanismSettings) -> None:
+    chosen = select_packed(*case, settings)
+
+    assert list(zip(*(column.tolist() for column in chosen), strict=True)) == dumb_packed(case, settings)
+
+
+@given(case=cases(), settings=SETTINGS)
+def test_without_pairs_the_packed_queue_is_the_global_one(case: Case, settings: MechanismSettings) -> None:
+    packed, plain = select_packed(*case, settings), select_global(*case, settings)
+
+    assert pairs_of(packed[:2]) == pairs_of(plain)
+    assert (packed.partner == -1).all()

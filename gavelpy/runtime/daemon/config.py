@@ -163,6 +163,10 @@ def parse_config(text: str, file: str = "") -> Config:
         if name not in _SECTIONS:
             raise source.complaint(name, "", f"[{name}] is not known; allowed are {', '.join(_SECTIONS)}")
     sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
+    if sections["mechanism"].packing:
+        raise source.complaint(
+            "mechanism", "packing", "mechanism.packing must be false: agents let no jobs share a GPU"
+        )
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
     try:
         check_exposure(config.scheduler.listen, config.security)

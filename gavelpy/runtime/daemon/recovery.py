@@ -114,7 +114,8 @@ def configured_text(config: Config) -> str:
     """What the file says of policy and mechanism, to find out later whether it has changed."""
     choice = asdict(replace(configured_choice(config), throughputs_file=""))
     del choice["throughputs_version"]
-    return json.dumps([choice, asdict(config.mechanism)], sort_keys=True)
+    mechanism = {name: value for name, value in asdict(config.mechanism).items() if name != "packing"}  # always off
+    return json.dumps([choice, mechanism], sort_keys=True)
 
 
 def _configured(
