@@ -249,7 +249,7 @@ ClaimsOffOption = Annotated[
         metavar="X",
         parser=number(1, 1000),
         rich_help_panel=_POLICIES,
-        help="With --estimate: users say rates that are wrong by factors of up to X, 1 to 1000. Default: they say none.",
+        help="With --estimate: users say rates, wrong by factors of up to X, 1 to 1000. Default: they say none.",
     ),
 ]
 WindowOption = Annotated[

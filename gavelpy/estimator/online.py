@@ -69,7 +69,10 @@ class _Entry:
 
 
 class ThroughputEstimator:
-    """Beliefs about rates of jobs alone, and of what they keep beside each other. Knows no clock and draws nothing: same calls, same answers."""
+    """Beliefs about rates of jobs alone, and about what they keep of them beside each other.
+
+    Knows no clock and draws nothing: same calls, same answers.
+    """
 
     def __init__(
         self, table: ThroughputTable, model: EstimatorModel | None = None, gpu_types: Sequence[str] = ()

@@ -146,7 +146,7 @@ class JobTable:
         return self.total("target")
 
     def total(self, name: str) -> Floats:
-        """`target`, `owed_s` or `received_s` of each job on each type, alone and with others, (N, T); to be read only."""
+        """`target`, `owed_s` or `received_s` of each job, alone and with others, (N, T); to be read only."""
         own: Floats = getattr(self, name)
         return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
 

@@ -1,8 +1,8 @@
 """The core's table of pairs: two jobs that the policy gives time together on the GPUs of one type.
 
-A row a pair and type, in order of (first, second, type), with first < second, all by serial. What a pair is owed and has
-received is kept apart from what its members are owed and receive alone, as each is a claim of its own (Gavel, OSDI '20,
-section 5); a job's time is the sum of both. While one member runs and the other does not yet, half of the time counts.
+A row a pair and type, in order of (first, second, type), with first < second, all by serial. What a pair is owed and
+has received is kept apart from what its members are owed and receive alone, as each is a claim of its own (Gavel, OSDI
+'20, section 5); a job's time is the sum of both. While one member runs and the other does not yet, half the time counts.
 
 A pair without a share is remembered as long as its claim is worth remembering: policies change their minds often.
 """
@@ -50,7 +50,7 @@ class PairTable:
         return np.asarray(rows, dtype=np.int64)
 
     def put(self, members: Ints, gpu_type: Ints, share: Floats, remembered: Bools) -> None:
-        """The shares (K,) of these pairs (K, 2) are in force, and no others; of the rows only `remembered` (P,) stay."""
+        """The shares (K,) of these pairs (K, 2) are in force, no others; of the rows only `remembered` (P,) stay."""
         first, second = members.min(axis=1), members.max(axis=1)
         fresh = _keys(first, second, gpu_type)
         before = _keys(self.first, self.second, self.gpu_type)[remembered]

@@ -82,6 +82,7 @@ class ThroughputTable:
         alone = self.rate_steps_per_s[self.pair_rows]
         kept = np.divide(self.pair_rate_steps_per_s, alone, out=np.zeros_like(alone), where=~(alone <= 0))
         first, second = self.pair_rows.T
+        kept = np.where((first == second)[:, None, None], kept.mean(axis=1, keepdims=True), kept)  # two alike: as one
         known[first, second, :-1], known[second, first, :-1] = kept[:, 0], kept[:, 1]
         row = np.array([self._row.get(key, len(self.keys)) for key in keys], dtype=np.int64)
         place = {name: t for t, name in enumerate(self.gpu_types)}

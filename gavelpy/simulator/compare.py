@@ -59,8 +59,9 @@ def compare(
 ) -> dict[str, SimulationResult]:
     """Simulates each run on the same trace, and `isolated` besides for finish-time fairness; results by label.
 
-    With `learning` the runs are told no rates, `isolated` besides knows them. Each run's journal goes to `journal_directory`/label.journal if one is given. Same arguments, same results, apart
-    from the seconds the runs took.
+    With `learning` the runs are told no rates; `isolated` besides knows them. Each run's journal goes to
+    `journal_directory`/label.journal if one is given. Same arguments, same results, apart from the seconds the runs
+    took.
     """
     labels = [run.label for run in runs]
     if len(set(labels)) != len(labels) or not runs:

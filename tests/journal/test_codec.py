@@ -56,6 +56,7 @@ RUNTIME_JOB = JobSpec(
 SHARING = AllocationSolved(
     4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs", np.array([[3, 5]]), np.array([1]), np.array([0.5])
 )
+EXAMPLES_OF_PAIRS: list[Event] = [SHARING, ConfigChanged(MechanismSettings(packing=True))]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
     NodeLost(NodeId("n0")),
@@ -76,8 +77,7 @@ EXAMPLES: list[Event] = [
     ProgressReported(TWO, TWO, STEPS),
     CheckpointSaved(TWO, TWO, STEPS),
     AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs"),
-    SHARING,
-    ConfigChanged(MechanismSettings(packing=True)),
+    *EXAMPLES_OF_PAIRS,
     AllocationFailed(4, "infeasible"),
     ThroughputEstimated(TWO, np.array([[1.0, 2.0], [np.nan, np.nan]])),
     WakeupDue(np.array([2, 0, 1])),

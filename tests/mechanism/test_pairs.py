@@ -96,7 +96,8 @@ def test_a_pair_that_stays_together_keeps_its_leases() -> None:
     plan = plans(wake(core, ROUND_S))[0]
 
     assert plan.extend_leases.tolist() == [0, 1]
-    assert not len(plan.grant_jobs) and not len(plan.revoke_jobs)
+    assert not len(plan.grant_jobs)
+    assert not len(plan.revoke_jobs)
 
 
 def test_of_a_pair_that_parts_one_stays_and_another_comes_to_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.priorities import priority
-from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_packed, select_leftover
+from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_leftover, select_packed
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
 from gavelpy.model.arrays import Ints
 from tests.mechanism.builders import make_jobs

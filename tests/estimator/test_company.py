@@ -1,0 +1,101 @@
+"""What jobs show beside each other: believed once the rate alone is known, and learned by job types alike."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gavelpy.estimator.online import Reading, ThroughputEstimator
+from tests.estimator.tables import TYPES, job_type, lawful_rates, make_table
+
+ANT, BEE = (job_type("ant", 8), 1), (job_type("bee", 8), 1)
+KEYS = [ANT, BEE]
+OLD = TYPES.index("old")
+
+
+def make_estimator(*, knows: bool = True) -> ThroughputEstimator:
+    return ThroughputEstimator(make_table(lawful_rates() if knows else {}, TYPES))
+
+
+def beside(known: ThroughputEstimator, rate: float, times: int = 3) -> list[str]:
+    """Ant beside bee on the old type, a minute at a time; returns reasons."""
+    reading = Reading(*ANT, "old", rate * 60.0, 60.0)
+    return [known.observe_beside(reading, BEE).reason for _ in range(times)]
+
+
+def test_before_any_reading_two_jobs_keep_what_the_model_expects() -> None:
+    kept = make_estimator().pairs(KEYS, TYPES)
+
+    assert kept.shape == (2, 2, len(TYPES))
+    assert kept == pytest.approx(np.full(kept.shape, math.exp(-0.55)), rel=0.01)
+
+
+def test_a_rate_beside_a_partner_over_the_rate_alone_is_what_is_kept() -> None:
+    known = make_estimator()
+    alone = known.rates([ANT], TYPES)[0, OLD]
+    beside(known, 0.8 * alone)
+
+    kept = known.pairs(KEYS, TYPES)
+
+    assert kept[0, 1, OLD] == pytest.approx(0.8, rel=0.02)
+    assert known.rates([ANT], TYPES)[0, OLD] == alone
+
+
+def test_what_is_absorbed_moves_pairs_that_nobody_has_seen() -> None:
+    known = make_estimator()
+    before = known.pairs(KEYS, TYPES)
+    beside(known, 0.95 * known.rates([ANT], TYPES)[0, OLD])
+
+    known.absorb()
+
+    rows = [known.table.keys.index(key) for key in KEYS]
+    assert known.table.pair_rows.tolist() == [sorted(rows)]
+    assert known.pairs(KEYS, TYPES)[1, 0, OLD] > before[1, 0, OLD] + 0.01
+
+
+def test_a_pair_without_a_step_for_some_minutes_does_not_fit() -> None:
+    known = make_estimator()
+
+    reasons = beside(known, 0.0, times=5)
+    known.absorb()
+
+    assert "do not fit" in reasons[-1]
+    assert known.pairs(KEYS, TYPES)[:, :, OLD].tolist()[0][1] == 0.0
+    assert known.pairs(KEYS, TYPES)[1, 0, OLD] == 0.0
+
+
+def test_where_the_rate_alone_is_unknown_company_hints_at_it() -> None:
+    known = make_estimator(knows=False)
+
+    beside(known, 58.0, times=8)
+
+    assert known.rates([ANT], TYPES)[0, OLD] == pytest.approx(100.0, rel=0.35)
+    assert known.pairs(KEYS, TYPES)[0, 1, OLD] == pytest.approx(0.58, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "age_s", "complaint"),
+    [
+        (1.0, 0.0, math.inf, "seconds must be finite"),
+        (math.nan, 60.0, math.inf, "steps must be finite"),
+        (1e15, 60.0, math.inf, "which no job makes"),
+        (60.0, 60.0, 61.0, "still warming up"),
+    ],
+)
+def test_readings_that_are_none_are_refused(steps: float, seconds: float, age_s: float, complaint: str) -> None:
+    known = make_estimator()
+
+    verdict = known.observe_beside(Reading(*ANT, "old", steps, seconds, age_s), BEE)
+
+    assert complaint in verdict.reason
+    assert not verdict.accepted
+
+
+def test_what_is_not_kept_is_forgotten() -> None:
+    known = make_estimator()
+    beside(known, 0.9 * known.rates([ANT], TYPES)[0, OLD])
+    known.keep({BEE})
+
+    assert known.pairs(KEYS, TYPES)[0, 1, OLD] == pytest.approx(math.exp(-0.55), rel=0.01)
