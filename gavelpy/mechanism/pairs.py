@@ -2,7 +2,8 @@
 
 A row a pair and type, in order of (first, second, type), with first < second, all by serial. What a pair is owed and
 has received is kept apart from what its members are owed and receive alone, as each is a claim of its own (Gavel, OSDI
-'20, section 5); a job's time is the sum of both. While one member runs and the other does not yet, half the time counts.
+'20, section 5); a job's time is the sum of both. While one member runs and the other does not yet, half of the time
+counts.
 
 A pair without a share is remembered as long as its claim is worth remembering: policies change their minds often.
 """

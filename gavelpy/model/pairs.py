@@ -12,7 +12,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints, floats, ints, require
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
-PAIRS_MAX = 10_000  # that a problem is given
+PAIRS_MAX = 40_000  # that a problem is given
 
 
 def with_pairs_of_kinds(

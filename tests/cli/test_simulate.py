@@ -31,6 +31,50 @@ FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
 OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # how long the simulation took: never the same twice
 
 
+PAIRS = """{"v100": {"('ant', 1)": {"null": 1.0, "('ant', 1)": [0.8, 0.8]}}}"""
+ANTS = "".join(f"ant\tant\t.\t-n\t0\t{steps}\t1\t1\t-1\t0\n" for steps in (800, 1600))
+
+
+def test_packed_jobs_share_a_gpu_and_the_record_says_so(gavel: Gavel) -> None:
+    (gavel.folder / "pairs.json").write_text(PAIRS)
+    (gavel.folder / "ants.trace").write_text(ANTS)
+    files = (str(gavel.folder / "ants.trace"), "--throughputs", str(gavel.folder / "pairs.json"))
+
+    answer = gavel("simulate", *files, "--cluster", "v100:1", *FREE, "--packing", "-o", "json")
+
+    assert answer.code == 0
+    assert answer.json["parameters"]["packing"] is True
+    found = answer.json["results"]["max_min_fairness"]
+    assert found["makespan_s"] == pytest.approx(1000.0 + 800.0)
+    assert found["utilization"] == pytest.approx(1.0)
+
+
+def test_packing_and_the_presets_queues_by_type_exclude_each_other(gavel: Gavel) -> None:
+    (gavel.folder / "pairs.json").write_text(PAIRS)
+
+    answer = gavel(
+        "simulate",
+        gavel.trace(),
+        "--throughputs",
+        str(gavel.folder / "pairs.json"),
+        "--packing",
+        "--preset",
+        "gavel-osdi20",
+    )
+
+    assert answer.code == 2
+    assert "queue must be global where packing is on" in answer.err
+
+
+@pytest.mark.parametrize("claims", [(), ("--claims-off", "3")])
+def test_a_scheduler_that_is_told_no_rates_finishes_every_job(gavel: Gavel, claims: tuple[str, ...]) -> None:
+    answer = gavel("simulate", gavel.trace(), *SMALL, "--estimate", *claims, "-o", "json")
+
+    assert answer.code == 0
+    assert answer.json["parameters"]["estimate"] is True
+    assert answer.json["results"]["max_min_fairness"]["jobs_unfinished"] == 0
+
+
 def test_json_has_parameters_seed_and_every_figure_of_every_run(gavel: Gavel) -> None:
     answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo@blind,fifo,las", "--seed", "7", "-o", "json")
 

@@ -54,6 +54,10 @@ def test_every_section_is_read() -> None:
         (LEAST + '[nodes]\non_node_lost = "panic"\n', "f.toml:4: nodes.on_node_lost must be 'wait' or 'fence', got 'p"),
         (LEAST + "[mechanism]\nround_s = 0\n", r"f.toml:4: mechanism.round_s must be in \[1, 86400\], got 0"),
         (
+            LEAST + "[mechanism]\npacking = true\n",
+            "f.toml:4: mechanism.packing must be false: agents let no jobs share",
+        ),
+        (
             LEAST + "[policy.parameters]\na = [1]\n",
             r"f.toml:3: policy.parameters must be float | str, got {'a': \[1\]}",
         ),
