@@ -52,6 +52,7 @@ class Engine:
 
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The policy's answer as an event; a solver that fails is an answer too, and the old allocation stays."""
+        assert question.problem.runs_alone, "the mechanism asks about single jobs; pairs are added here"
         began_s = time.process_time()
         asked = self._with_pairs(question) if question.packing else question.problem
         problem = asked if self.blind is None else asked.blind_to_type(self.blind)

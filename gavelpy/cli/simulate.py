@@ -113,7 +113,11 @@ def simulate(
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
     settings = _settings(preset, rounds, costs)
-    said = {"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
+    said = {
+        "gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset,
+        "generate": choices.given() if generate is not None else None,
+        "packing": packing or None, "estimate": estimate or None, "claims_off": claims_off,
+    }  # fmt: skip
     if report is not None:
         _check_report(report)
     experiment = Experiment(
@@ -126,7 +130,7 @@ def simulate(
         seed=seed,
         throughputs=_pairs(throughputs) if packing else None,
         learning=_learning(estimate, claims_off),
-        said=said | _given(choices.given() if generate is not None else None, packing, estimate, claims_off),
+        said=_said(said),
     )
     _warn_of_unknown(experiment.trace)
     results = run(experiment)
@@ -203,13 +207,6 @@ def _learning(estimate: bool, claims_off: float | None) -> Learning | None:
     return Learning(claims_off or 0.0) if estimate else None
 
 
-def _given(
-    generated: Mapping[str, Any] | None, packing: bool, estimate: bool, claims_off: float | None
-) -> dict[str, Any]:  # what JSON can say
-    said = {"generate": generated, "packing": packing or None, "estimate": estimate or None, "claims_off": claims_off}
-    return {name: value for name, value in said.items() if value is not None}
-
-
 def _check_report(path: Path) -> None:
     from gavelpy.report import html
 
@@ -245,7 +242,7 @@ def _settings(
     )
 
 
-def _said(values: Mapping[str, float | None]) -> dict[str, Any]:  # for `replace`, whose fields differ in type
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:  # whose values differ in type
     return {name: value for name, value in values.items() if value is not None}
 
 
