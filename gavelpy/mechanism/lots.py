@@ -62,7 +62,10 @@ class Lots:
         self._jobs, self._pool = jobs, pool
         self.count, self.type_count = len(pool.lot_type), len(pool.gpu_types)
         kinds = pool.lot_type.tolist()
-        self._of_type = [[lot for lot, kind in enumerate(kinds) if kind == t] for t in range(self.type_count)]
+        self._of_type: list[list[int]] = [[] for _ in range(self.type_count)]
+        for lot, kind in enumerate(kinds):
+            self._of_type[kind].append(lot)
+        self._first: dict[tuple[int, int], int] = {}  # by type and GPUs: position of the first lot that may have enough
 
     def slots(self, rows: Ints) -> Ints:
         """For each job and type the lot to take GPUs in, NOT_THERE, or the number of lots + type: any, (K, T)."""
@@ -73,7 +76,15 @@ class Lots:
         return np.where(where == SHARED, types, np.where(where == NOT_BOUND, self.count + types, own))
 
     def resolve(self, slot: int, gpus: int, free: list[int]) -> int:
-        """The lot in which a job takes this many GPUs, or NOT_THERE; servers that see the directory come first."""
+        """The lot in which a job takes this many GPUs, or NOT_THERE; servers that see the directory come first.
+
+        `free` only falls from one call to the next, so that a lot with too few is never looked at again.
+        """
         if slot < self.count:
             return slot if slot >= 0 and gpus <= free[slot] else NOT_THERE
-        return next((lot for lot in self._of_type[slot - self.count] if gpus <= free[lot]), NOT_THERE)
+        kind = slot - self.count
+        lots, position = self._of_type[kind], self._first.get((kind, gpus), 0)
+        while position < len(lots) and gpus > free[lots[position]]:
+            position += 1
+        self._first[kind, gpus] = position
+        return lots[position] if position < len(lots) else NOT_THERE

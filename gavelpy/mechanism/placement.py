@@ -23,9 +23,9 @@ def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Int
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    for lot in np.unique(lots).tolist():
-        here = np.flatnonzero(lots == lot)
-        candidates = np.flatnonzero(free & (pool.lot_of == lot))
+    jobs_of, gpus_of = _grouped(lots, np.arange(len(lots))), _grouped(pool.lot_of[free], np.flatnonzero(free))
+    for lot, here in jobs_of.items():
+        candidates = gpus_of.get(lot, here[:0])
         if not pool.in_order:
             candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
         assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
@@ -37,6 +37,13 @@ def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Int
         singles = here[gpus[here] == 1]
         flat[offsets[singles]] = candidates[servers.tightest_first()[: len(singles)]]
     return offsets, flat
+
+
+def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
+    """The values of each group, in their order; groups ascending."""
+    order = np.argsort(groups, kind="stable")
+    found, first = np.unique(groups[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(values[order], first[1:]), strict=True)) if len(found) else {}
 
 
 class _Servers:
