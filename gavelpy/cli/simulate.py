@@ -113,11 +113,6 @@ def simulate(
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
     settings = _settings(preset, rounds, costs)
-    said = {
-        "gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset,
-        "generate": choices.given() if generate is not None else None,
-        "packing": packing or None, "estimate": estimate or None, "claims_off": claims_off,
-    }  # fmt: skip
     if report is not None:
         _check_report(report)
     experiment = Experiment(
@@ -130,7 +125,9 @@ def simulate(
         seed=seed,
         throughputs=_pairs(throughputs) if packing else None,
         learning=_learning(estimate, claims_off),
-        said=_said(said),
+        said={"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
+        | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
+        | _said({"estimate": estimate or None, "claims_off": claims_off}),
     )
     _warn_of_unknown(experiment.trace)
     results = run(experiment)
