@@ -130,15 +130,7 @@ def simulate(
         | _said({"estimate": estimate or None, "claims_off": claims_off}),
     )
     _warn_of_unknown(experiment.trace)
-    results = run(experiment)
-    if report is not None:
-        write_report(report, experiment, results)
-        tell(f"report: {report}")
-    if output is Output.JSON:
-        found = {label: result.metrics.to_json() for label, result in results.items()}
-        echo_json({"parameters": experiment.parameters, "seed": seed, "results": found})
-    else:
-        show(results)
+    _tell(experiment, run(experiment), report, output)
 
 
 def run(experiment: Experiment) -> dict[str, SimulationResult]:
@@ -186,6 +178,17 @@ def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
 
     known = catalogue()
     return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
+
+
+def _tell(experiment: Experiment, results: Mapping[str, SimulationResult], report: Path | None, output: Output) -> None:
+    if report is not None:
+        write_report(report, experiment, results)
+        tell(f"report: {report}")
+    if output is Output.JSON:
+        found = {label: result.metrics.to_json() for label, result in results.items()}
+        echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found})
+    else:
+        show(results)
 
 
 def _pairs(path: Path | None) -> ThroughputTable:
