@@ -14,8 +14,18 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import AllocationSolved, JobCancelled, NodeDraining, NodeLost, Outcome
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationSolved,
+    JobCancelled,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    Outcome,
+)
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.ids import NodeId
@@ -190,6 +200,53 @@ def test_a_draining_server_gives_up_both_leases_with_the_round() -> None:
     plan = plans(wake(core, ROUND_S))[0]
 
     assert plan.revoke_leases.tolist() == [0, 1]
+
+
+def test_a_silent_server_keeps_both_leases_until_somebody_knows() -> None:
+    core = sharing_core()
+    tell(core, NodeSilent(NodeId("n0")), 50.0)
+
+    wake(core, ROUND_S)
+
+    assert core.jobs.stopping[:2].tolist() == [0, 1]
+    assert {reason.kind for reason in reasons(core).values()} == {ReasonKind.LEASE_UNCLEAR}
+
+
+def test_a_server_that_comes_back_with_one_of_a_pair_goes_on_with_it_alone() -> None:
+    core = sharing_core()
+    tell(core, NodeSilent(NodeId("n0")), 50.0)
+
+    commands = tell(core, AgentRejoined(NodeId("n0"), np.array([1]), np.array([1]), np.array([400.0])), 60.0)
+
+    assert killed(commands) == [(0, 0)]
+    assert core.jobs.state[:2].tolist() == [JobState.WAITING, JobState.RUNNING]
+    assert (core.pool.job.tolist(), core.pool.beside.tolist()) == ([1], [-1])
+
+
+def test_a_server_that_comes_back_with_fewer_gpus_stops_both() -> None:
+    core = sharing_core(gpus=2)
+
+    commands = tell(core, NodeJoined(NodeId("n0"), "v100", 1), 50.0)
+
+    assert killed(commands) == [(0, 0), (1, 1)]
+    assert (core.pool.job == -1).all()
+
+
+def test_a_pair_runs_where_both_checkpoints_are() -> None:
+    """Neither server sees the shared directory: what has run on one stays there."""
+    core = make_core(make_spec("a"), make_spec("b"), servers=(), packing=True, fill_leftover=False)
+    tell(core, NodeJoined(NodeId("n0"), "v100", 1, sees_checkpoints=False))
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1, sees_checkpoints=False))
+    wake(core, 0.0)
+    pack(core, [(0, 1.0)], [])
+    start(core, 0)
+    end(core, 0, 0, Outcome.STOPPED, steps=100.0, now_s=100.0)
+    core.question.renew()
+    wake(core, ROUND_S)
+
+    pack(core, [], [(0, 1, 1.0)])
+
+    assert core.jobs.gpu_first[:2].tolist() == [0, 0]
 
 
 def test_time_together_is_the_pairs_and_time_after_it_the_jobs_own() -> None:
