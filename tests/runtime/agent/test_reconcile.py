@@ -259,19 +259,25 @@ class Node(RuleBasedStateMachine):
         )
 
     @invariant()
-    def acting_again_takes_on_what_had_to_wait_and_then_nothing(self) -> None:
+    def acting_again_does_what_had_to_wait_for_an_end_and_then_nothing(self) -> None:
         freed = [self.leases[action.lease] for action in self._act() if isinstance(action, Drop | Destroy)]
 
         again = self._act()
 
-        assert all(isinstance(action, Accept) and has_waited(action, freed) for action in again)
+        assert all(has_waited(action, freed) for action in again)
         assert self._act() == ()
 
 
-def has_waited(action: Accept, freed: list[LocalLease]) -> bool:
-    """Whether a lease had to wait for the GPUs, or the job, of one of these."""
-    wanted = set(action.assignment.gpus)
-    return any(lease.job == action.order.job or not lease.gpus.isdisjoint(wanted) for lease in freed)
+def has_waited(action: Action, freed: list[LocalLease]) -> bool:
+    """Whether a lease had to wait for the GPUs, or the job, of one of these; or is one of these, to be forgotten."""
+    match action:
+        case Accept(order, assignment):
+            wanted = set(assignment.gpus)
+            return any(lease.job == order.job or not lease.gpus.isdisjoint(wanted) for lease in freed)
+        case Forget(number):
+            return any(lease.lease == number for lease in freed)
+        case _:
+            return False
 
 
 TestNode = Node.TestCase
