@@ -5,7 +5,8 @@ type or an unknown event is JournalCorrupt, never a broken object.
 
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
-written where pairs of jobs share GPUs, and only there: without them a journal is what it was before.
+written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, and only
+there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gavelpy.model.job import JobSpec
 
 VERSION = 2
 PACKED = 3  # version of a record that says something of pairs
+GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
 OLDEST = 1  # version that can still be read
-_MAY_BE_PACKED = ("AllocationSolved", "ConfigChanged")
+_LATER = {"AllocationSolved": PACKED, "ConfigChanged": GUARDED}  # newest version of an event, where above VERSION
 _OF_PAIRS = {"AllocationSolved": 3}  # last fields of an event that only version 3 has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
@@ -32,7 +34,7 @@ _FIELDS_MIN = {
     name: sum(field.default is MISSING is field.default_factory for field in fields(kind))
     for name, kind in _EVENTS.items()
 }
-_SETTINGS_BEFORE_PAIRS = [field for field in fields(MechanismSettings) if field.name != "packing"]
+_LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED}
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -48,17 +50,19 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 def encode(event: Event, now_s: float) -> bytes:
     """One record."""
-    name, values = type(event).__name__, [getattr(event, field.name) for field in fields(event)]
+    version, name = VERSION, type(event).__name__
+    values = [getattr(event, field.name) for field in fields(event)]
     match event:
         case AllocationSolved() if not len(event.pair_share):
             values = values[: -_OF_PAIRS[name]]
-        case ConfigChanged() if not event.settings.packing:
-            values = [{field.name: getattr(event.settings, field.name) for field in _SETTINGS_BEFORE_PAIRS}]
-        case AllocationSolved() | ConfigChanged():
-            return _ENCODER.encode([PACKED, name, now_s, values])
+        case AllocationSolved():
+            version = PACKED
+        case ConfigChanged():
+            version, said = _settings(event.settings)
+            values = [said]
         case _:
             pass
-    return _ENCODER.encode([VERSION, name, now_s, values])
+    return _ENCODER.encode([version, name, now_s, values])
 
 
 def decode(record: bytes) -> tuple[float, Event]:
@@ -70,12 +74,12 @@ def decode(record: bytes) -> tuple[float, Event]:
     if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
         raise JournalCorrupt("record must be [version, event, now_s, fields]")
     version, name, now_s, values = raw
-    if type(version) is not int or not OLDEST <= version <= PACKED:
-        raise JournalCorrupt(f"version must be in [{OLDEST}, {PACKED}], got {version!r}")
+    if type(version) is not int or not OLDEST <= version <= GUARDED:
+        raise JournalCorrupt(f"version must be in [{OLDEST}, {GUARDED}], got {version!r}")
     kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
-    if version == PACKED and name not in _MAY_BE_PACKED:
-        raise JournalCorrupt(f"version must be at most {VERSION} of {name!r}, got {version!r}")
-    known = known if version == PACKED else known[: len(known) - _OF_PAIRS.get(name, 0)]
+    if version > (newest := _LATER.get(name, VERSION)):
+        raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")
+    known = known if version >= PACKED else known[: len(known) - _OF_PAIRS.get(name, 0)]
     count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
     if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
         raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")
@@ -101,6 +105,16 @@ def decode_state(data: bytes) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise JournalCorrupt("snapshot must be a map")
     return state
+
+
+def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
+    """The version of a record of these settings, and what it says: no field that only a later one has."""
+    said = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    newer = [
+        _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and said[f.name] != f.default
+    ]
+    version = max([VERSION, *newer])
+    return version, {name: value for name, value in said.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
 
 
 def _value(name: str, annotation: str, value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, lots, nodes, priorities, reports, rounds
+from gavelpy.mechanism import accept, back_off, guard, lots, nodes, priorities, reports, rounds
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -73,6 +73,7 @@ class SchedulerCore:
         self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
+        self.retry_due_s = NEVER_S  # the next job that failed may be tried again
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the wakeup that waits
         self.throughput = ThroughputQuestion()
@@ -116,6 +117,10 @@ class SchedulerCore:
             case ConfigChanged():
                 self._settle()  # the time up to now is booked by the rules it passed under
                 self.settings = event.settings
+                if not self.settings.lease_min_s:
+                    self.jobs.held_type[: self.jobs.count] = guard.NOT_HELD
+                back_off.shorten(self.jobs, self.settings, self.now_s)
+                self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
                 self._disturb()
                 return []
             case PolicyChanged():
@@ -139,7 +144,7 @@ class SchedulerCore:
         settings, question = self.settings, self.question
         if self.awaiting:
             return max(self.now_s, question.asked_s + settings.solve_patience_s)
-        due_s = min(self.attention_s, self.round_end_s)
+        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s)
         if (
             question.stale
             and question.open_epoch == NONE_OPEN
@@ -158,8 +163,9 @@ class SchedulerCore:
         return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
 
     def runnable(self, rows: Ints) -> Bools:
-        """Whether a job could run on the GPUs there are: its rate is positive on a type with enough of them."""
-        return np.asarray(lots.can_run(self.jobs, self.pool, rows).any(axis=1))
+        """Whether a job may run and could on the GPUs there are: its rate is positive on a type with enough of them."""
+        can_run = lots.can_run(self.jobs, self.pool, rows).any(axis=1)
+        return np.asarray(can_run & back_off.is_over(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
         """What shells, queries and reports may read."""
@@ -183,6 +189,8 @@ class SchedulerCore:
 
     def _wakeup(self, event: WakeupDue) -> list[Command]:
         self.attention_s = NEVER_S
+        if self.now_s >= self.retry_due_s:
+            self._retried()
         if not self.awaiting or len(event.type_order):
             self.type_order = event.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
@@ -224,7 +232,11 @@ class SchedulerCore:
         self._settle()
         jobs, leases = self.jobs, self.leases
         active = jobs.active
-        chosen = self._select(active[self.runnable(active)], self.pool.usable_counts)
+        rows = active[self.runnable(active)]
+        wanted = chosen = guard.unguarded(leases, rows, self._select)
+        if self.settings.lease_min_s:
+            young = guard.kept(leases, self.settings.lease_min_s, self.now_s)
+            chosen = guard.planned(leases, rows, wanted, young, self._select)
         leased = jobs.leased
         staying = leases.staying(chosen)
         leaving = leased[~jobs.marks(staying)[leased]]
@@ -235,7 +247,7 @@ class SchedulerCore:
         self.round_began_s = self.now_s
         by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
         self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and rounds.is_settled(jobs, self.settings, by_type):
+        if not self.question.stale and chosen is wanted and rounds.is_settled(jobs, self.settings, by_type):
             self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
@@ -255,7 +267,7 @@ class SchedulerCore:
         self._settle()
         active = self.jobs.active
         waiting = active[self.jobs.lease[active] < 0]
-        chosen = self._select(waiting[self.runnable(waiting)], free)
+        chosen = guard.filled(self.leases, waiting[self.runnable(waiting)], free, self._select)
         return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen.jobs) else []
 
     def _select(self, rows: Ints, free: Ints) -> Chosen:
@@ -292,8 +304,10 @@ class SchedulerCore:
         return []
 
     def _lease_ended(self, event: LeaseEnded) -> list[Command]:
-        ended = reports.ended(self.jobs, self.leases, event, self.now_s, self.settings.failures_max)
-        if ended.any_gone:
+        ended = reports.ended(self.jobs, self.leases, event, self.now_s, self.settings)
+        if ended.any_paused:
+            self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
+        if ended.any_gone or ended.any_paused:
             self._disturb()
         elif ended.any_free or (ended.any_stopped and self.pool.any_silent):  # its job may have waited for that
             self._notice()
@@ -352,6 +366,13 @@ class SchedulerCore:
         """GPUs may be idle, or nobody may be running: look at once, unless the settings leave it to the next round."""
         if not self.is_in_round or self.settings.fill_within_round:
             self.attention_s = self.now_s
+        if self.is_in_round:
+            self._unsettle()
+
+    def _retried(self) -> None:
+        """Pauses are over: their jobs stand for GPUs again."""
+        self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
+        self.question.renew()
         if self.is_in_round:
             self._unsettle()
 

@@ -17,6 +17,7 @@ def check(core: SchedulerCore) -> None:
     _check_pairs(core)
     _check_checkpoints(core)
     _check_accounts(core)
+    _check_pauses(core)
     _check_timer(core)
 
 
@@ -108,6 +109,18 @@ def _check_accounts(core: SchedulerCore) -> None:
     assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "a job is owed more than all of its time"
     assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than it has"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
+
+
+def _check_pauses(core: SchedulerCore) -> None:
+    jobs, n, settings = core.jobs, core.jobs.count, core.settings
+    assert (jobs.misses[:n] >= 0).all(), "a job failed less than never"
+    assert (jobs.began_s[:n] <= core.now_s).all(), "a lease began in the future"
+    assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are held for a job that has some"
+    ends_s = jobs.retry_at_s[jobs.active]
+    ahead_s = ends_s[ends_s > core.now_s]
+    pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
+    assert (ahead_s <= (core.now_s + pause_s_max) * (1 + 1e-9)).all(), "a job waits longer than any pause lasts"
+    assert core.retry_due_s <= ahead_s.min(initial=np.inf), "nobody is woken when a pause is over"
 
 
 def _check_timer(core: SchedulerCore) -> None:

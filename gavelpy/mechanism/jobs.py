@@ -15,11 +15,12 @@ from gavelpy.model.job import JobSpec
 _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
-    "saved_on", "solved", "entity", "partner",
+    "saved_on", "solved", "entity", "partner", "misses", "avoid", "held_type",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
+    "began_s", "retry_at_s",
 )  # fmt: skip
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
 
@@ -40,6 +41,9 @@ class JobTable:
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
     partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
+    misses: Ints  # (N,) leases in a row that came to nothing; see back_off
+    avoid: Ints  # (N,) row of the server that could not start the last of them
+    held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
 
     weight: Floats  # (N,)
     steps_total: Floats
@@ -54,6 +58,8 @@ class JobTable:
     isolated_steps: Floats
     until_s: Floats  # (N,) the latest end that a plan has promised the lease
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
+    began_s: Floats  # (N,) when the last lease began, or was promised if it has not begun
+    retry_at_s: Floats  # (N,) the job gets no lease before
 
     rate: Floats  # (N, T) believed steps/s; NaN = unknown
     target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for time with others
@@ -86,7 +92,7 @@ class JobTable:
         self.serial_of[spec.id] = row
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
-        self.failures[row] = 0
+        self.failures[row] = self.misses[row] = 0
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1

@@ -14,7 +14,7 @@ import numpy as np
 from gavelpy.mechanism.gpus import NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact
-from gavelpy.mechanism.placement import place
+from gavelpy.mechanism.placement import place, steer
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.selection import Chosen
 from gavelpy.model.arrays import Bools, Ints
@@ -76,6 +76,8 @@ class LeaseBook:
         jobs.lease_type[rows] = lots if pool.all_see else pool.lot_type[lots]
         jobs.until_s[rows] = until_s
         jobs.since_s[rows] = NOT_RUNNING_S
+        jobs.began_s[rows] = now_s
+        jobs.held_type[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
         is_second = self._is_second(chosen)
         second = np.repeat(is_second, jobs.gpus[rows])
@@ -95,14 +97,13 @@ class LeaseBook:
 
     def _placed(self, chosen: Chosen) -> tuple[Ints, Ints]:
         """GPU rows for each job, as `place` gives them; a job that comes to its partner gets the partner's."""
-        jobs, pool = self.jobs, self.pool
+        jobs = self.jobs
         rows, lots, partner = chosen
-        free = pool.usable & (pool.job == NOBODY)
         is_second = self._is_second(chosen)
         if not is_second.any():
-            return place(pool, free, lots, jobs.gpus[rows])
+            return self._placed_anew(rows, lots)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = place(pool, free, lots[own], jobs.gpus[rows[own]])
+        own_offsets, own_gpus = self._placed_anew(rows[own], lots[own])
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
@@ -110,6 +111,15 @@ class LeaseBook:
             for row, other, second in beside
         ]
         return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
+
+    def _placed_anew(self, rows: Ints, lots: Ints) -> tuple[Ints, Ints]:
+        jobs, pool = self.jobs, self.pool
+        free = pool.usable & (pool.job == NOBODY)
+        offsets, gpus = place(pool, free, lots, jobs.gpus[rows])
+        avoid = jobs.avoid[rows]
+        if (avoid >= 0).any():
+            steer(pool, free, lots, offsets, gpus, avoid)
+        return offsets, gpus
 
     def revoke(self, rows: Ints, now_s: float) -> None:
         """The leases of these jobs stop; their GPUs may be promised again at once.

@@ -39,6 +39,22 @@ def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Int
     return offsets, flat
 
 
+def steer(pool: GpuPool, free: Bools, lots: Ints, offsets: Ints, flat: Ints, avoid: Ints) -> None:
+    """Moves one-GPU jobs off the server that each had better avoid (K,), -1 = none, where another has a GPU left.
+
+    `lots`, `offsets` and `flat` are those of `place`; `flat` is changed.
+    """
+    left = free.copy()
+    left[flat] = False
+    single = np.diff(offsets) == 1
+    for position in np.flatnonzero(single & (avoid >= 0)).tolist():
+        gpu = int(flat[offsets[position]])
+        elsewhere = np.flatnonzero(left & (pool.lot_of == lots[position]) & (pool.node_of != avoid[position]))
+        if pool.node_of[gpu] == avoid[position] and len(elsewhere):
+            flat[offsets[position]] = elsewhere[0]
+            left[gpu], left[elsewhere[0]] = True, False
+
+
 def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
     """The values of each group, in their order; groups ascending."""
     order = np.argsort(groups, kind="stable")

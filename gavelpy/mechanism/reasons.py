@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from gavelpy.mechanism import back_off
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
@@ -26,6 +27,7 @@ class ReasonKind(StrEnum):
     AWAITS_ALLOCATION = "awaits-allocation"
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
     STARTING = "starting"
+    BACKING_OFF = "backing-off"  # it failed, and waits before it is tried again
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
 
@@ -70,7 +72,7 @@ class _Explanation:
             return self._granted(row)
         if row in self.unclear:
             return self._unclear(row)
-        return self._unable(k, row) or self._in_turn(row)
+        return self._unable(k, row) or self._backing_off(row) or self._in_turn(row)
 
     def _granted(self, row: int) -> Reason:
         older = int(self.jobs.stopping[row])
@@ -128,6 +130,13 @@ class _Explanation:
         name, state = pool.node_ids[node], pool.node_state[node]
         how = "silent" if pool.node_silent[node] else state.name.lower()
         return name if how == "up" else f"{name} ({how})"
+
+    def _backing_off(self, row: int) -> Reason | None:
+        jobs = self.jobs
+        if back_off.is_over(jobs, np.array([row]), self.core.now_s)[0]:
+            return None
+        when = f"at {jobs.retry_at_s[row]:g} s"
+        return Reason(ReasonKind.BACKING_OFF, back_off.in_words(int(jobs.misses[row]), when))
 
     def _in_turn(self, row: int) -> Reason:
         """Why a job that could run does not."""

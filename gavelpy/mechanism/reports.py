@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import lots
+from gavelpy.mechanism import back_off, lots
 from gavelpy.mechanism.events import CheckpointSaved, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
@@ -18,6 +18,7 @@ from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
 from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.priorities import credit
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
 
 
@@ -28,6 +29,7 @@ class Ended:
     any_free: bool  # GPUs fell free
     any_stopped: bool  # a lease that was being stopped is over, and its job lives
     any_gone: bool  # a job is finished or given up
+    any_paused: bool  # a job must not be tried again for a while
     orphaned: list[tuple[int, int]]  # promised leases of jobs that have finished under an older one
 
 
@@ -52,11 +54,12 @@ def running(
 def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
     """The promised leases of these jobs run. Shells start a lease only when the job's older one has ended."""
     jobs.change(rows, JobFact.STARTED)
-    jobs.since_s[rows] = now_s
+    jobs.since_s[rows] = jobs.began_s[rows] = now_s
+    jobs.avoid[rows] = -1
     jobs.stopped(rows[jobs.stopping[rows] >= 0])
 
 
-def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, failures_max: int) -> Ended:
+def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
     """Leases are over: by themselves (finished, failed, lost) or because they were revoked."""
     alive = jobs.state[event.jobs] <= ALIVE[-1]
     was_stopping = jobs.stopping[event.jobs] == event.leases
@@ -65,11 +68,12 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, fa
     rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may tell
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
         _save(jobs, leases.pool, rows, event.leases[counts], event.steps_done[counts], is_ours=not event.is_by_time)
+    any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, rows, current, event.outcome, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
     jobs.steps_done[rows] = jobs.steps_saved[rows]
     if event.outcome is Outcome.FAILED:
         jobs.failures[rows] += 1
-    is_over = event.outcome is Outcome.FINISHED or jobs.failures[rows] > failures_max
+    is_over = event.outcome is Outcome.FINISHED or jobs.failures[rows] > settings.failures_max
     over = rows[np.broadcast_to(is_over, rows.shape)]
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
@@ -82,8 +86,39 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, fa
         any_free=bool(len(current) or killed),
         any_stopped=bool((alive & was_stopping).any()),
         any_gone=bool(len(over)),
+        any_paused=any_paused,
         orphaned=killed,
     )
+
+
+def _missed(
+    jobs: JobTable,
+    pool: GpuPool,
+    rows: Ints,
+    current: Ints,
+    outcome: Outcome,
+    settings: MechanismSettings,
+    now_s: float,
+) -> bool:
+    """Pauses for those of the jobs whose leases came to nothing; returns whether there are any.
+
+    `current` are those whose lease was in force; of one that was being stopped nobody knows any more how long it ran,
+    once its job has another.
+    """
+    is_promised = jobs.state[rows] == JobState.GRANTED
+    match outcome:
+        case Outcome.FAILED:
+            ran_s = np.where(is_promised, 0.0, now_s - jobs.began_s[rows])
+            back_off.missed(jobs, rows, ran_s, settings, now_s)
+            return bool(len(rows))
+        case Outcome.LOST:
+            unborn = current[jobs.state[current] == JobState.GRANTED]
+            back_off.missed(jobs, unborn, np.zeros(len(unborn)), settings, now_s)
+            jobs.avoid[unborn] = pool.node_of[jobs.gpu_first[unborn]]
+            return bool(len(unborn))
+        case Outcome.STOPPED | Outcome.FINISHED:
+            jobs.misses[rows] = 0
+            return False
 
 
 def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: Floats, *, is_ours: bool = True) -> None:

@@ -43,6 +43,9 @@ class MechanismSettings:
     lag_half_life_s: float = 3600.0  # LAG: after this long, owed and received time count half
     failures_max: int = 5  # a job that fails more often is given up
     packing: bool = False  # two jobs may share GPUs, where the policy says so
+    lease_min_s: float = 0.0  # a lease that has not run for so long is not taken away for another's sake
+    retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
+    retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -51,6 +54,9 @@ class MechanismSettings:
         _in_range("lag_half_life_s", self.lag_half_life_s, 1.0, math.inf)
         _in_range("settled_rounds_max", self.settled_rounds_max, 1, 1_000_000)
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
+        _in_range("lease_min_s", self.lease_min_s, 0.0, 86_400.0)
+        _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
+        _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)
         if self.packing and self.queue is not QueueRule.GLOBAL:

@@ -26,9 +26,10 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
-VERSION = 3
+VERSION = 4
 OLDEST = 1  # version that can still be read
-_CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting")
+_CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
+         "retry_due_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
 _GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
@@ -75,7 +76,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {VERSION}], got {version!r}")
     try:
         state = _from_version_1(state) if version == 1 else state
-        return _restored(_from_version_2(state) if version < VERSION else state)
+        state = _from_version_2(state) if version <= 2 else state
+        return _restored(_from_version_3(state) if version <= 3 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -122,6 +124,23 @@ def _from_version_2(state: dict[str, Any]) -> dict[str, Any]:
         "gpus": state["gpus"] | {"beside": np.full(len(state["gpus"]["job"]), -1)},
         "jobs": state["jobs"] | {"partner": np.full(len(state["specs"]), -1)},
         "pairs": none | {name: np.zeros(0) for name in PAIR_FLOAT_COLUMNS},
+    }
+
+
+def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
+    """The same in version 4: nobody paused, nothing was held. Leases began not later than their time was booked."""
+    jobs, core, count = state["jobs"], state["core"], len(state["specs"])
+    since_s = np.array(jobs["since_s"])
+    return state | {
+        "core": core | {"retry_due_s": np.inf},
+        "jobs": jobs
+        | {
+            "misses": np.zeros(count, dtype=np.int64),
+            "avoid": np.full(count, -1),
+            "held_type": np.full(count, -1),
+            "began_s": np.where(since_s >= 0, since_s, core["now_s"]) * (np.array(jobs["lease"]) >= 0),
+            "retry_at_s": np.zeros(count),
+        },
     }
 
 

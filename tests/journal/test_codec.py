@@ -71,6 +71,7 @@ EXAMPLES: list[Event] = [
     JobCancelled(7),
     PriceChanged("v100", 2.48),
     ConfigChanged(MechanismSettings(round_s=60.0, queue=QueueRule.BY_TYPE)),
+    ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     LeaseStarted(TWO, TWO, np.array([0, 1, 3]), np.array([9, 4, 5])),
     LeaseEnded(TWO, TWO, STEPS, Outcome.LOST),
     LeaseEnded(TWO, TWO, STEPS, Outcome.STOPPED, True),
@@ -113,13 +114,15 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings()), 2),
         (SHARING, 3),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
+        (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
     ],
 )
-def test_only_what_says_something_of_pairs_is_of_version_3(event: Event, version: int) -> None:
+def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version: int) -> None:
     raw = msgspec.msgpack.decode(encode(event, 0.0))
 
     assert raw[0] == version
-    assert ("packing" in str(raw)) == (version == 3 and isinstance(event, ConfigChanged))
+    assert ("packing" in str(raw)) == (version >= 3 and isinstance(event, ConfigChanged))
+    assert ("retry_max_s" in str(raw)) == (version >= 4)
 
 
 def test_every_kind_of_event_has_an_example_here() -> None:
@@ -140,6 +143,8 @@ def test_values_come_back_as_they_were() -> None:
         [0, "JobCancelled", 0.0, [3]],
         [3, "JobCancelled", 0.0, [3]],
         [4, "JobCancelled", 0.0, [3]],
+        [4, "AllocationSolved", 0.0, [3]],
+        [5, "JobCancelled", 0.0, [3]],
         [True, "JobCancelled", 0.0, [3]],
         [1, "JobExploded", 0.0, [3]],
         [1, "JobCancelled", "soon", [3]],

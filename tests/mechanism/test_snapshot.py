@@ -55,9 +55,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 4, None, "1", True])
+@pytest.mark.parametrize("version", [0, 5, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 3\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 4\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
@@ -129,7 +129,7 @@ def test_a_snapshot_of_version_1_goes_on_under_the_leases_it_knew() -> None:
 def test_a_snapshot_of_version_1_is_of_the_latest_version_when_written_again() -> None:
     state = snapshot(old_core())
 
-    assert state["version"] == 3
+    assert state["version"] == 4
     assert encode_state(snapshot(restore(state))) == encode_state(state)
 
 
@@ -144,10 +144,15 @@ def test_a_damaged_snapshot_of_version_1_is_refused() -> None:
 VERSION_2 = Path(__file__).parent / "fixtures" / "snapshot_version_2.msgpack"  # of make_state, by the code of then
 
 
-def test_a_snapshot_of_version_2_is_what_it_was_and_nobody_shares() -> None:
-    core = restore(decode_state(VERSION_2.read_bytes()))
+VERSION_3 = Path(__file__).parent / "fixtures" / "snapshot_version_3.msgpack"  # the same
+
+
+@pytest.mark.parametrize("older", [VERSION_2, VERSION_3], ids=["2", "3"])
+def test_an_older_snapshot_is_what_it_was_and_leases_began_when_their_time_was_last_booked(older: Path) -> None:
+    core, now = restore(decode_state(older.read_bytes())), make_state()
+    now["jobs"]["began_s"] = np.array([5.0, 0.0])
 
     check(core)
-    assert encode_state(snapshot(core)) == encode_state(make_state())
+    assert encode_state(snapshot(core)) == encode_state(now)
     assert core.jobs.partner[:2].tolist() == [-1, -1]
     assert core.jobs.pairs.count == 0

@@ -38,6 +38,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
@@ -93,8 +94,16 @@ class CarelessWorld(RuleBasedStateMachine):
         leftover=st.booleans(),
         rule=st.sampled_from(PriorityRule),
         queue=st.sampled_from([(QueueRule.GLOBAL, True), (QueueRule.GLOBAL, False), (QueueRule.BY_TYPE, False)]),
+        patience=st.sampled_from([(0.0, 0.0), (500.0, 0.0), (0.0, 10.0), (500.0, 10.0)]),
     )
-    def begin(self, fill: bool, leftover: bool, rule: PriorityRule, queue: tuple[QueueRule, bool]) -> None:
+    def begin(
+        self,
+        fill: bool,
+        leftover: bool,
+        rule: PriorityRule,
+        queue: tuple[QueueRule, bool],
+        patience: tuple[float, float],
+    ) -> None:
         self.core.settings = MechanismSettings(
             fill_within_round=fill,
             fill_leftover=leftover,
@@ -102,6 +111,8 @@ class CarelessWorld(RuleBasedStateMachine):
             queue=queue[0],
             failures_max=1,
             packing=queue[1],
+            lease_min_s=patience[0],
+            retry_s=patience[1],
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
@@ -228,8 +239,27 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
+        young, paused = self._young(), self._paused()
         for command in self.core.handle(event, self.now_s):
+            if isinstance(command, RoundPlan):
+                assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
+                assert not paused & set(command.grant_jobs.tolist()), "a job was tried again too early"
             self._obey(command)
+
+    def _young(self) -> set[int]:
+        """Leases that no plan may end now: begun not long ago, wholly on GPUs that may be used and are of one kind."""
+        core, jobs = self.core, self.core.jobs
+        if not core.settings.lease_min_s or not core.pool.all_see:
+            return set()
+        rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
+        rows = rows[self.now_s - jobs.began_s[rows] < core.settings.lease_min_s]
+        fit = [row for row in rows.tolist() if core.pool.usable[jobs.gpus_held(row)].all()]
+        able = [row for row in fit if jobs.rate[row, jobs.lease_type[row]] > 0 and jobs.partner[row] < 0]
+        return set(jobs.lease[np.array(able, dtype=np.int64)].tolist())
+
+    def _paused(self) -> set[int]:
+        jobs = self.core.jobs
+        return set(jobs.active[jobs.retry_at_s[jobs.active] > self.now_s].tolist())
 
     def _obey(self, command: Command) -> None:
         match command:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
+from gavelpy.mechanism import back_off
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.reasons import Reason, reasons
+from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_checks import shown
@@ -114,7 +115,7 @@ class JobBoard:
             owner=spec.owner,
             state=state,
             reason_kind=why.kind.value if why is not None else "",
-            reason=self._in_words(why),
+            reason=self._in_words(job, why),
             gpus=spec.gpus,
             gpu_type=gpu_type,
             node_ids=nodes,
@@ -154,12 +155,16 @@ class JobBoard:
         expected = float(jobs.rate[job, kind])
         return pool.gpu_types[kind], nodes, measured or (0.0 if math.isnan(expected) else expected)
 
-    def _in_words(self, why: Reason | None) -> str:
-        """The core counts from the beginning of its time, people from now."""
+    def _in_words(self, job: int, why: Reason | None) -> str:
+        """The core counts from the beginning of its time, people from now; and it forgets what nodes said."""
         if why is None:
             return ""
-        end_s = self._scheduler.core.round_end_s
-        return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - self._scheduler.now_s(), 0.0):.0f} s")
+        core, now_s = self._scheduler.core, self._scheduler.now_s()
+        if why.kind is ReasonKind.BACKING_OFF:
+            when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
+            return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.facts.detail(job))
+        end_s = core.round_end_s
+        return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
 
     def _wall_s(self, now_s: float) -> float:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)

@@ -111,8 +111,12 @@ class LimitSettings(Section, frozen=True):
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
 
 
-# What a scheduler of real jobs wants otherwise than a simulation: the policy is asked once a second at most.
-_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0}
+# What a scheduler of real jobs wants otherwise than a simulation: the policy is asked once a second at most, and who
+# fails waits as pods of Kubernetes do.
+_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, "retry_s": 10.0, "retry_max_s": 300.0}
+# Of a round: whoever began where it begins is as free to go where it ends as ever, even if the start took half of it,
+# while one that began or started late keeps its GPUs for another round. A whole round would make most turns two rounds.
+_LEASE_MIN_ROUNDS = 0.5
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +194,7 @@ class _Source:
         for field in given:
             if field not in allowed:
                 raise self.complaint(name, field, f"{name}.{field} is not known; allowed are {', '.join(allowed)}")
-        values = {**_MECHANISM_DEFAULTS, **given} if kind is MechanismSettings else given
+        values = _mechanism(given) if kind is MechanismSettings else given
         try:
             settings = msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
@@ -213,6 +217,17 @@ class _Source:
             elif field and here == section and re.match(rf"\s*[\"']?{re.escape(field)}[\"']?\s*[=.]", line):
                 return number
         return table
+
+
+def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
+    """[mechanism] with what a scheduler of real jobs assumes; a longest pause follows a longer first one."""
+    values = {**_MECHANISM_DEFAULTS, **given}
+    round_s, retry_s = given.get("round_s", MechanismSettings.round_s), values["retry_s"]
+    if isinstance(round_s, int | float) and "lease_min_s" not in given:
+        values["lease_min_s"] = round_s * _LEASE_MIN_ROUNDS
+    if isinstance(retry_s, int | float) and "retry_max_s" not in given:
+        values["retry_max_s"] = max(values["retry_max_s"], retry_s)
+    return values
 
 
 def _check_policy(source: _Source, settings: PolicySettings) -> None:

@@ -8,6 +8,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.store import EventStore
@@ -118,14 +119,27 @@ def configured_text(config: Config) -> str:
     return json.dumps([choice, mechanism], sort_keys=True)
 
 
+def _added(before: str, config: Config) -> dict[str, Any] | None:
+    """Settings that an earlier version did not know when it read the file; None where the file says something else."""
+    if not before:
+        return None
+    (choice, mechanism), (choice_now, mechanism_now) = json.loads(before), json.loads(configured_text(config))
+    known = {name: value for name, value in mechanism_now.items() if name in mechanism}
+    if choice != choice_now or known != mechanism:
+        return None
+    return {name: getattr(config.mechanism, name) for name in mechanism_now.keys() - known.keys()}
+
+
 def _configured(
     store: EventStore, config: Config, core: SchedulerCore, facts: Facts
 ) -> tuple[PolicyChoice, list[Event]]:
     """The policy to go on with. The file counts if it has changed since it was last read; else what is in force."""
     choice, kept = configured_choice(config), facts.policy
-    if kept is not None and store.meta(CONFIGURED) == configured_text(config):
+    if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
+        now = replace(core.settings, **added)
+        changes: list[Event] = [ConfigChanged(now)] if now != core.settings else []
         try:
-            return PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file), []
+            return PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file), changes
         except InvalidInput as error:  # of a package that is no longer installed
             logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})
     settings = configured_settings(config, choice)

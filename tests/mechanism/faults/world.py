@@ -44,6 +44,11 @@ class Episode:
     finished: int
 
 
+def calm_settings(rng: Random) -> dict[str, float]:
+    """Against thrash: young leases are kept, and who fails waits a little, or neither."""
+    return {"lease_min_s": rng.choice([0.0, 10.0, 30.0]), "retry_s": rng.choice([0.0, 1.0, 4.0]), "retry_max_s": 8.0}
+
+
 @dataclass(order=True)
 class _Due:
     at_s: float
@@ -88,6 +93,7 @@ class World:
             priority=rng.choice(list(PriorityRule)),
             queue=rng.choice(list(QueueRule)),
             failures_max=1_000_000,
+            **calm_settings(rng),
         )
         self.service = Service(settings, self.machines, self.truth, rng, "fence" if is_fencing else "wait")
         for number in range(JOBS):

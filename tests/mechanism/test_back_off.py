@@ -1,0 +1,165 @@
+"""A job that fails waits before it is tried again: longer each time, never for ever, and it is said why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gavelpy.journal.codec import decode_state, encode_state
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import ConfigChanged, Outcome
+from gavelpy.mechanism.reasons import ReasonKind, reasons
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.snapshot import restore, snapshot
+from tests.mechanism.builders import answer, end, make_core, make_spec, plans, start, tell, wake
+
+ONE, TWO = [("v100", 1)], [("v100", 1), ("v100", 1)]
+
+
+def make_failing(*, servers: list[tuple[str, int]] = ONE, **settings: float) -> SchedulerCore:
+    """A lone job with its first lease, not begun."""
+    core = make_core(make_spec("a"), servers=servers, **{"retry_s": 10.0, **settings})
+    wake(core, 0.0)
+    answer(core, (0, 0, 1.0))
+    return core
+
+
+def fail_after(core: SchedulerCore, seconds: float, outcome: Outcome = Outcome.FAILED) -> None:
+    """The job's lease begins now and ends after a while."""
+    start(core, 0)
+    end(core, 0, int(core.jobs.lease[0]), outcome, now_s=core.now_s + seconds)
+
+
+def lose(core: SchedulerCore) -> None:
+    """The job's lease is lost before it has begun."""
+    end(core, 0, int(core.jobs.lease[0]), Outcome.LOST)
+
+
+def again(core: SchedulerCore) -> None:
+    """The pause ends, and the job is granted another lease."""
+    wake(core)
+    wake(core, core.wakeup_s)
+    assert len(plans(answer(core, (0, 0, 1.0)))) == 1
+
+
+def failed(times: int, **settings: float) -> SchedulerCore:
+    """The job has failed so often, a second after each start, and was tried again as soon as that could be."""
+    core = make_failing(**settings)
+    fail_after(core, 1.0)
+    for _ in range(times - 1):
+        again(core)
+        fail_after(core, 1.0)
+    return core
+
+
+@pytest.mark.parametrize(("times", "pause_s"), [(1, 10.0), (2, 20.0), (3, 40.0), (5, 160.0)])
+def test_the_pause_doubles(times: int, pause_s: float) -> None:
+    core = failed(times)
+
+    assert core.jobs.retry_at_s[0] == core.now_s + pause_s
+
+
+def test_the_pause_has_a_limit() -> None:
+    core = failed(4, retry_max_s=30.0)
+
+    assert core.jobs.retry_at_s[0] == core.now_s + 30.0
+
+
+def test_nothing_is_granted_before_the_pause_is_over() -> None:
+    core = failed(1)
+    wake(core)
+
+    assert wake(core, core.now_s + 9.0) == []
+    assert core.wakeup_s == core.now_s + 1.0
+    again(core)
+
+
+def test_without_the_setting_a_job_is_tried_again_at_once() -> None:
+    core = make_failing(retry_s=0.0)
+    fail_after(core, 1.0)
+
+    assert len(plans(wake(core, core.wakeup_s))) == 1
+    assert core.now_s == 1.0
+
+
+def test_a_lease_lost_before_it_began_counts_and_does_not_use_up_failures() -> None:
+    core = make_failing(failures_max=0)
+
+    lose(core)
+
+    assert core.jobs.retry_at_s[0] == 10.0
+    assert core.jobs.failures[0] == 0
+
+
+def test_a_lease_lost_after_it_began_is_no_fault_of_its_start() -> None:
+    core = make_failing()
+
+    fail_after(core, 1.0, Outcome.LOST)
+
+    assert (core.jobs.misses[0], core.jobs.retry_at_s[0]) == (0, 0.0)
+
+
+def test_after_a_lost_start_another_server_comes_first() -> None:
+    core = make_failing(servers=TWO)
+    before = int(core.jobs.gpu_first[0])
+
+    lose(core)
+    again(core)
+
+    assert core.jobs.gpu_first[0] != before
+
+
+def test_a_lease_that_ran_for_a_while_clears_the_count() -> None:
+    core = failed(3)
+    again(core)
+
+    fail_after(core, 300.0)
+
+    assert (core.jobs.misses[0], core.jobs.failures[0]) == (1, 4)
+    assert core.jobs.retry_at_s[0] == core.now_s + 10.0
+
+
+def test_a_lease_stopped_in_good_order_clears_the_count() -> None:
+    core = failed(3)
+    again(core)
+
+    fail_after(core, 20.0, Outcome.STOPPED)
+
+    assert core.jobs.misses[0] == 0
+
+
+def test_the_reason_says_how_often_and_until_when() -> None:
+    core = failed(3)
+
+    reason = reasons(core)[0]
+
+    assert (reason.kind, reason.text) == (ReasonKind.BACKING_OFF, "failed 3 times, tried again at 73 s")
+
+
+def test_its_share_goes_to_others_meanwhile() -> None:
+    core = make_core(make_spec("a"), make_spec("b"), servers=TWO, retry_s=10.0)
+    wake(core, 0.0)
+    answer(core, (0, 0, 1.0), (1, 0, 1.0))
+    start(core, 1)
+
+    fail_after(core, 1.0)
+    wake(core, core.wakeup_s)
+
+    assert core.question.asked_jobs.tolist() == [1]
+
+
+def test_shorter_pauses_shorten_those_that_are_under_way() -> None:
+    core = failed(5)
+
+    tell(core, ConfigChanged(MechanismSettings(retry_s=1.0, retry_max_s=5.0)))
+
+    assert core.retry_due_s == core.now_s + 5.0
+
+
+def test_a_pause_outlives_a_restart() -> None:
+    core = failed(2)
+
+    copy = restore(decode_state(encode_state(snapshot(core))))
+
+    assert copy.wakeup_s == core.wakeup_s
+    assert np.array_equal(copy.jobs.retry_at_s[:1], core.jobs.retry_at_s[:1])

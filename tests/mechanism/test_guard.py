@@ -1,0 +1,80 @@
+"""A lease that has just begun is kept against others' urgency, and against nothing else."""
+
+from __future__ import annotations
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import JobSubmitted, NodeDraining, Outcome
+from gavelpy.model.ids import NodeId
+from tests.mechanism.builders import answer, end, make_core, make_spec, start, tell, wake
+
+
+def make_turns(begins_s: float, *, lease_min_s: float = 100.0) -> SchedulerCore:
+    """Jobs 0 and 1 take turns on one GPU, in rounds of 60 s; 0 has it and begins then."""
+    core = make_core(make_spec("a"), make_spec("b"), round_s=60.0, lease_min_s=lease_min_s, lag_half_life_s=1e9)
+    wake(core, 0.0)
+    answer(core, (0, 0, 0.5), (1, 0, 0.5))
+    start(core, 0, now_s=begins_s)
+    return core
+
+
+def holder(core: SchedulerCore, now_s: float) -> int:
+    """Whose the GPU is after a wakeup then."""
+    wake(core, now_s)
+    return int(core.pool.job[0])
+
+
+def test_without_a_guard_the_round_ends_it() -> None:
+    assert holder(make_turns(20.0, lease_min_s=0.0), 60.0) == 1
+
+
+def test_a_young_lease_outlives_its_round_and_goes_when_it_is_old_enough() -> None:
+    core = make_turns(20.0)
+
+    assert [holder(core, now_s) for now_s in (60.0, 120.0)] == [0, 1]
+
+
+def test_what_counts_is_time_since_the_start_not_since_the_promise() -> None:
+    core = make_turns(59.0)
+
+    assert [holder(core, now_s) for now_s in (60.0, 120.0, 180.0)] == [0, 0, 1]
+
+
+def test_a_promise_that_never_begins_is_not_kept_for_ever() -> None:
+    core = make_core(make_spec("a"), make_spec("b"), round_s=60.0, lease_min_s=100.0)
+    wake(core, 0.0)
+    answer(core, (0, 0, 0.2), (1, 0, 0.8))
+    first = int(core.pool.job[0])
+
+    assert [holder(core, now_s) for now_s in (60.0, 120.0)] == [first, first]
+    tell(core, JobSubmitted(make_spec("c")))
+    wake(core)
+    answer(core, (2, 0, 1.0))
+    assert holder(core, 180.0) == 2
+
+
+def test_a_drained_server_gives_up_young_leases_too() -> None:
+    core = make_turns(20.0)
+    tell(core, NodeDraining(NodeId("n0")))
+
+    wake(core, 60.0)
+    answer(core)
+
+    assert core.jobs.lease[0] < 0
+
+
+def test_gpus_that_fall_free_are_held_for_a_gang_that_was_passed_over() -> None:
+    specs = [make_spec("a"), make_spec("b"), make_spec("gang", gpus=2), make_spec("c")]
+    core = make_core(*specs, servers=[("v100", 2)], round_s=60.0, lease_min_s=100.0, solve_interval_s=1e6)
+    wake(core, 1.0)
+    answer(core, (0, 0, 0.4), (1, 0, 0.4), (2, 0, 0.3), (3, 0, 0.1))
+    start(core, 0, 1, now_s=50.0)
+    wake(core, 61.0)
+
+    end(core, 0, int(core.jobs.lease[0]), Outcome.FINISHED, now_s=70.0)
+    wake(core, 70.0)
+
+    assert core.jobs.held_type[2] == 0
+    assert core.jobs.lease[3] < 0
+    wake(core, 121.0)
+    wake(core, 181.0)
+    assert core.pool.job.tolist() == [2, 2]

@@ -1,0 +1,61 @@
+"""Starting takes time: jobs that take turns must get further than their starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gavelpy.mechanism.events import Event
+from gavelpy.simulator.settings import Costs
+from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, run
+
+SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)
+TWO = make_trace(make_job("a", steps=600.0), make_job("b", steps=600.0))
+ARRIVAL_S = [*(30.0 * k for k in range(7)), 200.0, *(30.0 * k for k in range(7, 60))]  # the gang's is 200
+LONG_S = 20_000.0  # for 1,200 s of work on one GPU
+
+
+class Endless(Exception):
+    """A run that does not come to its end."""
+
+
+def patience(event: Event, now_s: float) -> None:
+    if now_s > LONG_S:
+        raise Endless
+
+
+def test_without_a_guard_rounds_shorter_than_a_start_get_nowhere() -> None:
+    simulation = make_simulation(TWO, settings=make_settings(SLOW_START, round_s=30.0), observers=[patience])
+
+    with pytest.raises(Endless):
+        simulation.run()
+
+    assert simulation.core.view().steps_done.tolist() == [0.0, 0.0]
+
+
+def test_a_lease_that_is_kept_for_a_while_gets_both_jobs_to_their_end() -> None:
+    settings = make_settings(SLOW_START, round_s=30.0, lease_min_s=120.0)
+
+    result = run(TWO, settings=settings, observers=[patience])
+
+    assert result.metrics.makespan_s <= 1_200.0 + 45.0 * (1_200.0 / (120.0 - 45.0) + 2)
+
+
+def test_a_gang_does_not_wait_for_ever_behind_leases_that_are_kept() -> None:
+    small = [make_job(f"s{k}", steps=115.0 + (7 * k) % 40) for k in range(60)]
+    trace = make_trace(*small[:7], make_job("gang", steps=600.0, gpus=4), *small[7:], arrival_s=ARRIVAL_S)
+    without = run(trace, "v100:4", settings=make_settings(round_s=30.0))
+
+    result = run(trace, "v100:4", settings=make_settings(round_s=30.0, lease_min_s=120.0), observers=[patience])
+
+    turn_s = without.jobs.loc["gang", "first_start_s"]
+    assert result.jobs.loc["gang", "first_start_s"] <= turn_s + 120.0 + 2 * 30.0
+
+
+def test_in_the_long_run_everybody_gets_its_share_all_the_same() -> None:
+    trace = make_trace(*(make_job(f"j{k}", steps=20_000.0) for k in range(5)))
+
+    result = run(trace, "v100:3", settings=make_settings(SLOW_START, round_s=30.0, lease_min_s=120.0))
+
+    received_s = result.shares.groupby("job")["received_s"].sum()
+    assert received_s.max() <= 1.05 * received_s.min()
+    assert result.jobs["finish_s"].max() <= 1.05 * result.jobs["finish_s"].min()
