@@ -168,7 +168,7 @@ class LocalCluster:
                 "http_listen": f"127.0.0.1:{self.http_port}",
             },
             "policy": {"name": "max_min_fairness"},
-            "mechanism": {"round_s": 2.0},
+            "mechanism": {"round_s": 2.0, "retry_s": 0.5, "retry_max_s": 4.0},
             "nodes": {
                 "heartbeat_interval_s": 0.2,
                 "silent_after_s": 2.0,

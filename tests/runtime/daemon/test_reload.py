@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.journal.store import open_store
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.runtime.daemon.config import Config
+from gavelpy.runtime.daemon.recovery import CONFIGURED
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
 
@@ -110,3 +115,24 @@ def test_a_reload_takes_over_another_file_of_throughputs_and_refuses_a_wrong_one
             await cluster.until(lambda: rate_of(cluster.core, job) == pytest.approx(8.0, rel=0.02), "it is told")
 
     run(scenario())
+
+
+def test_an_upgrade_takes_up_settings_that_were_unknown_and_keeps_the_policy_in_force(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, mechanism={"lease_min_s": 0.0})
+        async with running(config) as cluster:
+            await cluster.scheduler.set_policy("fifo", round_s=77.0)
+        _forget_in_configured(config, "lease_min_s")
+        async with running(make_config(tmp_path, mechanism={"lease_min_s": 5.0})) as cluster:
+            assert cluster.scheduler.choice.name == "fifo"
+            assert (cluster.core.settings.lease_min_s, cluster.core.settings.round_s) == (5.0, 77.0)
+
+    run(scenario())
+
+
+def _forget_in_configured(config: Config, setting: str) -> None:
+    """As an earlier version has left it, which did not know the setting."""
+    with closing(open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite")) as store:
+        choice, mechanism = json.loads(store.meta(CONFIGURED))
+        del mechanism[setting]
+        store.set_meta(CONFIGURED, json.dumps([choice, mechanism], sort_keys=True))

@@ -1,0 +1,55 @@
+"""A node that cannot start jobs costs a few leases, not thousands; and people are told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.config import parse_config
+from gavelpy.runtime.wire import agent_pb2
+from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
+
+LEAST = '[scheduler]\nstate_directory = "/tmp/x"\n'
+
+
+class Unable(Agent):
+    """A node that cannot start anything."""
+
+    def _follow(self, order: agent_pb2.LeaseOrder) -> None:
+        self.leases[order.lease] = agent_pb2.LeaseReport(
+            lease=order.lease, job=order.job, phase=agent_pb2.LEASE_PHASE_ENDED,
+            outcome=agent_pb2.LEASE_OUTCOME_LOST, detail="the disk is read-only",
+        )  # fmt: skip
+
+
+def test_a_job_that_no_node_can_start_waits_and_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, mechanism={"retry_s": 0.1, "retry_max_s": 60.0})
+        async with running(config) as cluster, Unable("n0").connected(cluster):
+            (job,) = await cluster.submit(make_spec())
+            jobs = cluster.core.jobs
+
+            await cluster.until(lambda: bool(jobs.misses[job] == 4))
+
+            (seen,) = JobBoard(cluster.scheduler).messages([job])
+            assert seen.reason_kind == "backing-off"
+            assert seen.reason.startswith("failed 4 times (last: ")
+            assert "the disk is read-only), tried again in " in seen.reason
+            assert cluster.core.leases.next_lease == 4
+            assert seen.failures == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 60.0))
+
+
+def test_a_scheduler_of_real_jobs_keeps_leases_for_half_a_round_and_lets_failures_wait() -> None:
+    default, short = (parse_config(LEAST + more).mechanism for more in ("", "[mechanism]\nround_s = 30\n"))
+
+    assert (default.lease_min_s, default.retry_s, default.retry_max_s) == (180.0, 10.0, 300.0)
+    assert short.lease_min_s == 15.0
+
+
+def test_what_the_file_says_of_it_counts() -> None:
+    given = parse_config(LEAST + "[mechanism]\nlease_min_s = 0\nretry_s = 900\n").mechanism
+
+    assert (given.lease_min_s, given.retry_s, given.retry_max_s) == (0.0, 900.0, 900.0)
