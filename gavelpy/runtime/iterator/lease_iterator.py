@@ -8,6 +8,7 @@ matter of one process: their ranks agree on the step (`gang`), and may write one
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -28,6 +29,7 @@ from gavelpy.runtime.iterator.surroundings import Surroundings, surroundings
 from gavelpy.runtime.iterator.watch import Watch
 from gavelpy.runtime.lease_files import Progress, clock_s, newest_checkpoint
 
+_logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Save = Callable[[Path], object]
 LOOK_S: Final = 0.05
@@ -209,7 +211,7 @@ class LeaseIterator(Generic[Item]):
             self._stopped = True
             self._end()
         elif self._meets_to_save(now_s):
-            self._checkpoint()
+            self._checkpoint_between()
         self._forget_slow_steps(steps)
         now_s = self._at_s = clock_s()
         self._look_at_s = min(now_s + LOOK_S, max(self._begin_stop_s(), now_s))
@@ -258,6 +260,16 @@ class LeaseIterator(Generic[Item]):
         except LeaseExpired:
             self._give_up_quietly()
             raise
+
+    def _checkpoint_between(self) -> None:
+        """One that fails, as on a full disk, is tried again when the next is due; unless other ranks wait for it."""
+        try:
+            self._checkpoint()
+        except OSError as error:
+            if self._all_save:
+                raise
+            self._checkpoint_at_s = clock_s()
+            _logger.warning("checkpoint at step %d failed: %s", self._steps, error)
 
     def _checkpoint(self) -> None:
         """Writes a checkpoint, where this rank does and there is something new to save."""

@@ -362,3 +362,36 @@ def test_loader_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match="loader must yield at least 12 items"):
         LeaseIterator(iter(range(3)), checkpoint_directory=tmp_path)
+
+
+def test_a_checkpoint_between_that_fails_does_not_end_the_loop(
+    outside: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saves = Failing(times=1)
+
+    list(LeaseIterator(range(6), saves, checkpoint_directory=tmp_path, checkpoint_every_s=1e-9))
+
+    assert saves.count >= 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "checkpoint at step 1 failed: [Errno 28] No space left on device"
+    ]
+    assert (tmp_path / "step-000000000006" / "state").read_text() == "whole"
+
+
+def test_a_last_checkpoint_that_fails_is_an_error(outside: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        list(LeaseIterator(range(3), Failing(times=1), checkpoint_directory=tmp_path))
+
+
+class Failing:
+    """Saves on a disk that is full at first."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.count = 0
+
+    def __call__(self, directory: Path) -> None:
+        self.count += 1
+        if self.count <= self.times:
+            raise OSError(28, "No space left on device")
+        (directory / "state").write_text("whole")
