@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gavelpy.mechanism.events import Event
+from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome
 from gavelpy.simulator.settings import Costs
-from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, run
+from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace, run
 
 SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)
 TWO = make_trace(make_job("a", steps=600.0), make_job("b", steps=600.0))
@@ -59,3 +59,35 @@ def test_in_the_long_run_everybody_gets_its_share_all_the_same() -> None:
     received_s = result.shares.groupby("job")["received_s"].sum()
     assert received_s.max() <= 1.05 * received_s.min()
     assert result.jobs["finish_s"].max() <= 1.05 * result.jobs["finish_s"].min()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_lease_is_stopped_before_it_has_run_for_so_long(seed: int) -> None:
+    turns = Turns()
+
+    run(
+        random_trace(seed),
+        "v100:4,p100:2",
+        settings=make_settings(round_s=60.0, lease_min_s=200.0),
+        observers=[turns],
+    )
+
+    assert len(turns.stopped_s) > 20
+    assert min(turns.stopped_s) >= 200.0
+
+
+class Turns:
+    """How long leases ran that were stopped for others."""
+
+    def __init__(self) -> None:
+        self.began_s: dict[int, float] = {}
+        self.stopped_s: list[float] = []
+
+    def __call__(self, event: Event, now_s: float) -> None:
+        match event:
+            case LeaseStarted():
+                self.began_s |= dict.fromkeys(event.leases.tolist(), now_s)
+            case LeaseEnded(outcome=Outcome.STOPPED):
+                self.stopped_s += [now_s - self.began_s[lease] for lease in event.leases.tolist()]
+            case _:
+                pass
