@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gavelpy.cli import connecting as c
 from gavelpy.cli import options as o
-from gavelpy.cli.output import Output, console, echo_json, printable, tabbed
+from gavelpy.cli.output import Output, console, echo_json, echo_json_list, printable, tabbed
 from gavelpy.cli.plain import NOTHING, count, duration, figure, moment, percent, plain, word
+from gavelpy.cli.tables import Sheet, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,9 +52,9 @@ def jobs(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.jobs(states=states, all_states=all_states, owner=owner)
     if output is Output.JSON:
-        echo_json({"jobs": [plain(job) for job in found]})
+        echo_json_list("jobs", [plain(job) for job in found])
     else:
-        console().print(jobs_table(found))
+        show(jobs_sheet(found))
 
 
 def status(
@@ -73,9 +74,9 @@ def status(
     with c.connected(scheduler, token_file, timeout) as client:
         found = list(client.wait(names, wait_s=0.0).jobs)
     if output is Output.JSON:
-        echo_json({"jobs": [plain(job) for job in found]})
+        echo_json_list("jobs", [plain(job) for job in found])
     else:
-        console().print(jobs_table(found))
+        show(jobs_sheet(found))
 
 
 def cancel(
@@ -95,7 +96,7 @@ def cancel(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.cancel(names)
     if output is Output.JSON:
-        echo_json({"jobs": [plain(job) for job in found]})
+        echo_json_list("jobs", [plain(job) for job in found])
         return
     from gavelpy.runtime.wire import client_pb2
 
@@ -132,18 +133,13 @@ def explain(
         out.print(f"  {printable(line)}")
 
 
-def jobs_table(found: Sequence[client_pb2.Job]) -> Table:
+def jobs_sheet(found: Iterable[client_pb2.Job]) -> Sheet:
     """A row a job."""
-    from rich import box
-    from rich.table import Table
-
     from gavelpy.runtime.wire import client_pb2
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why"):
-        table.add_column(title, justify="right" if title in ("job", "GPUs", "steps", "done", "steps/s") else "left")
-    for job in found:
-        table.add_row(
+    titles = ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why")
+    rows = [
+        (
             str(job.job),
             printable(job.name),
             printable(job.owner),
@@ -155,7 +151,9 @@ def jobs_table(found: Sequence[client_pb2.Job]) -> Table:
             figure(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else NOTHING,
             printable(job.reason or (job.detail if job.lease < 0 else "")),  # while it runs, its last end says nothing
         )
-    return table
+        for job in found
+    ]
+    return Sheet(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
 
 
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:

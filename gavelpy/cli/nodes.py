@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,11 @@ import typer
 
 from gavelpy.cli import connecting as c
 from gavelpy.cli import options as o
-from gavelpy.cli.output import Output, console, echo_json, printable
+from gavelpy.cli.output import Output, echo_json_list, printable
 from gavelpy.cli.plain import NOTHING, duration, plain
+from gavelpy.cli.tables import Sheet, show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gavelpy.runtime.wire import client_pb2
 
 app = typer.Typer(no_args_is_help=True, help="Declare a node lost, or take it back.", rich_markup_mode="rich")
@@ -92,17 +91,11 @@ def resume(
     _wish(node, "NODE_WISH_RESUME", output, scheduler, token_file, timeout)
 
 
-def nodes_table(found: Sequence[client_pb2.NodeStatus]) -> Table:
+def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
     """A row a node."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "remarks"):
-        table.add_column(title, justify="right" if title in ("GPUs", "in use", "heard") else "left")
-    for node in found:
-        blind = [] if node.sees_checkpoints else ["does not see the checkpoints"]
-        table.add_row(
+    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "remarks")
+    rows = [
+        (
             printable(node.node_id),
             printable(node.state),
             str(node.gpu_count),
@@ -111,9 +104,18 @@ def nodes_table(found: Sequence[client_pb2.NodeStatus]) -> Table:
             ", ".join(str(job) for job in node.jobs) or NOTHING,
             duration(node.heartbeat_age_s),
             printable(node.address),
-            printable(", ".join([*blind, *([node.detail] if node.detail else [])])),
+            printable(", ".join(_remarks(node))),
         )
-    return table
+        for node in found
+    ]
+    return Sheet(titles, frozenset(("GPUs", "in use", "heard")), rows)
+
+
+def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:
+    if not node.sees_checkpoints:
+        yield "does not see the checkpoints"
+    if node.detail:
+        yield node.detail
 
 
 def _wish(
@@ -133,6 +135,6 @@ def _wish(
 
 def _show(found: Sequence[client_pb2.NodeStatus], output: Output) -> None:
     if output is Output.JSON:
-        echo_json({"nodes": [plain(node) for node in found]})
+        echo_json_list("nodes", [plain(node) for node in found])
     else:
-        console().print(nodes_table(found))
+        show(nodes_sheet(found))

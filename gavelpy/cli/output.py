@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+_INDENTED_MAX = 300
 _WIDTH_OF_FILES = 200  # a table that goes to a file or a pipe is not cut to somebody's terminal
 
 Progress = Callable[[str, int, int], None]  # (label of the run, jobs done, jobs in all)
@@ -36,6 +37,8 @@ def console() -> Console:
 
 def printable(text: str) -> str:
     """`text` with its control characters escaped: a name from a file must not command the terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -47,6 +50,15 @@ def tabbed(*cells: object) -> str:
 def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: whatever JSON can say
     """Strict JSON on stdout: no NaN, no Infinity, ASCII only."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: whatever JSON can say
+    """An object with one list; one that is long has a line an entry, which is written much faster."""
+    if len(entries) <= _INDENTED_MAX:
+        echo_json({name: entries})
+        return
+    lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
+    typer.echo(f"{{{json.dumps(name)}: [\n{lines}\n]}}")
 
 
 def tell(message: str) -> None:

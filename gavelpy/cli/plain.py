@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 def plain(message: Message) -> dict[str, Any]:  # what JSON can say
     """Every field under its name: enums as words (`running`), numbers that are none as null."""
-    return {field.name: _value(field, getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    return {name: said(getattr(message, name)) for name, said in _sayings(message.DESCRIPTOR)}
 
 
 def word(kind: Any, value: int) -> str:  # Any: an enum of the protocol
@@ -27,24 +29,27 @@ def word(kind: Any, value: int) -> str:  # Any: an enum of the protocol
     return name.removeprefix(prefix).lower()
 
 
-def _value(field: Any, value: Any) -> Any:
+@cache
+def _sayings(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """How to say each field of a kind of message, worked out once."""
+    return tuple((field.name, _saying(field)) for field in kind.fields)
+
+
+def _saying(field: Any) -> Callable[[Any], Any]:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return {str(key): _number(inner) for key, inner in sorted(value.items())}
-    if field.is_repeated:
-        return [_single(field, inner) for inner in value]
-    if field.message_type is not None:
-        return plain(value)
-    return _single(field, value)
+        return lambda values: {str(key): _number(inner) for key, inner in sorted(values.items())}
+    single = _saying_of_one(field)
+    return (lambda values: [single(inner) for inner in values]) if field.is_repeated else single
 
 
-def _single(field: Any, value: Any) -> Any:
+def _saying_of_one(field: Any) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        return plain(value)
-    if field.enum_type is not None:
-        names = {entry.number: entry.name for entry in field.enum_type.values}
-        prefix = names[0].removesuffix("UNSPECIFIED")
-        return names.get(value, str(value)).removeprefix(prefix).lower()
-    return _number(value)
+        return plain
+    if field.enum_type is None:
+        return _number
+    prefix = field.enum_type.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    names = {entry.number: entry.name.removeprefix(prefix).lower() for entry in field.enum_type.values}
+    return lambda value: names.get(value, str(value))
 
 
 def _number(value: Any) -> Any:

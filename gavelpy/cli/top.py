@@ -12,6 +12,7 @@ from gavelpy.cli import connecting as c
 from gavelpy.cli import options as o
 from gavelpy.cli.output import Output, console, echo_json, printable
 from gavelpy.cli.plain import duration, figure, plain
+from gavelpy.cli.tables import drawn
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -78,8 +79,8 @@ def _drawn(client: Client) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    from gavelpy.cli.jobs import jobs_table
-    from gavelpy.cli.nodes import nodes_table
+    from gavelpy.cli.jobs import jobs_sheet
+    from gavelpy.cli.nodes import nodes_sheet
 
     cluster, nodes, jobs = _asked(client)
     head = (
@@ -95,4 +96,5 @@ def _drawn(client: Client) -> Group:
     ordered = sorted(jobs, key=lambda job: (job.lease < 0, job.job))
     more = [Text(f"and {len(jobs) - _JOBS_SHOWN:,} more jobs")] if len(jobs) > _JOBS_SHOWN else []
     trouble = [Text(printable(cluster.detail))] if cluster.detail else []
-    return Group(Text(printable(head)), *trouble, types, nodes_table(nodes), jobs_table(ordered[:_JOBS_SHOWN]), *more)
+    tables = (types, drawn(nodes_sheet(nodes)), drawn(jobs_sheet(ordered[:_JOBS_SHOWN])))
+    return Group(Text(printable(head)), *trouble, *tables, *more)

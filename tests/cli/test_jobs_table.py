@@ -1,14 +1,27 @@
-"""The table of jobs."""
+"""The table of jobs: drawn for a person, plain where it is long or nobody looks."""
 
 from __future__ import annotations
 
 import io
+import json
+import time
 
 import pytest
 from rich.console import Console
 
-from gavelpy.cli.jobs import jobs_table
+from gavelpy.cli.jobs import jobs_sheet
+from gavelpy.cli.output import echo_json_list
+from gavelpy.cli.plain import plain
+from gavelpy.cli.tables import drawn, show, written
 from gavelpy.runtime.wire import client_pb2
+
+MANY = 10_000
+PROMPT_S = 5.0  # for many jobs, on a machine that has other work; drawn they take three times as long on an idle one
+
+
+def make_job(number: int = 1, **fields: object) -> client_pb2.Job:
+    values = {"job": number, "name": f"train-{number}", "lease": -1, "steps_total": 1e6, "node_ids": ["n1"], **fields}
+    return client_pb2.Job(**values)  # type: ignore[arg-type]  # fields of any type
 
 
 @pytest.mark.parametrize(
@@ -18,9 +31,42 @@ from gavelpy.runtime.wire import client_pb2
 def test_how_the_last_lease_ended_is_told_while_there_is_none(
     lease: int, state: client_pb2.JobState.ValueType, told: int
 ) -> None:
-    job = client_pb2.Job(job=1, name="train", lease=lease, state=state, detail="node n1 was lost", steps_total=1.0)
+    job = make_job(lease=lease, state=state, detail="node n1 was lost")
     out = io.StringIO()
 
-    Console(file=out, width=200).print(jobs_table([job]))
+    Console(file=out, width=200).print(drawn(jobs_sheet([job])))
 
     assert out.getvalue().count("node n1 was lost") == told
+
+
+def test_plain_columns_are_those_that_are_drawn_and_nothing_is_cut() -> None:
+    sheet = jobs_sheet([make_job(7, reason="x" * 300), make_job(12, name="a\nb")])
+
+    title, first, second = written(sheet).splitlines()
+
+    assert title.split() == list(sheet.titles)
+    assert first.split()[:3] == ["7", "train-7", "unspecified"]
+    assert first.endswith("x" * 300)
+    assert second.startswith(" 12  a\\nb")
+
+
+def test_many_jobs_are_listed_soon(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [make_job(number, reason="waits for others") for number in range(MANY)]
+    began_s = time.monotonic()
+
+    show(jobs_sheet(jobs))
+
+    assert time.monotonic() - began_s < PROMPT_S
+    assert len(capsys.readouterr().out.splitlines()) == MANY + 1
+
+
+def test_many_jobs_are_the_same_json_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [plain(make_job(number, steps_done=float("nan"))) for number in range(400)]
+
+    echo_json_list("jobs", jobs)
+
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"jobs": jobs}
+    assert len(out.splitlines()) == 402
+    assert jobs[3]["steps_done"] is None
+    assert jobs[3]["node_ids"] == ["n1"]

@@ -28,7 +28,7 @@ MESSAGE_BYTES_MAX = 64 * 2**20  # a page of 10,000 jobs has a few MB
 _ATTEMPT_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
-_PAGE = 10_000
+_PAGE = 2_000  # jobs: a page is made well within an attempt, and others have their turn between two
 _FORECAST_S = 60.0  # a forecast may take this long, after others that were asked for before
 
 Response = TypeVar("Response")
