@@ -34,7 +34,7 @@ from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
 from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.reconcile import Action, Amend, Destroy, Place, reconcile
-from gavelpy.runtime.agent.reports import report_of, urgent_part
+from gavelpy.runtime.agent.reports import report_of, trouble_of, urgent_part
 from gavelpy.runtime.agent.shim_watch import ShimWatch
 from gavelpy.runtime.agent.starter import Starter
 from gavelpy.runtime.agent.stream import Stream
@@ -68,6 +68,7 @@ class Agent:
         self._is_draining = False
         self._streams = 0
         self._was_heard = False
+        self._trouble = ""  # with the state directory
         self._told: tuple[tuple[object, ...], ...] = ()
         known = memory.recall(config.state)
         if known is not None and known.node_id != config.node_id:
@@ -148,9 +149,17 @@ class Agent:
                 self._look()
                 if self._moves_to and not self._book.folders:
                     await self._move()
-            except OSError:
+            except OSError as error:
                 logger.exception("the state directory cannot be used")
+                self._say_trouble(trouble_of(error))
                 await asyncio.sleep(TROUBLE_S)
+            else:
+                self._say_trouble("")
+
+    def _say_trouble(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._changed.set()
 
     def _look(self) -> None:
         """Sees what is, does what is to be done about it, and has the scheduler told if it is news."""
@@ -212,7 +221,9 @@ class Agent:
 
     def _describe(self) -> agent_pb2.ConnectRequest:
         return agent_pb2.ConnectRequest(
-            leases=[report_of(folder) for folder in self._book.folders], draining=self._is_draining
+            leases=[report_of(folder) for folder in self._book.folders],
+            draining=self._is_draining,
+            trouble=self._trouble,
         )
 
     async def _keep_connected(self) -> None:
@@ -263,6 +274,8 @@ class Agent:
                 why = f"{error.code().name}: {error.details()}"
             except (RemoteViolation, asyncio.InvalidStateError) as error:
                 why = str(error)
+            except OSError as error:  # what was heard could not be kept
+                why = trouble_of(error)
             except asyncio.CancelledError:
                 if (current := asyncio.current_task()) is not None and current.cancelling():
                     raise

@@ -11,6 +11,7 @@ from gavelpy.runtime.lease_files import Outcome
 from gavelpy.runtime.wire import agent_pb2
 
 DETAIL_CHARACTERS_MAX: Final = 1_000
+TROUBLE_CHARACTERS_MAX: Final = 500
 _EXIT_CODES: Final = range(-(1 << 31), 1 << 31)
 _PHASES: Final = {
     LocalPhase.PREPARED: agent_pb2.LEASE_PHASE_PREPARED,
@@ -52,6 +53,12 @@ def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:
         report.exit_code = end.exit_code if end.exit_code in _EXIT_CODES else -1
         report.detail = end.detail[:DETAIL_CHARACTERS_MAX]
     return report
+
+
+def trouble_of(error: OSError) -> str:
+    """Why the state directory cannot be used, in printable characters."""
+    where = f" ({str(error.filename)!r})" if error.filename else ""
+    return f"the state directory cannot be used: {error.strerror or 'unknown error'}{where}"[:TROUBLE_CHARACTERS_MAX]
 
 
 def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object, ...], ...]:

@@ -64,6 +64,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             await self._send_away(first.node, context)
             return
         convert.reports_of(first)  # before anything changes
+        convert.trouble_of(first)
         self._check_identity(hello)
         known = self._execution.nodes.get(hello.node_id)
         if known is not None and known.is_past(hello, convert.clock_of(first)):
@@ -103,10 +104,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def _hear(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
         if message.sequence <= stream.sequence:
             return
-        clock_s, reports = convert.clock_of(message), convert.reports_of(message)
+        clock_s, reports, trouble = convert.clock_of(message), convert.reports_of(message), convert.trouble_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
+        if trouble != node.trouble:
+            logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
+            node.trouble = trouble
         if is_first:
             self._execution.connected(node)
         self._execution.heard(node, reports, now_s, is_first=is_first)

@@ -115,7 +115,7 @@ class JobBoard:
             owner=spec.owner,
             state=state,
             reason_kind=why.kind.value if why is not None else "",
-            reason=self._in_words(job, why),
+            reason=self._in_words(job, why) + self._trouble_on(nodes, why),
             gpus=spec.gpus,
             gpu_type=gpu_type,
             node_ids=nodes,
@@ -165,6 +165,13 @@ class JobBoard:
             return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.facts.detail(job))
         end_s = core.round_end_s
         return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
+
+    def _trouble_on(self, node_ids: Sequence[str], why: Reason | None) -> str:
+        """What keeps the nodes of a lease from starting it, as they say themselves; empty = nothing."""
+        if why is None:
+            return ""
+        known = ((node_id, self._scheduler.nodes.get(node_id)) for node_id in node_ids)
+        return "".join(f"; node {node_id}: {node.trouble}" for node_id, node in known if node and node.trouble)
 
     def _wall_s(self, now_s: float) -> float:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)

@@ -93,7 +93,7 @@ class ClusterBoard:
             sees_checkpoints=pool.node_sees[row],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail="" if node is not None else "not heard since the scheduler started",
+            detail=node.trouble if node is not None else "not heard since the scheduler started",
         )
 
     def _gpus_of(self, row: int) -> Ints:

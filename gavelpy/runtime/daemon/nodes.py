@@ -69,6 +69,7 @@ class Node:
     clock_s: float = 0.0  # the agent's, in its newest message
     received_at_s: float = 0.0  # the scheduler's, when that came
     is_draining: bool = False  # so says its agent
+    trouble: str = ""  # why it cannot do what it is told, as its agent says
     is_ready: bool = False  # the core knows what it runs, so it may be given orders
     processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this machine
 

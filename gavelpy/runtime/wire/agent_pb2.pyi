@@ -10,6 +10,7 @@ sequence) and acts on the difference to what it sees. Times of leases are given 
 """
 
 from collections import abc as _abc
+from gavelpy.runtime.wire import log_pb2 as _log_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -109,12 +110,15 @@ class ConnectRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     clock_s: _builtins.float
     """the agent's clock when it sent this"""
     draining: _builtins.bool
     """the node is being shut down in good order"""
+    trouble: _builtins.str
+    """why it cannot do what it is told, for people; empty = it can"""
     @_builtins.property
     def node(self) -> Global___Node:
         """in the first message"""
@@ -131,10 +135,11 @@ class ConnectRequest(_message.Message):
         node: Global___Node | None = ...,
         leases: _abc.Iterable[Global___LeaseReport] | None = ...,
         draining: _builtins.bool = ...,
+        trouble: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "sequence", b"sequence", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +517,8 @@ class ServeLogsRequest(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """in the first message"""
     question: _builtins.int
@@ -523,8 +530,14 @@ class ServeLogsRequest(_message.Message):
     error: _builtins.str
     state_id: _builtins.str
     """in the first message, as in Node"""
+    end_offset: _builtins.int
+    """what was there when the question came lies at or before this; 0 = not told"""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLine]: ...
+    @_builtins.property
+    def batch(self) -> _log_pb2.LogBatch:
+        """instead of lines, where batches were asked for"""
+
     def __init__(
         self,
         *,
@@ -535,10 +548,12 @@ class ServeLogsRequest(_message.Message):
         last: _builtins.bool = ...,
         error: _builtins.str = ...,
         state_id: _builtins.str = ...,
+        batch: _log_pb2.LogBatch | None = ...,
+        end_offset: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end_offset", b"end_offset", "error", b"error", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -556,6 +571,7 @@ class ServeLogsResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     LINES_MAX_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     question: _builtins.int
     job: _builtins.int
     """-1 = all jobs of jobs_allowed"""
@@ -568,6 +584,8 @@ class ServeLogsResponse(_message.Message):
     tail_lines: _builtins.int
     """with offset 0: only the last so many lines; 0 = from the beginning"""
     lines_max: _builtins.int
+    batches: _builtins.bool
+    """lines may come many in a batch; an older agent sends them one by one"""
     @_builtins.property
     def jobs_allowed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -581,10 +599,11 @@ class ServeLogsResponse(_message.Message):
         offset: _builtins.int = ...,
         tail_lines: _builtins.int = ...,
         lines_max: _builtins.int = ...,
+        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "jobs_allowed", b"jobs_allowed", "lines_max", b"lines_max", "offset", b"offset", "pattern", b"pattern", "question", b"question", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "job", b"job", "jobs_allowed", b"jobs_allowed", "lines_max", b"lines_max", "offset", b"offset", "pattern", b"pattern", "question", b"question", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

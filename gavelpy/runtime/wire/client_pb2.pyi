@@ -4,6 +4,7 @@ isort:skip_file
 For clients: the command `gavel` and programs like it. Users see and touch their own jobs, admins all."""
 
 from collections import abc as _abc
+from gavelpy.runtime.wire import log_pb2 as _log_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -1064,11 +1065,33 @@ Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
 class ReadLogsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AfterEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     PATTERN_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     TAIL_LINES_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """empty = all jobs of the caller"""
     rank: _builtins.int
@@ -1077,6 +1100,12 @@ class ReadLogsRequest(_message.Message):
     follow: _builtins.bool
     tail_lines: _builtins.int
     """0 = all"""
+    batches: _builtins.bool
+    """lines may come many in a message; an older scheduler sends them one by one"""
+    @_builtins.property
+    def after(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """by node: go on after these positions, which an earlier answer told"""
+
     def __init__(
         self,
         *,
@@ -1085,10 +1114,12 @@ class ReadLogsRequest(_message.Message):
         pattern: _builtins.str = ...,
         follow: _builtins.bool = ...,
         tail_lines: _builtins.int = ...,
+        batches: _builtins.bool = ...,
+        after: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "job", b"job", "pattern", b"pattern", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "batches", b"batches", "follow", b"follow", "job", b"job", "pattern", b"pattern", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1097,6 +1128,26 @@ Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 @_typing.final
 class ReadLogsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PositionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     JOB_FIELD_NUMBER: _builtins.int
     JOB_NAME_FIELD_NUMBER: _builtins.int
@@ -1107,6 +1158,8 @@ class ReadLogsResponse(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TIME_S_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     job_name: _builtins.str
     lease: _builtins.int
@@ -1117,6 +1170,14 @@ class ReadLogsResponse(_message.Message):
     time_s: _builtins.float
     notice: _builtins.str
     """instead of a line: something the reader should know (a node does not answer)"""
+    @_builtins.property
+    def batch(self) -> _log_pb2.LogBatch:
+        """instead of a line, where batches were asked for"""
+
+    @_builtins.property
+    def positions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """with a batch, by node: how far its log has been told, this batch included"""
+
     def __init__(
         self,
         *,
@@ -1129,10 +1190,12 @@ class ReadLogsResponse(_message.Message):
         text: _builtins.str = ...,
         time_s: _builtins.float = ...,
         notice: _builtins.str = ...,
+        batch: _log_pb2.LogBatch | None = ...,
+        positions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_error_stream", b"is_error_stream", "job", b"job", "job_name", b"job_name", "lease", b"lease", "node_id", b"node_id", "notice", b"notice", "rank", b"rank", "text", b"text", "time_s", b"time_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "is_error_stream", b"is_error_stream", "job", b"job", "job_name", b"job_name", "lease", b"lease", "node_id", b"node_id", "notice", b"notice", "positions", b"positions", "rank", b"rank", "text", b"text", "time_s", b"time_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

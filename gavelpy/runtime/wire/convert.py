@@ -88,6 +88,15 @@ def clock_of(message: agent_pb2.ConnectRequest) -> float:
     return message.clock_s
 
 
+def trouble_of(message: agent_pb2.ConnectRequest) -> str:
+    """Why a node cannot do what it is told; raises RemoteViolation."""
+    if len(message.trouble) > DETAIL_MAX or not message.trouble.isprintable():
+        raise RemoteViolation(
+            f"trouble must be at most {DETAIL_MAX} printable characters, got {message.trouble[:80]!r}"
+        )
+    return message.trouble
+
+
 def order_message(
     order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float
 ) -> agent_pb2.LeaseOrder:

@@ -50,13 +50,15 @@ class Serving:
         read = self.service.scheduler.read_journal(lambda store: store.events(0, 1_000_000))
         return [event for _, _, event in asyncio.run_coroutine_threadsafe(read, self.loop).result(PATIENCE_S)]
 
-    def join_node(self, node_id: str, *, gpus: int = 1, gpu_type: str = "v100", name: str = "") -> Callable[[], None]:
+    def join_node(
+        self, node_id: str, *, gpus: int = 1, gpu_type: str = "v100", name: str = "", trouble: str = ""
+    ) -> Callable[[], None]:
         """A node that has joined and then keeps silent about leases; call what is returned to end its stream."""
         leave = threading.Event()
         node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type=gpu_type, gpu_count=gpus, address="here")
 
         def messages() -> Iterator[agent_pb2.ConnectRequest]:
-            yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node)
+            yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node, trouble=trouble)
             leave.wait(PATIENCE_S)
 
         channel = grpc.insecure_channel(self.address)

@@ -100,3 +100,9 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
 
 def test_a_node_may_be_called_as_its_agent_and_its_token_may() -> None:
     assert convert.hello_of(make_node(node_id="n" * 128)).node_id == "n" * 128
+
+
+@pytest.mark.parametrize("trouble", ["x" * 501, "a\nb"])
+def test_trouble_that_a_node_cannot_have_is_refused(trouble: str) -> None:
+    with pytest.raises(RemoteViolation, match="trouble must be at most 500 printable characters"):
+        convert.trouble_of(agent_pb2.ConnectRequest(trouble=trouble))

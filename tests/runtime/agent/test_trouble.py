@@ -1,0 +1,30 @@
+"""A state directory that refuses: the node goes on, says so, and does what it was told when it can."""
+
+from __future__ import annotations
+
+from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, trouble_of
+from gavelpy.runtime.wire import agent_pb2 as pb
+from tests.runtime.agent.conftest import Node
+from tests.runtime.agent.peer import Peer, order, until
+
+
+def test_node_whose_state_directory_refuses_says_so_until_it_is_over(peer: Peer, node: Node) -> None:
+    until(lambda: peer.heard)
+    obstacle = node.state / "leases" / ".new-00000042"
+    obstacle.write_text("a file where a directory must be made")
+    peer.order(order(42, "sleep 100"))
+
+    told = until(lambda: peer.heard[-1].trouble)
+    obstacle.unlink()
+
+    assert told.startswith("the state directory cannot be used: Not a directory")
+    peer.until_phase(42, pb.LEASE_PHASE_RUNNING)
+    until(lambda: not peer.heard[-1].trouble)
+
+
+def test_trouble_is_told_in_printable_characters_and_not_at_any_length() -> None:
+    told = trouble_of(OSError(28, "No space left on device", "/a\nb" + "x" * 1_000))
+
+    assert told.startswith("the state directory cannot be used: No space left on device ('/a\\nbxx")
+    assert told.isprintable()
+    assert len(told) == TROUBLE_CHARACTERS_MAX
