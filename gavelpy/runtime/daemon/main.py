@@ -84,13 +84,15 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     from gavelpy.runtime.daemon.config import read_config
     from gavelpy.runtime.daemon.recovery import configured_choice
     from gavelpy.runtime.security.exposure import server_credentials
-    from gavelpy.runtime.security.verifier import verifier_of
+    from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
 
     config = read_config(file)
     choice = configured_choice(config)
     server_credentials(config.security)
     verifier_of(config.security.tokens_path)
     _check_throughputs(config.throughputs)
+    if missing := missing_tokens(config.security.tokens_path):
+        typer.echo(f"warning: {missing}", err=True)
     blind = f", blind ({choice.blind})" if choice.blind else ""
     typer.echo(
         f"{file}: cluster {config.scheduler.name!r} listens on {config.scheduler.listen}, policy {choice.name}{blind}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # the stubs lack it
@@ -12,10 +14,11 @@ from gavelpy.runtime.daemon.client_service import SchedulerService
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.security.exposure import server_credentials
 from gavelpy.runtime.security.interceptor import Door
-from gavelpy.runtime.security.verifier import verifier_of
+from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
 from gavelpy.runtime.security.well_formed import WellFormed
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
+logger = logging.getLogger(__name__)
 SENT_BYTES_MAX = 256 << 20  # what this server sends is its own
 STREAMS_A_CONNECTION_MAX = 1_000
 CALLS_MAX = 20_000  # at a time, of all peers; an agent holds two
@@ -47,6 +50,8 @@ class Server:
             ],
             maximum_concurrent_rpcs=CALLS_MAX,
         )
+        if missing := missing_tokens(config.security.tokens_path):
+            logger.warning(missing)
         self._health = health_aio.HealthServicer()
         self._clients = SchedulerService(scheduler)
         client_pb2_grpc.add_SchedulerServiceServicer_to_server(self._clients, self._server)

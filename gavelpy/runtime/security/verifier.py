@@ -79,3 +79,10 @@ class FileVerifier:
 def verifier_of(tokens: Path | None) -> Verifier:
     """By the tokens file, or of one user where there is none. Raises InvalidInput for a file that is not whole."""
     return NoTokens() if tokens is None else FileVerifier(tokens)
+
+
+def missing_tokens(tokens: Path | None) -> str:
+    """What to tell of a tokens file that is not there, by which nobody is let in; empty = it is, or there shall be none."""
+    if tokens is None or tokens.exists():
+        return ""
+    return f"security.tokens = {str(tokens)!r} does not exist: nobody is let in until `gavel token create` has made it"

@@ -228,3 +228,13 @@ def test_a_configuration_can_be_checked(lone: LocalCluster, tmp_path: Path) -> N
     assert f"cluster {read_config(lone.config).scheduler.name!r}" in right.stdout
     assert wrong.stderr.startswith(f"error: {bad}:3: listen = '0.0.0.0:7077' is open to the network and needs TLS")
     assert "No such file" in missing.stderr
+
+
+def test_a_tokens_file_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.toml"
+    file.write_text('[scheduler]\nstate_directory = "x"\n[security]\ntokens = "/nowhere/tokens.json"\n')
+
+    checked = run_scheduler("check-config", str(file))
+
+    assert checked.returncode == 0
+    assert checked.stderr.startswith("warning: security.tokens = '/nowhere/tokens.json' does not exist: nobody is let")
