@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gavelpy.cli import connecting as c
 from gavelpy.cli import options as o
-from gavelpy.cli.output import Output, printable, tabbed, tell
+from gavelpy.cli.log_lines import clock, json_lines, texts
+from gavelpy.cli.output import Output, tabbed, tell
 from gavelpy.cli.plain import plain
 from gavelpy.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from gavelpy.runtime.wire import client_pb2
 
 _ALL_RANKS = -1
 _LINES_MAX = 1_000_000
@@ -63,8 +60,13 @@ def logs(
         tail_lines=tail,
     )
     with c.connected(scheduler, token_file, timeout) as client:
-        for line in client.logs(request):
-            _print_line(line, output, named=job is None, timestamps=timestamps)
+        for message in client.logs(request):
+            if message.notice and output is Output.TABLE:
+                tell(f"note: {message.notice}")
+                continue
+            lines = json_lines(message) if output is Output.JSON else texts(message.batch, job is None, timestamps)
+            if lines:
+                _line("\n".join(lines))
 
 
 def events(
@@ -98,29 +100,7 @@ def events(
                 fields = json.loads(event.json) if event.json else {}
                 _line(json.dumps({**plain(event), "json": fields}))
             else:
-                _line(tabbed(event.sequence, _clock(event.time_s), event.kind, event.text))
-
-
-def _print_line(line: client_pb2.ReadLogsResponse, output: Output, *, named: bool, timestamps: bool) -> None:
-    if output is Output.JSON:
-        _line(json.dumps(plain(line)))
-        return
-    if line.notice:
-        tell(f"note: {line.notice}")
-        return
-    when = f"{_clock(line.time_s)} {line.node_id} lease {line.lease} " if timestamps else ""
-    whose = f"{line.job_name} " if named else ""
-    rank = f"[{line.rank}] " if line.rank > 0 or timestamps else ""
-    _line(printable(f"{when}{whose}{rank}") + _text(line.text))
-
-
-def _text(text: str) -> str:
-    """A log's own line: its tabs stay, what would command the terminal does not."""
-    return "\t".join(printable(part) for part in text.split("\t"))
-
-
-def _clock(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
+                _line(tabbed(event.sequence, clock(event.time_s), event.kind, event.text))
 
 
 def _line(text: str) -> None:

@@ -6,10 +6,11 @@ A page may be short, or empty, though more follows: where next_offset has grown,
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +18,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.folder import Kept
 from gavelpy.runtime.agent.log_sources import (
     KEY_MAX,
+    TIE_BITS,
     FilesMoved,
-    LogRow,
+    LogRows,
     LogSource,
     merged_after,
     sources_of,
@@ -34,10 +36,11 @@ SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0  # after which a page ends where it is
 PATTERN_S_MAX: Final = 2.0  # for all matching of one page
 SETTLED_S: Final = 0.05  # younger lines may still be joined by others of their time
-_BATCH_LINES = 1_000
+_BATCH_LINES = 2_000
 _ROW_BYTES = 64
 _TRIES = 5
 _FUTURE_S = 5.0
+_TICK_S = 0.01  # what a file's time may be behind
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,36 @@ class Question:
         return job in self.jobs_allowed if self.job == ALL_JOBS else job == self.job
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Page:
-    """Lines, oldest first, and the offset after them."""
+    """Lines in columns, oldest first, and the offset after them.
 
-    rows: tuple[LogRow, ...]
-    next_offset: int
+    `end_offset`: one that all lines that were there are before.
+    """
+
+    keys: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    sources: list[LogSource] = field(default_factory=list)
+    next_offset: int = 0
+    end_offset: int = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def times_s(self) -> list[float]:
+        """Unix times of the lines."""
+        return [(key >> TIE_BITS) / 1e6 for key in self.keys]
+
+    def part(self, first: int, end: int) -> Page:
+        """Some of the lines, the same offsets."""
+        columns = self.keys[first:end], self.texts[first:end], self.sources[first:end]
+        return Page(*columns, self.next_offset, self.end_offset)
+
+    def add(self, other: Page) -> None:
+        """Lines that follow."""
+        self.keys += other.keys
+        self.texts += other.texts
+        self.sources += other.sources
 
 
 async def read_page(directories: Sequence[tuple[Path, Kept]], question: Question) -> Page:
@@ -79,7 +106,7 @@ async def read_page(directories: Sequence[tuple[Path, Kept]], question: Question
             return await _try_page(wanted, question)
         except FilesMoved:
             continue  # a log was rotated under our hands
-    return Page((), question.offset)
+    return Page(next_offset=question.offset)
 
 
 async def _try_page(wanted: Sequence[tuple[Path, int, int]], question: Question) -> Page:
@@ -89,43 +116,82 @@ async def _try_page(wanted: Sequence[tuple[Path, int, int]], question: Question)
         if not after and question.tail_lines:
             after = await _tail(sources, min(question.tail_lines, TAIL_LINES_MAX), matcher)
         newer = [source for source in sources if source.may_follow(after)]
-        return await _forward(newer, after, min(question.lines_max or LINES_MAX, LINES_MAX), matcher)
+        page = Page(next_offset=after, end_offset=_end(sources))
+        await _forward(page, newer, min(question.lines_max or LINES_MAX, LINES_MAX), matcher)
+        return page
+
+
+def _end(sources: Sequence[LogSource]) -> int:
+    """A key that nothing written up to now lies behind, even if the clock has been set back since."""
+    end_s = max([time.time(), *(source.changed_s + _TICK_S for source in sources)])
+    return min(_key(end_s + 1e-6), KEY_MAX)
+
+
+def _key(time_s: float) -> int:
+    """The first one of a time."""
+    return round(time_s * 1e6) << TIE_BITS
 
 
 async def _tail(sources: Sequence[LogSource], lines: int, matcher: Matcher) -> int:
     loop = asyncio.get_running_loop()
 
-    def matching(rows: list[LogRow]) -> Sequence[int]:
-        texts = [row.line.text for row in rows]
+    def matching(texts: Sequence[str]) -> Sequence[int]:
         return asyncio.run_coroutine_threadsafe(matcher.matching(texts), loop).result()
 
     return await asyncio.to_thread(tail_key, sources, lines, matching, SCAN_BYTES_MAX)
 
 
-async def _forward(sources: Sequence[LogSource], after: int, lines_max: int, matcher: Matcher) -> Page:
+async def _forward(page: Page, sources: Sequence[LogSource], lines_max: int, matcher: Matcher) -> None:
     """Reads and matches by batches until the page is full or has taken long enough."""
-    rows = merged_after(sources, after)
+    runs = merged_after(sources, page.next_offset)
     deadline_s = time.monotonic() + SCAN_S_MAX
-    found: list[LogRow] = []
     page_bytes = scanned_bytes = 0
-    while scanned_bytes < SCAN_BYTES_MAX and time.monotonic() < deadline_s:
-        batch = await asyncio.to_thread(_batch, rows)
-        for index in await matcher.matching([row.line.text for row in batch]):
-            page_bytes += len(batch[index].line.text) + _ROW_BYTES
-            if found and page_bytes > PAGE_BYTES_MAX:
-                return Page(tuple(found), found[-1].key)
-            found.append(batch[index])
-            if len(found) == lines_max:
-                return Page(tuple(found), found[-1].key)
-        after = batch[-1].key if batch else after
-        if len(batch) < _BATCH_LINES:
-            break  # all that there is, for now
-        scanned_bytes += sum(len(row.line.text) + _ROW_BYTES for row in batch)
-    return Page(tuple(found), after)
+    is_more = True
+    while is_more and scanned_bytes < SCAN_BYTES_MAX and time.monotonic() < deadline_s:
+        batch, is_more = await asyncio.to_thread(_batch, runs)
+        found = _chosen(batch, await matcher.matching(batch.texts))
+        sizes = list(accumulate((len(text) + _ROW_BYTES for text in found.texts), initial=page_bytes))
+        room = min(bisect_right(sizes, PAGE_BYTES_MAX) - 1, lines_max - len(page))
+        if room < len(found) or len(page) + len(found) == lines_max:
+            page.add(found.part(0, _whole(found.keys, max(room, 0 if len(page) else 1))))
+            page.next_offset = page.keys[-1]
+            return
+        page.add(found)
+        page.next_offset = batch.keys[-1] if len(batch) else page.next_offset
+        page_bytes = sizes[-1]
+        scanned_bytes += sum(map(len, batch.texts)) + _ROW_BYTES * len(batch)
 
 
-def _batch(rows: Iterator[LogRow]) -> list[LogRow]:
-    """The next settled lines; fewer than _BATCH_LINES = no more for now."""
+def _whole(keys: Sequence[int], end: int) -> int:
+    """An end, moved so that lines of one key stay together: a read goes on after a key."""
+    while 1 < end < len(keys) and keys[end - 1] == keys[end]:
+        end -= 1
+    return end
+
+
+def _chosen(batch: Page, indices: Sequence[int]) -> Page:
+    if len(indices) == len(batch):
+        return batch
+    return Page(
+        [batch.keys[index] for index in indices],
+        [batch.texts[index] for index in indices],
+        [batch.sources[index] for index in indices],
+    )
+
+
+def _batch(runs: Iterator[LogRows]) -> tuple[Page, bool]:
+    """The next settled lines, and whether there may be more for now."""
     now_s = time.time()
-    settled = itertools.takewhile(lambda row: not now_s - SETTLED_S < row.line.time_s < now_s + _FUTURE_S, rows)
-    return list(itertools.islice(settled, _BATCH_LINES))
+    settled, future = _key(now_s - SETTLED_S), _key(now_s + _FUTURE_S)
+    batch = Page()
+    while len(batch) < _BATCH_LINES:
+        run = next(runs, None)
+        if run is None:
+            return batch, False
+        end = bisect_right(run.keys, settled)
+        is_settled = end == len(run.keys) or run.keys[end] >= future  # times far ahead are of another clock
+        count = len(run.keys) if is_settled else end
+        batch.add(Page(run.keys[:count], run.texts[:count], [run.source] * count))
+        if not is_settled:
+            return batch, False
+    return batch, True

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import os
 import stat
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from gavelpy.runtime.shim.log_lines import LINE_BYTES_MAX, CapturedLine, log_files, parse_line
+from gavelpy.runtime.shim.log_lines import LINE_BYTES_MAX, log_files, parse_lines
 
 TIE_BITS: Final = 13
 KEY_MAX: Final = (1 << 64) - 1
@@ -28,18 +29,6 @@ _MTIME_SLACK_S = 10.0
 
 class FilesMoved(Exception):
     """A file was rotated while it was looked for."""
-
-
-@dataclass(frozen=True)
-class LogRow:
-    """A line and where it is from."""
-
-    key: int
-    job: int
-    lease: int
-    rank: int
-    is_error_stream: bool
-    line: CapturedLine
 
 
 @dataclass(frozen=True)
@@ -61,19 +50,22 @@ class LogSource:
     def first_key(self) -> int:
         """Key of its first line; KEY_MAX where it has none yet."""
         with self._opened() as file:
-            row = self._row(file.readline(_ROW_BYTES_MAX))
-        return row.key if row else KEY_MAX
+            keys = self._rows(file.readline(_ROW_BYTES_MAX)).keys
+        return keys[0] if keys else KEY_MAX
 
-    def rows_after(self, key: int) -> Iterator[LogRow]:
-        """Its whole lines after a key, in order."""
+    def rows_after(self, key: int) -> Iterator[LogRows]:
+        """Its whole lines after a key by blocks, in order."""
         with self._opened() as file:
             file.seek(self._start_of(file, key))
-            while (text := file.readline(_ROW_BYTES_MAX)).endswith(b"\n"):
-                row = self._row(text)
-                if row is not None and row.key > key:
-                    yield row
+            rest = b""
+            while len(rest) <= _ROW_BYTES_MAX and (block := file.read(_BLOCK_BYTES)):
+                whole, _, rest = (rest + block).rpartition(b"\n")
+                rows = self._rows(whole)
+                first = bisect_right(rows.keys, key)
+                if first < len(rows.keys):
+                    yield rows.part(first, len(rows.keys))
 
-    def blocks_from_end(self) -> Iterator[list[LogRow]]:
+    def blocks_from_end(self) -> Iterator[LogRows]:
         """Its whole lines by blocks, the newest block first, each in order."""
         with self._opened() as file:
             end = file.seek(0, os.SEEK_END)
@@ -84,8 +76,7 @@ class LogSource:
                 block = file.read(end - start) + rest
                 rest, newline, whole = block.partition(b"\n") if start > 0 else (b"", b"\n", block)
                 rest += newline if start > 0 else b""
-                texts = whole.split(b"\n")[:-1]  # what follows the last newline is still being written
-                yield [row for row in map(self._row, texts) if row is not None]
+                yield self._rows(whole[: whole.rfind(b"\n") + 1])  # what follows is still being written
                 end = start
 
     def _opened(self) -> IO[bytes]:
@@ -108,20 +99,33 @@ class LogSource:
             file.seek(middle)
             file.readline(_ROW_BYTES_MAX)  # the rest of a line
             start = file.tell()
-            row = self._row(file.readline(_ROW_BYTES_MAX))
-            if row is None or row.key > key or start >= high:
+            keys = self._rows(file.readline(_ROW_BYTES_MAX)).keys
+            if not keys or keys[0] > key or start >= high:
                 high = middle
             else:
                 low = start
         return low
 
-    def _row(self, text: bytes) -> LogRow | None:
-        line = parse_line(text.removesuffix(b"\n"))
-        if line is None:
-            return None
+    def _rows(self, lines: bytes) -> LogRows:
+        found = parse_lines(lines)
         tie = (2 * self.rank + self.is_error_stream) % (1 << TIE_BITS)
-        key = min(round(line.time_s * 1e6) << TIE_BITS | tie, KEY_MAX - 1)
-        return LogRow(key, self.job, self.lease, self.rank, self.is_error_stream, line)
+        keys = [int(seconds + micros) << TIE_BITS | tie for seconds, micros, _ in found]
+        if keys and max(keys) >= KEY_MAX:
+            keys = [min(key, KEY_MAX - 1) for key in keys]
+        return LogRows(self, keys, [text for _, _, text in found])
+
+
+@dataclass(frozen=True, eq=False)
+class LogRows:
+    """Lines of one file in order: their keys and texts."""
+
+    source: LogSource
+    keys: list[int]
+    texts: list[str]
+
+    def part(self, first: int, end: int) -> LogRows:
+        """Some of them."""
+        return LogRows(self.source, self.keys[first:end], self.texts[first:end])
 
 
 def sources_of(directories: Sequence[tuple[Path, int, int]], rank: int) -> list[LogSource]:
@@ -147,22 +151,25 @@ def sources_of(directories: Sequence[tuple[Path, int, int]], rank: int) -> list[
     return found
 
 
-def merged_after(sources: Sequence[LogSource], key: int) -> Iterator[LogRow]:
+def merged_after(sources: Sequence[LogSource], key: int) -> Iterator[LogRows]:
     """The lines of all sources after a key, in order. A source is opened when its turn comes. Raises FilesMoved."""
     waiting = sorted(((source.first_key(), place) for place, source in enumerate(sources)), reverse=True)
-    current: list[tuple[int, int, LogRow, Iterator[LogRow]]] = []
+    current: list[tuple[int, int]] = []  # key of the next line of each open source, and its place
+    open_: dict[int, _Cursor] = {}
     while waiting or current:
         while waiting and (not current or max(waiting[-1][0], key) <= current[0][0]):
             place = waiting.pop()[1]
-            _advance(current, place, sources[place].rows_after(key))
+            open_[place] = _Cursor(sources[place].rows_after(key))
+            _advance(current, place, open_[place])
         if current:
-            _, place, row, rest = heapq.heappop(current)
-            yield row
-            _advance(current, place, rest)
+            _, place = heapq.heappop(current)
+            others = min(current[0][0] if current else KEY_MAX, waiting[-1][0] if waiting else KEY_MAX)
+            yield open_[place].taken(others)
+            _advance(current, place, open_[place])
 
 
 def tail_key(
-    sources: Sequence[LogSource], lines: int, matching: Callable[[list[LogRow]], Sequence[int]], bytes_max: int
+    sources: Sequence[LogSource], lines: int, matching: Callable[[Sequence[str]], Sequence[int]], bytes_max: int
 ) -> int:
     """A key after which there are at most the last so many lines that match, as far back as bytes_max reach."""
     keys: list[int] = []
@@ -172,8 +179,8 @@ def tail_key(
         if len(keys) == lines and source.changed_s * 1e6 < keys[-1] >> TIE_BITS:
             break  # older than all that is found
         for rows in source.blocks_from_end():
-            indices = matching(rows)
-            keys += [rows[index].key for index in indices]
+            indices = matching(rows.texts)
+            keys += [rows.keys[index] for index in indices]
             found += len(indices)
             read += _BLOCK_BYTES
             if found >= lines or read > bytes_max:
@@ -184,7 +191,29 @@ def tail_key(
     return keys[-1] - 1 if keys else 0
 
 
-def _advance(current: list[tuple[int, int, LogRow, Iterator[LogRow]]], place: int, rest: Iterator[LogRow]) -> None:
-    row = next(rest, None)
-    if row is not None:
-        heapq.heappush(current, (row.key, place, row, rest))
+class _Cursor:
+    """Where a source is read."""
+
+    def __init__(self, blocks: Iterator[LogRows]) -> None:
+        self._blocks = blocks
+        self._rows: LogRows | None = None
+        self._at = 0
+
+    def next_key(self) -> int | None:
+        """Of the next line; None where there is none."""
+        if self._rows is None or self._at == len(self._rows.keys):
+            self._rows, self._at = next(self._blocks, None), 0
+        return self._rows.keys[self._at] if self._rows is not None else None
+
+    def taken(self, before: int) -> LogRows:
+        """The next line, and those that follow it before a key."""
+        assert self._rows is not None, "there is a next line"
+        first = self._at
+        self._at = max(bisect_left(self._rows.keys, before, first), first + 1)
+        return self._rows.part(first, self._at)
+
+
+def _advance(current: list[tuple[int, int]], place: int, cursor: _Cursor) -> None:
+    key = cursor.next_key()
+    if key is not None:
+        heapq.heappush(current, (key, place))

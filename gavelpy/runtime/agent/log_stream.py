@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final
 
 import grpc
@@ -13,12 +13,13 @@ import grpc.aio
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.book import LeaseBook
 from gavelpy.runtime.agent.log_pages import Page, Question, read_page
-from gavelpy.runtime.wire import agent_pb2
+from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
 
 QUESTIONS_AT_ONCE: Final = 8
 LINES_A_MESSAGE: Final = 2_000
+BYTES_A_MESSAGE: Final = 256 << 10  # of text
 WRITE_S: Final = 30.0
 _JOBS_MAX = 100_000
 
@@ -74,25 +75,62 @@ async def answers_to(asked: agent_pb2.ServeLogsResponse, node_id: str, book: Lea
         logger.exception("log cannot be read")
         yield Answer(question=asked.question, last=True, error=f"the log cannot be read: {error.strerror}")
     else:
-        for message in _messages(page, asked.question, node_id):
+        for message in _messages(page, asked, node_id):
             yield message
 
 
-def _messages(page: Page, question: int, node_id: str) -> Iterator[Answer]:
-    lines = [
-        agent_pb2.LogLine(
-            job=row.job,
-            lease=row.lease,
-            rank=row.rank,
-            is_error_stream=row.is_error_stream,
-            text=row.line.text,
-            node_id=node_id,
-            time_s=row.line.time_s,
+def _messages(page: Page, asked: agent_pb2.ServeLogsResponse, node_id: str) -> Iterator[Answer]:
+    starts = _starts(page.texts)
+    for start, end in zip(starts, [*starts[1:], len(page)], strict=True):
+        part = page.part(start, end)
+        answer = Answer(
+            question=asked.question,
+            next_offset=page.next_offset,
+            end_offset=page.end_offset,
+            last=end == len(page),
         )
-        for row in page.rows
+        if asked.batches:
+            answer.batch.CopyFrom(_batch(part))
+        else:
+            answer.lines.extend(_lines(part, node_id))
+        yield answer
+
+
+def _starts(texts: Sequence[str]) -> list[int]:
+    """Where each message begins: none has much more than so many lines or bytes."""
+    starts, size = [0], 0
+    for row, text in enumerate(texts):
+        if size > BYTES_A_MESSAGE or row - starts[-1] == LINES_A_MESSAGE:
+            starts.append(row)
+            size = 0
+        size += len(text)
+    return starts
+
+
+def _batch(part: Page) -> log_pb2.LogBatch:
+    files = {id(source): source for source in part.sources}  # by identity: quick, and they are few
+    places = {number: place for place, number in enumerate(files)}
+    origins = [
+        log_pb2.LogOrigin(job=one.job, lease=one.lease, rank=one.rank, is_error_stream=one.is_error_stream)
+        for one in files.values()
     ]
-    starts = range(0, max(1, len(lines)), LINES_A_MESSAGE)
-    for start in starts:
-        last = start + LINES_A_MESSAGE >= len(lines)
-        part = lines[start : start + LINES_A_MESSAGE]
-        yield Answer(question=question, lines=part, next_offset=page.next_offset, last=last)
+    return log_pb2.LogBatch(
+        origins=origins,
+        origin=[places[id(source)] for source in part.sources],
+        time_s=part.times_s(),
+        text=part.texts,
+        offset=part.keys,
+    )
+
+
+def _lines(part: Page, node_id: str) -> Iterator[agent_pb2.LogLine]:
+    for source, text, time_s in zip(part.sources, part.texts, part.times_s(), strict=True):
+        yield agent_pb2.LogLine(
+            job=source.job,
+            lease=source.lease,
+            rank=source.rank,
+            is_error_stream=source.is_error_stream,
+            text=text,
+            node_id=node_id,
+            time_s=time_s,
+        )

@@ -17,6 +17,7 @@ import grpc
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.client.failures import CallFailed
+from gavelpy.runtime.client.log_messages import batched, go_on
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.client.statuses import failure_of, is_worth_repeating
 from gavelpy.runtime.security.exposure import is_loopback, pem_file
@@ -141,11 +142,22 @@ class Client:
                 return
 
     def logs(self, request: pb.ReadLogsRequest) -> Iterator[pb.ReadLogsResponse]:
-        """Lines as they come. A stream that is cut off ends with SchedulerUnreachable: lines may have been missed."""
-        try:
-            yield from self._stream(self._stub.ReadLogs, request, follow=request.follow)
-        except grpc.RpcError as error:
-            raise failure_of(*_status(error), self.settings.scheduler) from None
+        """Batches of lines, and notices. Following goes on without a gap when the scheduler comes back."""
+        asked = pb.ReadLogsRequest()
+        asked.CopyFrom(request)
+        asked.batches = True
+        while True:
+            try:
+                for message in self._stream(self._stub.ReadLogs, asked, follow=asked.follow):
+                    yield batched(message, asked)
+                    go_on(asked, message)
+            except grpc.RpcError as error:
+                code, detail = _status(error)
+                if not (asked.follow and is_worth_repeating(code)):
+                    raise failure_of(code, detail, self.settings.scheduler) from None
+                self.server_info()  # waits for it as long as any call
+            else:
+                return
 
     def _stream(self, method: Stub, request: Any, *, follow: bool) -> Iterator[Any]:
         """Of a stream's messages. One that follows has no deadline: its end is the reader's."""

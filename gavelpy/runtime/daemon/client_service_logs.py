@@ -6,13 +6,12 @@ A node that is away or does not answer is told of, once, and never waited for lo
 from __future__ import annotations
 
 import asyncio
-import heapq
 import re
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +23,10 @@ from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_checks import PATTERN_CHARACTERS_MAX, require, shown
 from gavelpy.runtime.daemon.facts import name_of
-from gavelpy.runtime.daemon.log_fanout import ALL_JOBS, LogQuestion, NodeSilent
+from gavelpy.runtime.daemon.log_columns import Parcel, Piece, singly
+from gavelpy.runtime.daemon.log_fanout import ALL_JOBS, LogQuestion
+from gavelpy.runtime.daemon.log_readers import LogReader, merged
 from gavelpy.runtime.security.identity import Caller
-from gavelpy.runtime.wire import agent_pb2
 from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,30 +38,10 @@ _JOBS_ALLOWED_MAX = 50_000  # the newest of the caller's, where no job is named
 _RANK_MAX = 1_000_000
 _TAIL_MAX = 100_000
 _NODES_NAMED = 5
-
-
-@dataclass(eq=False)
-class _Reader:
-    """One node's lines from an offset on."""
-
-    node_id: str
-    question: LogQuestion
-    lines: deque[agent_pb2.LogLine] = field(default_factory=deque)
-    is_at_end: bool = False  # for now
-    trouble: str = ""
-
-    async def fill(self, scheduler: Scheduler) -> None:
-        """Reads on until there is a line, or none for now."""
-        self.trouble, self.is_at_end = "", False
-        while not self.lines and not self.is_at_end:
-            try:
-                page = await scheduler.logs.ask(self.node_id, self.question)
-            except NodeSilent as silence:
-                self.trouble, self.is_at_end = str(silence), True
-                return
-            self.is_at_end = page.next_offset <= self.question.offset
-            self.question = replace(self.question, offset=max(page.next_offset, self.question.offset), tail_lines=0)
-            self.lines.extend(page.lines)
+_BACK_S = 10.0  # agents are waited for by who goes on after a restart
+_PARCEL_CHARACTERS = 256 << 10
+_LINES_AT_ONCE, _PAGE_LINES_MIN, _PAGE_LINES_MAX = 40_000, 500, 10_000
+_AFTER_MAX = 100_000  # nodes
 
 
 class LogStream:
@@ -72,25 +52,47 @@ class LogStream:
 
     async def read(self, request: pb.ReadLogsRequest, caller: Caller) -> AsyncIterator[pb.ReadLogsResponse]:
         """The lines that were asked for and that the caller may see."""
+        async for message in self._read(request, caller):
+            if request.batches:
+                yield message
+                continue
+            for single in singly(message):
+                yield single
+
+    async def _read(self, request: pb.ReadLogsRequest, caller: Caller) -> AsyncIterator[pb.ReadLogsResponse]:
         question = self._question(request, caller)
-        readers = {node_id: _Reader(node_id, question) for node_id in sorted(self._scheduler.logs.node_ids)}
+        if request.after and request.follow:
+            await self._nodes_back(question, caller, request.after)
+        logs, parcel = self._scheduler.logs, Parcel()
+        readers = {node_id: _reader(node_id, question, request.after) for node_id in sorted(logs.node_ids)}
+        _share_out(readers.values())
         if missing := self._missing(readers):
             yield pb.ReadLogsResponse(notice=missing)
-        kept: deque[pb.ReadLogsResponse] = deque(maxlen=request.tail_lines or None)
-        async for line in self._merged(readers.values(), caller):
-            if line.notice or not request.tail_lines:
-                yield line
-            else:
-                kept.append(line)
-        for line in kept:
-            yield line
+        if request.tail_lines:
+            async for message in self._last(readers, request.tail_lines, parcel, caller):
+                yield message
+        else:
+            async for message in self._passed(list(readers.values()), question.job, parcel, caller):
+                yield message
         if request.follow:
-            async for line in self._followed(readers, question, caller):
-                yield line
+            async for message in self._followed(readers, replace(question, tail_lines=0), request, parcel, caller):
+                yield message
+
+    async def _nodes_back(self, question: LogQuestion, caller: Caller, told: Iterable[str]) -> None:
+        """After a restart agents come back one by one; who reads on waits a moment for those with something to say."""
+        deadline_s = time.monotonic() + _BACK_S
+        while time.monotonic() < deadline_s:
+            pool = self._scheduler.core.pool
+            lost = {node for node, state in zip(pool.node_ids, pool.node_state, strict=True) if state is NodeState.LOST}
+            wanted = {*told, *self._nodes_of(question, caller)}.intersection(pool.node_ids)
+            if wanted - lost <= self._scheduler.logs.node_ids:
+                return
+            await asyncio.sleep(_POLL_S)
 
     def _question(self, request: pb.ReadLogsRequest, caller: Caller) -> LogQuestion:
         require(-1 <= request.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", request.rank)
         require(request.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", request.tail_lines)
+        require(len(request.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(request.after))
         _check_pattern(request.pattern)
         asked = LogQuestion(ALL_JOBS, (), request.rank, request.pattern, 0, request.tail_lines)
         if request.job:
@@ -110,57 +112,88 @@ class LogStream:
         more = f" and {len(away) - _NODES_NAMED} more" if len(away) > _NODES_NAMED else ""
         return f"not connected: {', '.join(away[:_NODES_NAMED])}{more}; lines written there are missing"
 
-    async def _merged(self, readers: Iterable[_Reader], caller: Caller) -> AsyncIterator[pb.ReadLogsResponse]:
-        """All that there is now, by time."""
-        asked = list(readers)
-        await asyncio.gather(*(reader.fill(self._scheduler) for reader in asked))
-        heads = [(reader.lines[0].time_s, row) for row, reader in enumerate(asked) if reader.lines]
-        heapq.heapify(heads)
-        for reader in asked:
-            if reader.trouble:
-                yield pb.ReadLogsResponse(notice=reader.trouble)
-        while heads:
-            _, row = heapq.heappop(heads)
-            reader = asked[row]
-            line = self._message(reader, reader.lines.popleft(), caller)
-            if line is not None:
-                yield line
-            if not reader.lines and not reader.is_at_end:
-                await reader.fill(self._scheduler)
-                if reader.trouble:
-                    yield pb.ReadLogsResponse(notice=reader.trouble)
-            if reader.lines:
-                heapq.heappush(heads, (reader.lines[0].time_s, row))
+    async def _passed(
+        self, readers: Sequence[LogReader], job: int, parcel: Parcel, caller: Caller
+    ) -> AsyncIterator[pb.ReadLogsResponse]:
+        """All that there is now of a job, or of ALL_JOBS, by time."""
+        async for found in merged(readers, self._scheduler.logs):
+            if isinstance(found, str):
+                for message in (*parcel.messages(), pb.ReadLogsResponse(notice=found)):
+                    yield message
+                continue
+            self._pack(self._seen(found, job, caller), parcel)
+            if parcel.size >= _PARCEL_CHARACTERS:
+                for message in parcel.messages():
+                    yield message
+        for reader in readers:
+            if reader.position:
+                parcel.move(reader.node_id, reader.position)
+        for message in parcel.messages():
+            yield message
+
+    async def _last(
+        self, readers: Mapping[str, LogReader], lines: int, parcel: Parcel, caller: Caller
+    ) -> AsyncIterator[pb.ReadLogsResponse]:
+        """The last so many lines that there are now."""
+        kept: deque[Piece] = deque()
+        count = 0
+        async for found in merged(list(readers.values()), self._scheduler.logs):
+            if isinstance(found, str):
+                yield pb.ReadLogsResponse(notice=found)
+                continue
+            seen = self._seen(found, readers[found.node_id].question.job, caller)
+            kept.append(seen)
+            count += len(seen.columns)
+            while count - len(kept[0].columns) >= lines:
+                count -= len(kept.popleft().columns)
+        if kept:
+            kept[0] = kept[0].last(lines - count + len(kept[0].columns))
+        before = {piece.node_id: piece.columns.offset[0] - 1 for piece in reversed(kept) if piece.columns.offset}
+        for node_id, reader in readers.items():  # who is cut off while these come goes on among them
+            if position := before.get(node_id, reader.position):
+                parcel.move(node_id, position)
+        for piece in kept:
+            for message in parcel.messages() if parcel.size >= _PARCEL_CHARACTERS else ():
+                yield message
+            self._pack(piece, parcel)
+        for message in parcel.messages():
+            yield message
 
     async def _followed(
-        self, readers: dict[str, _Reader], question: LogQuestion, caller: Caller
+        self,
+        readers: dict[str, LogReader],
+        question: LogQuestion,
+        request: pb.ReadLogsRequest,
+        parcel: Parcel,
+        caller: Caller,
     ) -> AsyncIterator[pb.ReadLogsResponse]:
-        """Lines as they come, from where the job is or was lately, until it is over."""
+        """Lines as they come, from where the job is or was lately, until it is over and all nodes have been asked."""
         active: dict[str, float] = {}
         silent: set[str] = set()
-        first = replace(question, tail_lines=0)
+        was_over = False
         while True:
             is_over, now_s = self._is_over(question), time.monotonic()
             active |= dict.fromkeys(self._nodes_of(question, caller), now_s)
+            lately = {node for node, seen_s in active.items() if now_s < seen_s + _LINGER_S}
             here = self._scheduler.logs.node_ids
             asked = [
-                readers.setdefault(node, _Reader(node, first))
-                for node, seen_s in active.items()
-                if node in here and now_s < seen_s + _LINGER_S
+                readers.setdefault(node, _reader(node, question, request.after))
+                for node in sorted(here if is_over else here & lately)
             ]
             for reader in asked if question.job == ALL_JOBS else ():
                 reader.question = replace(reader.question, jobs_allowed=self._allowed(caller))
             count = 0
-            async for line in self._merged(asked, caller):
-                is_repeated = bool(line.notice) and line.notice in silent
-                count += not line.notice
-                if line.notice:
-                    silent.add(line.notice)
+            async for message in self._passed(asked, question.job, parcel, caller):
+                is_repeated = bool(message.notice) and message.notice in silent
+                count += len(message.batch.text)
+                if message.notice:
+                    silent.add(message.notice)
                 if not is_repeated:
-                    yield line
+                    yield message
             silent &= {reader.trouble for reader in asked}
-            if is_over and not count:
+            if is_over and was_over and not count and lately <= here:
                 return
+            was_over = is_over  # the last lines may have been too young to be given: once more after a pause
             await asyncio.sleep(_POLL_S)
 
     def _is_over(self, question: LogQuestion) -> bool:
@@ -181,23 +214,35 @@ class LogStream:
                 gpus = gpus[np.isin(pool.job[gpus], self._board.serials(caller))]
         return [str(pool.node_ids[row]) for row in np.unique(pool.node_of[gpus]).tolist()]
 
-    def _message(self, reader: _Reader, line: agent_pb2.LogLine, caller: Caller) -> pb.ReadLogsResponse | None:
-        """As the client gets it; nothing where a node sends what it was not asked for."""
-        core, wanted = self._scheduler.core, reader.question.job
-        if not 0 <= line.job < core.jobs.count or (wanted not in (ALL_JOBS, line.job)):
-            return None
-        if not self._board.may_see(caller, line.job):
-            return None
-        return pb.ReadLogsResponse(
-            job=line.job,
-            job_name=name_of(core.jobs.specs[line.job].id),
-            lease=line.lease,
-            rank=line.rank,
-            is_error_stream=line.is_error_stream,
-            node_id=reader.node_id,
-            text=line.text,
-            time_s=line.time_s,
+    def _seen(self, piece: Piece, wanted: int, caller: Caller) -> Piece:
+        """Without what a node sends that it was not asked for, or that the caller may not see."""
+        jobs, origins = self._scheduler.core.jobs, piece.columns.origins
+        allowed = frozenset(
+            row
+            for row, job in enumerate(origin.job for origin in origins)
+            if 0 <= job < jobs.count and wanted in (ALL_JOBS, job) and self._board.may_see(caller, job)
         )
+        return replace(piece, columns=piece.columns.chosen(allowed))
+
+    def _pack(self, piece: Piece, parcel: Parcel) -> None:
+        specs = self._scheduler.core.jobs.specs
+        used = set(piece.columns.origin)
+        origins = piece.columns.origins
+        parcel.add(piece, {row: name_of(specs[origins[row].job].id) for row in used})
+
+
+def _reader(node_id: str, question: LogQuestion, after: Mapping[str, int]) -> LogReader:
+    """From where the client has come to, if it has been told anything of that node."""
+    if node_id not in after:
+        return LogReader(node_id, question)
+    return LogReader(node_id, replace(question, offset=after[node_id], tail_lines=0))
+
+
+def _share_out(readers: Collection[LogReader]) -> None:
+    """Large pages from few nodes, small ones from many: all pages together have their bound."""
+    lines_max = min(max(_LINES_AT_ONCE // max(len(readers), 1), _PAGE_LINES_MIN), _PAGE_LINES_MAX)
+    for reader in readers:
+        reader.question = replace(reader.question, lines_max=lines_max)
 
 
 def _check_pattern(pattern: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.daemon.log_columns import LogColumns, columns_of, joined
 from gavelpy.runtime.wire import agent_pb2
 
 ALL_JOBS = -1
@@ -47,6 +48,7 @@ class LogQuestion:
             offset=self.offset,
             tail_lines=self.tail_lines,
             lines_max=self.lines_max,
+            batches=True,
         )
 
 
@@ -54,8 +56,9 @@ class LogQuestion:
 class LogPage:
     """Lines of one node, oldest first, and where a following read goes on."""
 
-    lines: tuple[agent_pb2.LogLine, ...]
+    columns: LogColumns
     next_offset: int
+    end_offset: int = 0  # what was there when the node was asked lies before it; 0 = not told
 
 
 Answers = asyncio.Queue[agent_pb2.ServeLogsRequest | None]  # None: there will be no more
@@ -124,7 +127,8 @@ class LogFanout:
             del stream.waiting[number]
 
     async def _page(self, node_id: str, question: LogQuestion, answers: Answers) -> LogPage:
-        lines: list[agent_pb2.LogLine] = []
+        parts: list[LogColumns] = []
+        count = 0
         while True:
             try:
                 answer = await asyncio.wait_for(answers.get(), self._timeout_s)
@@ -134,9 +138,13 @@ class LogFanout:
                 raise NodeSilent(f"node {node_id} went away while it answered")
             if answer.error:
                 raise NodeSilent(f"node {node_id}: {answer.error[:500]}")
-            lines.extend(answer.lines[: question.lines_max - len(lines)])
+            try:
+                parts.append(columns_of(answer).part(0, question.lines_max - count))
+            except RemoteViolation as violation:
+                raise NodeSilent(f"node {node_id}: {violation}") from None
+            count += len(parts[-1])
             if answer.last:
-                return LogPage(tuple(lines), answer.next_offset)
+                return LogPage(joined(parts), answer.next_offset, answer.end_offset)
 
     def _end(self, node_id: str, stream: _Stream) -> None:
         """Nobody is asked by this stream any more, and whoever waits for an answer hears that there is none."""

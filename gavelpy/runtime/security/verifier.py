@@ -82,7 +82,7 @@ def verifier_of(tokens: Path | None) -> Verifier:
 
 
 def missing_tokens(tokens: Path | None) -> str:
-    """What to tell of a tokens file that is not there, by which nobody is let in; empty = it is, or there shall be none."""
+    """What to tell of a tokens file that is not there; empty = it is, or there shall be none."""
     if tokens is None or tokens.exists():
         return ""
     return f"security.tokens = {str(tokens)!r} does not exist: nobody is let in until `gavel token create` has made it"

@@ -25,6 +25,8 @@ PATIENCE_S: Final = 1.0  # an unfinished line is written after this long
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)(?:\.(\d{1,9}))?")
 _LINE = re.compile(rb"(\d{1,12}\.\d{6})([ +])(.*)", re.DOTALL)
 
+_LINES = re.compile(r"^([0-9]{1,12})\.([0-9]{6})[ +](.*)$", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class CapturedLine:
@@ -51,6 +53,12 @@ def parse_line(line: bytes) -> CapturedLine | None:
     if not match:
         return None
     return CapturedLine(float(match[1]), match[3].decode(errors="replace"), match[2] == b"+")
+
+
+def parse_lines(lines: bytes) -> list[tuple[str, str, str]]:
+    """Seconds, microseconds and text of each line that the shim wrote, many at once; others are left out."""
+    found: list[tuple[str, str, str]] = _LINES.findall(lines.decode(errors="replace"))
+    return found
 
 
 def log_files(directory: Path) -> tuple[LogFile, ...]:

@@ -64,7 +64,7 @@ def pages(directories: Directories, **question: object) -> Iterator[Page]:
 
 
 def texts(*found: Page) -> list[str]:
-    return [row.line.text for one in found for row in one.rows]
+    return [text for one in found for text in one.texts]
 
 
 def test_pages_give_every_line_once_over_rotated_files(directories: Directories) -> None:
@@ -75,7 +75,7 @@ def test_pages_give_every_line_once_over_rotated_files(directories: Directories)
     found = list(pages(directories, job=7, lines_max=7))
 
     assert texts(*found) == lines
-    assert max(len(one.rows) for one in found) == 7
+    assert max(len(one) for one in found) == 7
 
 
 def test_ranks_are_merged_by_time(directories: Directories) -> None:

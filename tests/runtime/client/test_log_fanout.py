@@ -67,7 +67,7 @@ async def connected(fanout: LogFanout, node_id: str, how: Reply) -> Node:
 
 
 def texts(page: LogPage) -> list[str]:
-    return [line.text for line in page.lines]
+    return page.columns.text
 
 
 def test_page_is_gathered_from_all_messages_of_an_answer() -> None:

@@ -66,7 +66,7 @@ def read(scheduler: Serving, user: str, **request: object) -> tuple[list[str], l
     """Texts of lines, and notices."""
     with scheduler.client(user) as client:
         found = list(client.logs(pb.ReadLogsRequest(**{"rank": -1, **request})))  # type: ignore[arg-type]
-    return [line.text for line in found if not line.notice], [line.notice for line in found if line.notice]
+    return [text for message in found for text in message.batch.text], [one.notice for one in found if one.notice]
 
 
 FIRST = [(0, 1.0, "a"), (1, 2.0, "bob's"), (0, 4.0, "d"), (0, 6.0, "f")]
