@@ -105,5 +105,5 @@ def events(
 
 def _line(text: str) -> None:
     """At once: who follows waits for it."""
-    typer.echo(text)
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import grpc
@@ -97,13 +99,13 @@ def _messages(page: Page, asked: agent_pb2.ServeLogsResponse, node_id: str) -> I
 
 
 def _starts(texts: Sequence[str]) -> list[int]:
-    """Where each message begins: none has much more than so many lines or bytes."""
-    starts, size = [0], 0
-    for row, text in enumerate(texts):
-        if size > BYTES_A_MESSAGE or row - starts[-1] == LINES_A_MESSAGE:
-            starts.append(row)
-            size = 0
-        size += len(text)
+    """Where each message begins: none has more than so many lines, or much more than so many bytes."""
+    sizes = list(accumulate(map(len, texts), initial=0))
+    starts = [0]
+    while (end := min(bisect_left(sizes, sizes[starts[-1]] + BYTES_A_MESSAGE), starts[-1] + LINES_A_MESSAGE)) < len(
+        texts
+    ):
+        starts.append(end)
     return starts
 
 

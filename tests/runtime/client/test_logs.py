@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
-import grpc
 import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.security.tokens import Role
-from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
+from gavelpy.runtime.wire import agent_pb2, log_pb2
 from gavelpy.runtime.wire import client_pb2 as pb
-from tests.runtime.client.serving import Serving, make_description, serving, until
+from tests.runtime.client.log_nodes import answering
+from tests.runtime.client.serving import Serving, make_description, serving
 
 USERS = {"alice": Role.USER, "bob": Role.USER, "root": Role.ADMIN, "n0": Role.NODE, "n1": Role.NODE}
 Line = tuple[int, float, str]  # job, time, text
+Question, Answer = agent_pb2.ServeLogsResponse, agent_pb2.ServeLogsRequest
 
 
 @pytest.fixture(scope="module")
@@ -34,32 +33,15 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @contextmanager
 def node_with(scheduler: Serving, node_id: str, lines: Sequence[Line], *, page: int = 2) -> Iterator[None]:
-    """A node that holds these lines and gives a few at a time."""
-    answers: queue.Queue[agent_pb2.ServeLogsRequest | None] = queue.Queue()
-    answers.put(agent_pb2.ServeLogsRequest(node_id=node_id))
-    with grpc.insecure_channel(scheduler.address) as channel:
-        stub = agent_pb2_grpc.AgentServiceStub(channel)
-        call = stub.ServeLogs(iter(answers.get, None), metadata=scheduler.metadata(node_id))
+    """A node that holds these lines, gives a few at a time, and knows no batches."""
 
-        def serve() -> None:
-            with suppress(grpc.RpcError):  # called off at the end
-                for question in call:
-                    answers.put(answer(question, lines[question.offset : question.offset + page]))
+    def answer(question: Question) -> Answer:
+        found = lines[question.offset : question.offset + page]
+        told = [agent_pb2.LogLine(job=job, time_s=time_s, text=text) for job, time_s, text in found]
+        return Answer(question=question.question, lines=told, next_offset=question.offset + len(found), last=True)
 
-        def answer(question: agent_pb2.ServeLogsResponse, found: Sequence[Line]) -> agent_pb2.ServeLogsRequest:
-            told = [agent_pb2.LogLine(job=job, time_s=time_s, text=text) for job, time_s, text in found]
-            return agent_pb2.ServeLogsRequest(
-                question=question.question, lines=told, next_offset=question.offset + len(found), last=True
-            )
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        until(lambda: node_id in scheduler.service.scheduler.logs.node_ids, "the node can be asked")
+    with answering(scheduler, node_id, answer):
         yield
-        answers.put(None)
-        call.cancel()
-        thread.join()
-        until(lambda: node_id not in scheduler.service.scheduler.logs.node_ids, "the scheduler knows that it is away")
 
 
 def read(scheduler: Serving, user: str, **request: object) -> tuple[list[str], list[str]]:
@@ -118,3 +100,87 @@ def test_question_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         read(scheduler, "alice", **request_fields)
+
+
+def growing(end: int, *, page: int = 100) -> Callable[[Question], Answer]:
+    """How a node answers whose log has so many lines at first and grows faster than anybody reads it."""
+
+    def answer(question: Question) -> Answer:
+        first = question.offset or (end - question.tail_lines if question.tail_lines else 0)
+        rows = range(first, first + page)
+        batch = log_pb2.LogBatch(
+            origins=[log_pb2.LogOrigin(job=0, lease=3, rank=1)],
+            origin=[0] * page,
+            time_s=[float(row) for row in rows],
+            text=[f"line {row}" for row in rows],
+            offset=[row + 1 for row in rows],
+        )
+        return Answer(question=question.question, batch=batch, next_offset=first + page, end_offset=end, last=True)
+
+    return answer
+
+
+@pytest.mark.parametrize(("tail_lines", "first"), [(0, 0), (2, 248)])
+def test_who_does_not_follow_gets_what_was_there_though_the_log_grows_faster(
+    scheduler: Serving, tail_lines: int, first: int
+) -> None:
+    with answering(scheduler, "n0", growing(250)):
+        lines, _ = read(scheduler, "alice", job="train", tail_lines=tail_lines)
+
+    assert lines == [f"line {row}" for row in range(first, 250)]
+
+
+def test_many_lines_come_in_few_messages_that_say_where_they_are_from(scheduler: Serving) -> None:
+    request = pb.ReadLogsRequest(job="train", rank=-1)
+    with answering(scheduler, "n0", growing(20_000, page=1_000)), scheduler.client("alice") as client:
+        messages = [message for message in client.logs(request) if not message.notice]
+
+    origins = {(one.job, one.job_name, one.lease, one.rank, one.node_id) for m in messages for one in m.batch.origins}
+    assert sum(len(message.batch.text) for message in messages) == 20_000
+    assert len(messages) < 10
+    assert origins == {(0, "train", 3, 1, "n0")}
+
+
+def test_older_client_gets_a_line_a_message(scheduler: Serving) -> None:
+    request = pb.ReadLogsRequest(job="train", rank=-1)
+    with answering(scheduler, "n0", growing(250)), scheduler.client("alice") as client:
+        found = list(client._stub.ReadLogs(request, metadata=scheduler.metadata("alice")))
+
+    lines = [one for one in found if not one.notice]
+    assert [line.text for line in lines] == [f"line {row}" for row in range(250)]
+    assert (lines[7].job_name, lines[7].lease, lines[7].rank, lines[7].time_s) == ("train", 3, 1, 7.0)
+
+
+def test_who_comes_again_with_positions_gets_what_follows_them(scheduler: Serving) -> None:
+    with node_with(scheduler, "n1", SECOND), answering(scheduler, "n0", growing(250)):
+        lines, _ = read(scheduler, "alice", job="train", after={"n0": 248, "n1": 1})
+
+    assert lines == ["e", "line 248", "line 249"]
+
+
+def test_positions_that_are_told_are_those_of_the_lines_so_far(scheduler: Serving) -> None:
+    request = pb.ReadLogsRequest(job="train", rank=-1, tail_lines=30_000)
+    with answering(scheduler, "n0", growing(40_000, page=1_000)), scheduler.client("alice") as client:
+        messages = [message for message in client.logs(request) if message.HasField("batch")]
+
+    ends = [message.positions["n0"] for message in messages]
+    counts = [len(message.batch.text) for message in messages]
+    assert len(counts) > 1
+    assert ends == [10_000 + sum(counts[: row + 1]) for row in range(len(counts))]
+
+
+@pytest.mark.parametrize(
+    ("batch", "complaint"),
+    [
+        (log_pb2.LogBatch(text=["a"], origin=[0, 0]), "columns of a batch must be of one length"),
+        (log_pb2.LogBatch(text=["a"], origin=[0], time_s=[0.0], offset=[1]), "origin must be below 0, got 0"),
+    ],
+)
+def test_batch_that_is_not_whole_is_told_of_and_not_shown(
+    scheduler: Serving, batch: log_pb2.LogBatch, complaint: str
+) -> None:
+    with answering(scheduler, "n0", lambda question: Answer(question=question.question, batch=batch, last=True)):
+        lines, notices = read(scheduler, "alice", job="train")
+
+    assert lines == []
+    assert complaint in notices[-1]
