@@ -191,7 +191,7 @@ def _batch(runs: Iterator[LogRows]) -> tuple[Page, bool]:
         end = bisect_right(run.keys, settled)
         is_settled = end == len(run.keys) or run.keys[end] >= future  # times far ahead are of another clock
         count = len(run.keys) if is_settled else end
-        batch.add(Page(run.keys[:count], run.texts[:count], [run.source] * count))
+        batch.add(Page(run.keys[:count], run.texts[:count], run.sources[:count]))
         if not is_settled:
             return batch, False
     return batch, True

@@ -10,9 +10,10 @@ from __future__ import annotations
 import heapq
 import os
 import stat
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Final
 
@@ -22,7 +23,8 @@ TIE_BITS: Final = 13
 KEY_MAX: Final = (1 << 64) - 1
 _TRIES = 10
 _ROW_BYTES_MAX = LINE_BYTES_MAX + 64  # with the time before the text
-_BLOCK_BYTES = 256 << 10
+_BLOCK_BYTES, _BLOCK_BYTES_MIN = 256 << 10, 32 << 10
+_READ_BYTES = 2 << 20  # of all files that are read side by side
 _NARROW_BYTES = 64 << 10
 _MTIME_SLACK_S = 10.0
 
@@ -53,12 +55,12 @@ class LogSource:
             keys = self._rows(file.readline(_ROW_BYTES_MAX)).keys
         return keys[0] if keys else KEY_MAX
 
-    def rows_after(self, key: int) -> Iterator[LogRows]:
+    def rows_after(self, key: int, block_bytes: int) -> Iterator[LogRows]:
         """Its whole lines after a key by blocks, in order."""
         with self._opened() as file:
             file.seek(self._start_of(file, key))
             rest = b""
-            while len(rest) <= _ROW_BYTES_MAX and (block := file.read(_BLOCK_BYTES)):
+            while len(rest) <= _ROW_BYTES_MAX and (block := file.read(block_bytes)):
                 whole, _, rest = (rest + block).rpartition(b"\n")
                 rows = self._rows(whole)
                 first = bisect_right(rows.keys, key)
@@ -112,20 +114,20 @@ class LogSource:
         keys = [int(seconds + micros) << TIE_BITS | tie for seconds, micros, _ in found]
         if keys and max(keys) >= KEY_MAX:
             keys = [min(key, KEY_MAX - 1) for key in keys]
-        return LogRows(self, keys, [text for _, _, text in found])
+        return LogRows(keys, [text for _, _, text in found], [self] * len(keys))
 
 
 @dataclass(frozen=True, eq=False)
 class LogRows:
-    """Lines of one file in order: their keys and texts."""
+    """Lines in columns, in order: their keys, texts and files."""
 
-    source: LogSource
     keys: list[int]
     texts: list[str]
+    sources: list[LogSource]
 
     def part(self, first: int, end: int) -> LogRows:
         """Some of them."""
-        return LogRows(self.source, self.keys[first:end], self.texts[first:end])
+        return LogRows(self.keys[first:end], self.texts[first:end], self.sources[first:end])
 
 
 def sources_of(directories: Sequence[tuple[Path, int, int]], rank: int) -> list[LogSource]:
@@ -152,20 +154,19 @@ def sources_of(directories: Sequence[tuple[Path, int, int]], rank: int) -> list[
 
 
 def merged_after(sources: Sequence[LogSource], key: int) -> Iterator[LogRows]:
-    """The lines of all sources after a key, in order. A source is opened when its turn comes. Raises FilesMoved."""
-    waiting = sorted(((source.first_key(), place) for place, source in enumerate(sources)), reverse=True)
-    current: list[tuple[int, int]] = []  # key of the next line of each open source, and its place
-    open_: dict[int, _Cursor] = {}
+    """The lines of all sources after a key by blocks, in order. A source is opened in its turn. Raises FilesMoved."""
+    waiting = sorted(((max(source.first_key(), key), place) for place, source in enumerate(sources)), reverse=True)
+    current: list[_Cursor] = []
     while waiting or current:
-        while waiting and (not current or max(waiting[-1][0], key) <= current[0][0]):
-            place = waiting.pop()[1]
-            open_[place] = _Cursor(sources[place].rows_after(key))
-            _advance(current, place, open_[place])
+        limit = min((cursor.last_key for cursor in current), default=KEY_MAX)  # no block holds less than all up to it
+        while waiting and (not current or waiting[-1][0] <= limit):
+            share = max(_READ_BYTES // (len(current) + 1), _BLOCK_BYTES_MIN)
+            cursor = _Cursor(sources[waiting.pop()[1]].rows_after(key, min(share, _BLOCK_BYTES)))
+            current += [cursor] if cursor.has_rows else []
+            limit = min((one.last_key for one in current), default=KEY_MAX)
         if current:
-            _, place = heapq.heappop(current)
-            others = min(current[0][0] if current else KEY_MAX, waiting[-1][0] if waiting else KEY_MAX)
-            yield open_[place].taken(others)
-            _advance(current, place, open_[place])
+            yield _in_order([cursor.taken(limit) for cursor in current])
+        current = [cursor for cursor in current if cursor.has_rows]
 
 
 def tail_key(
@@ -196,24 +197,38 @@ class _Cursor:
 
     def __init__(self, blocks: Iterator[LogRows]) -> None:
         self._blocks = blocks
-        self._rows: LogRows | None = None
-        self._at = 0
+        self._rows = next(blocks, _NO_ROWS)
 
-    def next_key(self) -> int | None:
-        """Of the next line; None where there is none."""
-        if self._rows is None or self._at == len(self._rows.keys):
-            self._rows, self._at = next(self._blocks, None), 0
-        return self._rows.keys[self._at] if self._rows is not None else None
+    @property
+    def has_rows(self) -> bool:
+        """Whether there are more."""
+        return bool(self._rows.keys)
 
-    def taken(self, before: int) -> LogRows:
-        """The next line, and those that follow it before a key."""
-        assert self._rows is not None, "there is a next line"
-        first = self._at
-        self._at = max(bisect_left(self._rows.keys, before, first), first + 1)
-        return self._rows.part(first, self._at)
+    @property
+    def last_key(self) -> int:
+        """Of what has been read."""
+        return self._rows.keys[-1]
+
+    def taken(self, upto: int) -> LogRows:
+        """What follows, up to a key; all of a block that ends there."""
+        rows = self._rows
+        if upto == self.last_key:
+            self._rows = next(self._blocks, _NO_ROWS)
+            return rows
+        end = bisect_right(rows.keys, upto)
+        self._rows = rows.part(end, len(rows.keys)) if end else rows
+        return rows.part(0, end)
 
 
-def _advance(current: list[tuple[int, int]], place: int, cursor: _Cursor) -> None:
-    key = cursor.next_key()
-    if key is not None:
-        heapq.heappush(current, (key, place))
+def _in_order(parts: Sequence[LogRows]) -> LogRows:
+    some = [part for part in parts if part.keys]
+    if len(some) == 1:
+        return some[0]
+    keys = list(chain.from_iterable(part.keys for part in some))
+    texts = list(chain.from_iterable(part.texts for part in some))
+    sources = list(chain.from_iterable(part.sources for part in some))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return LogRows([keys[row] for row in order], [texts[row] for row in order], [sources[row] for row in order])
+
+
+_NO_ROWS: Final = LogRows([], [], [])
