@@ -16,11 +16,12 @@ from gavelpy.runtime.agent import log_pages
 from gavelpy.runtime.agent.book import prune
 from gavelpy.runtime.agent.folder import Kept
 from gavelpy.runtime.agent.log_pages import Page, Question, read_page
+from gavelpy.runtime.agent.log_sources import TIE_BITS
 from gavelpy.runtime.agent.patterns import Matcher, PatternTooSlow
 from gavelpy.runtime.shim.log_lines import LogWriter
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
-from tests.runtime.agent.peer import Peer, order
+from tests.runtime.agent.peer import Peer, order, until
 
 HOSTILE = r"(a+)+$"
 Directories = list[tuple[Path, Kept]]
@@ -49,6 +50,10 @@ def put(directory: Path, text: str, rank: int = 0, *, at_s: float = 1e9, bytes_m
     for start, line in enumerate(text.splitlines(keepends=True)):
         writer.write(line.encode(), at_s + start // 3)  # several lines come at once
     writer.close(at_s)
+
+
+def _key_of(time_s: float) -> int:
+    return round(time_s * 1e6) << TIE_BITS
 
 
 def page(directories: Directories, **question: object) -> Page:
@@ -207,6 +212,55 @@ def test_scheduler_asks_for_logs_of_a_forgotten_lease(shared: tuple[Peer, Node])
 
     assert [line.text for line in (*answer.lines, *rest.lines)] == ["1", "2", "3", "4", "5"]
     assert (answer.lines[0].lease, answer.lines[0].node_id) == (11, "n0")
+
+
+def test_scheduler_that_knows_batches_gets_the_same_lines_in_one(shared: tuple[Peer, Node]) -> None:
+    peer, _ = shared
+    peer.order(order(12, "seq 5", job=71))
+    peer.until_phase(12, pb.LEASE_PHASE_ENDED)
+    until(lambda: len(peer.ask(job=71, rank=-1)[0].lines) == 5)
+
+    (singly,) = peer.ask(job=71, rank=-1, lines_max=3)
+    (batched,) = peer.ask(job=71, rank=-1, lines_max=3, batches=True)
+
+    batch, (origin,) = batched.batch, batched.batch.origins
+    assert [(line.text, line.time_s) for line in singly.lines] == list(zip(batch.text, batch.time_s, strict=True))
+    assert {(line.job, line.lease, line.rank, line.is_error_stream) for line in singly.lines} == {
+        (origin.job, origin.lease, origin.rank, origin.is_error_stream)
+    }
+    assert batch.offset[-1] == batched.next_offset == singly.next_offset
+
+
+def test_end_that_is_told_lies_between_what_was_there_and_what_comes_later(directories: Directories) -> None:
+    put(directories[0][0], "old\n", at_s=time.time() - 10.0)
+    first = page(directories, job=7)
+    put(directories[0][0], "new\n", rank=1, at_s=time.time() + 0.5)
+    second = page(directories, job=7, offset=first.next_offset)
+
+    assert first.next_offset < first.end_offset < second.end_offset
+    assert _key_of(time.time() + 0.4) > first.end_offset
+
+
+def test_lines_stamped_by_a_clock_that_was_ahead_are_before_the_end(directories: Directories) -> None:
+    put(directories[0][0], "ahead\n", at_s=time.time() + 1_000.0)
+    log = directories[0][0] / "log" / "rank-0.out"
+    os.utime(log, (time.time() + 1_000.0,) * 2)
+
+    found = page(directories, job=7)
+
+    assert texts(found) == ["ahead"]
+    assert found.next_offset <= found.end_offset
+
+
+def test_page_does_not_end_between_lines_of_one_key(directories: Directories) -> None:
+    put(directories[0][0], "a\nb\nc\n")
+    put(directories[1][0], "A\nB\nC\n")
+    both = frozenset({7, 8})
+
+    found = list(pages(directories, job=-1, jobs_allowed=both, lines_max=3))
+
+    assert sorted(texts(*found)) == ["A", "B", "C", "a", "b", "c"]
+    assert max(len(one) for one in found) == 2
 
 
 def test_scheduler_hears_what_is_wrong_with_a_question(shared: tuple[Peer, Node]) -> None:
