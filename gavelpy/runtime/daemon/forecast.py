@@ -83,10 +83,12 @@ class Forecaster:
                 sys.executable, "-m", "gavelpy.runtime.daemon.forecast_worker",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
+        process = self._process
         try:
-            return await asyncio.wait_for(_asked(self._process, data), self._wall_s + STARTING_S)
+            return await asyncio.wait_for(_asked(process, data), self._wall_s + STARTING_S)
         except asyncio.CancelledError:  # who asked has gone; the answer would be taken for the next one's
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it may have been ended meanwhile
+                process.kill()
             self._process = None
             raise
 

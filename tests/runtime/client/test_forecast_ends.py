@@ -1,0 +1,29 @@
+"""A forecast that is under way when its process is ended, or when who asked for it goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gavelpy.runtime.daemon.forecast import LENGTH, Forecaster
+
+ENDLESS = [LENGTH.pack(1_000)]  # a question of which the rest never comes
+
+
+def test_who_is_called_off_while_forecasts_are_closed_just_ends() -> None:
+    async def scenario() -> None:
+        forecaster = Forecaster()
+        asking = asyncio.create_task(forecaster._answer(ENDLESS))
+        while forecaster._process is None:
+            await asyncio.sleep(0.01)
+        closing = asyncio.create_task(forecaster.close())
+        await asyncio.sleep(0)
+
+        asking.cancel()
+
+        await closing
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(asyncio.wait_for(scenario(), 30.0))
