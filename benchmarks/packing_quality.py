@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gavelpy.engine import PAIR_QUANTILE
 from gavelpy.estimator.completion import Completion, EstimatorModel
 from gavelpy.estimator.evaluate import one_gpu
+from gavelpy.estimator.pairs import kept
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.throughput import ThroughputTable
@@ -20,7 +22,6 @@ from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 JOBS, GPUS_OF_A_TYPE, NEW_TYPES = 36, 6, 8
 PAIRS_KNOWN = 0.2
-FITS = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def _believed(
     completion = Completion(left, model)
     alone = np.where(np.isnan(rates), completion.estimates(table.keys, table.gpu_types).rates(), rates)
     slowdowns, fits = completion.pairs(table.keys, table.gpu_types)
-    share = np.where(fits >= FITS, np.exp(slowdowns.mean), 0.0)
+    share = kept(slowdowns, fits, PAIR_QUANTILE)
     known = _true_pairs(left)
     return alone, np.where(np.isnan(known), share, known)
 

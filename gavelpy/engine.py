@@ -24,6 +24,7 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy
 from gavelpy.solve.solver import Solver
 
+PAIR_QUANTILE = 0.15  # of what a job keeps beside a partner
 SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this
 PROBE_SHARE = 0.25  # of a probed job's time, until the next allocation
 LEFT_MAX_S = 86400.0 * 365.0  # of GPU time that a better type can save a share of
@@ -35,7 +36,8 @@ class Engine:
     """A policy at work. `blind` hides the differences between GPU types from it.
 
     With an `estimator` every rate that is asked for has an answer, and `quantile` says how cautious it is: 0.5 is the
-    median, less is a rate that the truth more likely exceeds.
+    median, less is a rate that the truth more likely exceeds. What jobs keep beside each other is told more cautiously:
+    of many pairs a policy takes those that are estimated highest, and so those that are overestimated.
     """
 
     policy: Policy
@@ -46,6 +48,7 @@ class Engine:
     prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last answer
     estimator: ThroughputEstimator | None = None
     quantile: float = 0.5
+    pair_quantile: float = PAIR_QUANTILE
     profile_budget_s: float = 0.0  # GPU-seconds of each allocation that go to measuring what is worth knowing
     profile_probe_s: float = 360.0  # a probe: the mechanism's round
     _keys: dict[int, Key] = field(default_factory=dict)  # by serial of the jobs whose rates were asked for
@@ -105,7 +108,7 @@ class Engine:
         keys = [key_of(serial, job_type, int(gpus)) for serial, job_type, gpus in named]
         row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         if self.estimator is not None:
-            kept = self.estimator.pairs(list(row), problem.gpu_types, self.quantile)
+            kept = self.estimator.pairs(list(row), problem.gpu_types, self.pair_quantile)
         elif self.throughputs is not None:
             kept = np.nan_to_num(self.throughputs.slowdowns(list(row), problem.gpu_types), nan=0.0)
         else:

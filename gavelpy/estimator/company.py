@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from gavelpy.estimator.completion import Completion
 from gavelpy.estimator.gauge import Gauge
 from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.pairs import Slowdowns
+from gavelpy.estimator.pairs import Slowdowns, kept
 from gavelpy.model.arrays import Floats, Ints
 
 STUCK_S = 240.0  # without a step beside a partner: the two do not fit together
 GUESS, GUESS_SD = -0.55, 0.35  # of the logarithm of what is kept, where no model has been asked yet
-_FITS = 0.5
 Cell = tuple[Key, Key, str]  # whose rate, beside whom, on which GPU type
 
 
@@ -78,8 +77,7 @@ class CompanyReadings:
             if self.is_stuck(cell) and first in row and second in row and gpu_type in column:
                 i, j, t = row[first], row[second], column[gpu_type]
                 fits[i, j, t] = fits[j, i, t] = 0.0
-        part = np.exp(np.minimum(mean + ndtri(quantile) * sd, 0.0))
-        return np.where(fits >= _FITS, part, 0.0)
+        return kept(replace(slowdowns, mean=mean, sd=sd), fits, quantile)
 
     def into(
         self, rows: dict[Key, int], columns: dict[str, int], pair_rows: Ints, rates: Floats

@@ -74,10 +74,13 @@ class IsolatedModel:
         """What the table's positive rates say."""
         return IsolatedPosterior(self, table)
 
+    def calibrated(self, table: ThroughputTable) -> IsolatedModel:
+        """The model whose roofline fits the table's rates best (milliseconds); hyper-parameters stay."""
+        return IsolatedModel(self.scales, self.roofline.calibrated(table))
+
     def fitted(self, table: ThroughputTable) -> IsolatedModel:
         """The model with the hyper-parameters, and the roofline, that explain the table best; itself without data."""
-        roofline = self.roofline.calibrated(table)
-        model = IsolatedModel(self.scales, roofline)
+        model = self.calibrated(table)
         entries = _entries(table, FIT_MAX)
         if len(entries) < 2 * len(astuple(self.scales)):
             return model
@@ -90,7 +93,7 @@ class IsolatedModel:
             return _covariance(scales, s, alike, row, column, row, column), extra + scales.noise**2
 
         found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
-        return IsolatedModel(IsolatedScales(*np.exp(found).tolist()), roofline)
+        return IsolatedModel(IsolatedScales(*np.exp(found).tolist()), model.roofline)
 
     def mean(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Of log rates before anything is measured, (N, T); an entry's does not depend on what else is asked."""
@@ -165,14 +168,16 @@ class IsolatedPosterior:
         N, T = len(keys), len(gpu_types)
         names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
         s = self.model.sides([*self.table.keys, *keys])
-        rows = np.repeat(len(self.table.keys) + np.arange(N), T)
-        columns = np.tile(np.array([names[name] for name in gpu_types], dtype=np.int64), N)
+        rows = len(self.table.keys) + np.arange(N)
+        columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
         scales, alike = self.model.scales, self.model.alike(tuple(names))
-        cross = _covariance(scales, s, alike, self.entries[:, 0], self.entries[:, 1], rows, columns)
+        level, relative = _parts(scales, s, self.entries[:, 0], rows)
+        cross = relative[:, :, None] * alike[np.ix_(self.entries[:, 1], columns)][:, None, :]
+        cross += level[:, :, None]
+        cross = cross.reshape(-1, N * T)
         explained = self.posterior.explained(cross).reshape(-1, N, T)
         by_key = np.ascontiguousarray(np.moveaxis(explained, 1, 0))  # (N, n, T)
-        own = alike[np.ix_(columns[:T], columns[:T])]
-        covariance = _own_covariance(scales, s, own, len(self.table.keys) + np.arange(N))
+        covariance = _own_covariance(scales, s, alike[np.ix_(columns, columns)], rows)
         covariance -= np.matmul(np.swapaxes(by_key, 1, 2), by_key)
         mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
         return self._with_own(keys, gpu_types, Blocks(mean, covariance))

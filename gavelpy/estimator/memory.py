@@ -50,10 +50,27 @@ class Fitting:
         return np.asarray(expit(room[None, :] + self._spare - self._needs(keys)[:, None]))
 
     def together(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Probability that two keys run together, (N, N, T)."""
+        """Probability that two keys run together, (N, N, T); 0 or 1 where the table says."""
         needs = self._needs(keys)
         both = needs[:, None] + needs[None, :]
-        return np.asarray(expit(self._rooms(gpu_types)[None, None, :] - both[:, :, None]))
+        fits = np.asarray(expit(self._rooms(gpu_types)[None, None, :] - both[:, :, None]))
+        self._take_tried(keys, gpu_types, fits)
+        return fits
+
+    def _take_tried(self, keys: Sequence[Key], gpu_types: Sequence[str], fits: Floats) -> None:
+        place = {key: i for i, key in enumerate(keys)}
+        column = {name: t for t, name in enumerate(self.table.gpu_types)}
+        row = np.array([place.get(key, -1) for key in self.table.keys], dtype=np.int64)
+        pairs = row[self.table.pair_rows]
+        asked = (pairs >= 0).all(axis=1)
+        first, second = pairs[asked].T
+        for t, name in enumerate(gpu_types):
+            if name not in column:
+                continue
+            rates = self.table.pair_rate_steps_per_s[asked, :, column[name]]
+            ran, failed = (rates > 0).any(axis=1), (rates == 0).any(axis=1)
+            known = ran | failed
+            fits[first[known], second[known], t] = fits[second[known], first[known], t] = ~failed[known]
 
     def _rooms(self, gpu_types: Sequence[str]) -> Floats:
         column = {name: i for i, name in enumerate(self.table.gpu_types)}

@@ -9,10 +9,12 @@ own spread: on a fast type, where only some jobs wait for their host, partners m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 
 import numpy as np
+from scipy.special import ndtri
 
 from gavelpy.estimator.gaussian import Posterior, by_evidence, conditioned
 from gavelpy.estimator.kinds import Key, Sides, sides
@@ -21,6 +23,7 @@ from gavelpy.model.throughput import ThroughputTable
 
 OBSERVATIONS_MAX = 2000  # conditioned on together; a cell that was measured itself always counts
 FIT_MAX = 350
+_CAUTION_POWER = 4  # of the part that measurements explain: with less, an empty table leaves pairs untried
 EXACT_MAX = 4e7  # cells times observations up to which every cell's standard deviation is its own
 _MEAN_SLOWDOWN = -0.55  # of the logarithm, where nothing is measured: two jobs get 58 % each
 _MEAN_WORTH = 4.0  # observations that this is worth
@@ -52,6 +55,7 @@ class Slowdowns:
     mean: Floats  # (N, N, T) of the first beside the second
     sd: Floats  # (N, N, T)
     noise_sd: Floats  # (T,) of a measurement on each type
+    prior_sd: Floats  # (T,) where nothing is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,37 +119,43 @@ class PairPosterior:
         columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
         s = sides([*self.table.keys, *keys])
         jobs = _jobs(self.model.scales, s, known + np.arange(N), np.arange(known))
-        own = _jobs_own(self.model.scales)
         spread = np.concatenate([self.spread, np.ones(T)])[columns]  # a type that is not in the table is like all
         mean = self._means(jobs, columns)
         if N * N * T * max(len(self.seen.first), 1) <= EXACT_MAX:
             first, second, t = (axis.ravel() for axis in np.indices((N, N, T)))
-            variance = self._variance(jobs, own, first, second, columns[t]).reshape(N, N, T)
+            variance = self._variance(jobs, first, second, columns[t]).reshape(N, N, T)
         else:
-            variance = self._grouped_variance(jobs, own, columns, keys)
+            variance = self._grouped_variance(jobs, columns, keys)
         self._take_measured(keys, columns, mean, variance)
-        noise_sd = self.model.scales.noise * spread
-        return Slowdowns(np.minimum(self.mean + spread * mean, 0.0), spread * np.sqrt(variance), noise_sd)
+        noise_sd, prior_sd = self.model.scales.noise * spread, math.sqrt(_prior_variance(self.model.scales)) * spread
+        sd = np.sqrt(variance, out=variance)
+        sd *= spread
+        mean *= spread
+        mean += self.mean
+        return Slowdowns(np.minimum(mean, 0.0, out=mean), sd, noise_sd, prior_sd)
 
     def _means(self, jobs: Floats, columns: Ints) -> Floats:
         """Over the common mean, (N, N, T): weighted sums of covariances, by the keys that were seen."""
-        k, seen, size = self.model.scales, self.seen, jobs.shape[1]
+        k, everywhere = self.model.scales, np.ones(len(self.seen.first), dtype=np.bool_)
+        common = k.all_types**2 * self._sums(jobs, everywhere)
         mean = np.empty((len(jobs), len(jobs), len(columns)))
         for t, column in enumerate(columns.tolist()):
-            weight = self.posterior.weight * (k.all_types**2 + (seen.gpu_type == column))
-            alone = jobs @ np.bincount(seen.first, weight, minlength=size)
-            beside = jobs @ np.bincount(seen.second, weight, minlength=size)
-            cells = np.bincount(seen.first * size + seen.second, weight, minlength=size * size).reshape(size, size)
-            together = jobs @ cells @ jobs.T
-            sums = k.first**2 * alone[:, None] + k.second**2 * beside[None, :] + k.both**2 * together
-            mean[:, :, t] = sums
+            mean[:, :, t] = common + self._sums(jobs, self.seen.gpu_type == column)
         return mean
 
-    def _variance(self, jobs: Floats, own: float, first: Ints, second: Ints, column: Ints) -> Floats:
+    def _sums(self, jobs: Floats, mine: Bools) -> Floats:
+        """Of one type, and of these observations, (N, N)."""
+        k, seen, weight = self.model.scales, self.seen, self.posterior.weight[mine]
+        alone, beside = jobs[:, seen.first[mine]], jobs[:, seen.second[mine]]
+        together = (k.both**2 * weight * alone) @ beside.T
+        together += (k.first**2 * (alone @ weight))[:, None]
+        together += (k.second**2 * (beside @ weight))[None, :]
+        return np.asarray(together)
+
+    def _variance(self, jobs: Floats, first: Ints, second: Ints, column: Ints) -> Floats:
         """Of m cells, (m,)."""
         k, seen = self.model.scales, self.seen
-        prior = (k.all_types**2 + 1.0) * (k.first**2 * own + k.second**2 * own + k.both**2 * own**2)
-        variance = np.full(len(first), prior)
+        variance = np.full(len(first), _prior_variance(k))
         for start in range(0, len(first), 4096):
             part = slice(start, start + 4096)
             alone, beside = jobs[first[part]][:, seen.first], jobs[second[part]][:, seen.second]
@@ -154,7 +164,7 @@ class PairPosterior:
             variance[part] -= np.square(self.posterior.explained(np.asarray(cross.T))).sum(axis=0)
         return np.asarray(np.maximum(variance, 0.0))
 
-    def _grouped_variance(self, jobs: Floats, own: float, columns: Ints, keys: Sequence[Key]) -> Floats:
+    def _grouped_variance(self, jobs: Floats, columns: Ints, keys: Sequence[Key]) -> Floats:
         """(N, N, T) where there are many cells: cells of jobs measured as often on that type have the same.
 
         It is the mean over a few of them, evenly spread.
@@ -169,11 +179,11 @@ class PairPosterior:
         group = often[:, None, :] * (_MEASURED_MAX + 1) + often[None, :, :]
         values = np.zeros((_MEASURED_MAX + 1) ** 2)
         flat = group.ravel()
-        for number in np.unique(flat).tolist():
+        for number in np.flatnonzero(np.bincount(flat)).tolist():
             cells = np.flatnonzero(flat == number)
             cells = cells[np.linspace(0, len(cells) - 1, min(_REPRESENTATIVES, len(cells))).astype(np.int64)]
             at = np.unravel_index(cells, group.shape)
-            values[number] = self._variance(jobs, own, at[0], at[1], columns[at[2]]).mean()
+            values[number] = self._variance(jobs, at[0], at[1], columns[at[2]]).mean()
         return np.asarray(values[group])
 
     def _take_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> None:
@@ -192,6 +202,20 @@ class PairPosterior:
         residual = (seen.log_slowdown[asked] - self.mean) / self.spread[seen.gpu_type[asked]]
         mean[cell] += gain * (residual - mean[cell])
         variance[cell] *= 1.0 - gain
+
+
+def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
+    """Part of its rate that a key keeps beside another with probability 1 - quantile at least, (N, N, T).
+
+    Not to fit, with probability 1 - fits, is to keep nothing: 0 where that alone is as likely as the quantile. Who
+    chooses by these figures gets too many that are too high by chance, and a low quantile makes up for that; where
+    nothing is known no figure is higher than another by chance, so caution grows with what measurements explain.
+    """
+    does_fit = fits > 1.0 - quantile
+    among = np.divide(quantile - 1.0 + fits, fits, out=np.full_like(fits, 0.5), where=does_fit)  # of those that fit
+    explained = 1.0 - np.square(slowdowns.sd / slowdowns.prior_sd)
+    caution = ndtri(among) * slowdowns.sd * np.maximum(explained, 0.0) ** _CAUTION_POWER
+    return np.where(does_fit, np.exp(np.minimum(slowdowns.mean + caution, 0.0)), 0.0)
 
 
 def measured(table: ThroughputTable) -> Measured:
@@ -236,8 +260,13 @@ def _spreads(seen: Measured, mean: float, types: int) -> Floats:
 
 def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats:
     alone, beside = jobs[np.ix_(a.first, b.first)], jobs[np.ix_(a.second, b.second)]
-    kinds = k.all_types**2 + (a.gpu_type[:, None] == b.gpu_type[None, :])
-    return np.asarray(kinds * (k.first**2 * alone + k.second**2 * beside + k.both**2 * alone * beside))
+    covariance = k.both**2 * alone
+    covariance += k.second**2  # second, and both, times how alike the partners are
+    covariance *= beside
+    alone *= k.first**2
+    covariance += alone
+    covariance *= np.array([k.all_types**2, k.all_types**2 + 1.0])[(a.gpu_type[:, None] == b.gpu_type).view(np.int8)]
+    return np.asarray(covariance)
 
 
 def _jobs(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
@@ -248,6 +277,11 @@ def _jobs(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
     batch = np.square((s.log2_batch[row][:, None] - s.log2_batch[other][None, :]) / k.batch_length)
     alike = k.family**2 + k.near**2 * np.exp(-0.5 * batch) + k.own**2 * job_type
     return np.asarray(k.everybody**2 + family * alike * np.exp(-0.5 * gpus))
+
+
+def _prior_variance(k: PairScales) -> float:
+    own = _jobs_own(k)
+    return (k.all_types**2 + 1.0) * (k.first**2 * own + k.second**2 * own + k.both**2 * own**2)
 
 
 def _jobs_own(k: PairScales) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.estimator import pairs
 from gavelpy.estimator.memory import Fitting
-from gavelpy.estimator.pairs import PairModel
+from gavelpy.estimator.pairs import PairModel, Slowdowns, kept
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import TYPES, lawful_pairs, make_table, slowdown
 
@@ -115,3 +115,36 @@ def test_an_empty_table_says_that_jobs_fit() -> None:
 
     assert fitting.alone([("x", 1)], ["a"])[0, 0] > 0.9
     assert fitting.together([("x", 1)], ["a"])[0, 0, 0] > 0.9
+
+
+def test_a_pair_that_ran_fits_and_one_that_did_not_does_not_whatever_others_tell() -> None:
+    rates = TABLE.pair_rate_steps_per_s.copy()
+    same = np.flatnonzero((TABLE.pair_rows == JOB).all(axis=1))[0]
+    rates[same, :, 1], rates[same, 0, 2] = 0.0, math.nan
+    table = replace(TABLE, pair_rate_steps_per_s=rates)
+
+    fits = Fitting(table).together(TABLE.keys, [*TYPES, "stranger"])
+
+    assert fits[JOB, JOB, :3].tolist() == [1.0, 0.0, 1.0]
+    assert 0.5 < fits[JOB, JOB, 3] < 1.0
+    assert set(fits[:JOB, :JOB, 0].ravel()) == {1.0}
+
+
+def test_a_pair_that_fails_to_fit_as_likely_as_the_quantile_keeps_nothing() -> None:
+    one = Slowdowns(np.full((1, 1, 3), -0.5), np.full((1, 1, 3), 0.01), np.ones(3), np.ones(3))
+
+    found = kept(one, np.array([[[0.7, 0.81, 1.0]]]), 0.2)
+
+    assert found[0, 0, 0] == 0.0
+    assert found[0, 0, 1:] == pytest.approx(math.exp(-0.5), rel=0.05)
+
+
+def test_caution_grows_with_what_measurements_explain() -> None:
+    sd = np.array([[[0.4, 0.2, 0.1]]])
+    some = Slowdowns(np.full((1, 1, 3), -0.5), sd, np.ones(3), np.full(3, 0.4))
+
+    found = np.log(kept(some, np.ones((1, 1, 3)), 0.2)[0, 0])
+
+    assert found[0] == pytest.approx(-0.5)  # nothing is explained: the median
+    assert found[2] == pytest.approx(-0.5 - 0.842 * 0.1, abs=0.03)  # nearly all is: the quantile
+    assert found[1] < found[0]
