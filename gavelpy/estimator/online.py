@@ -1,8 +1,9 @@
 """The estimator that a scheduler keeps: a table, what users claim, and what running jobs report.
 
 A user's figures are measurements with a large error, part of it common to all types; a few minutes of running outvote
-them. Readings that cannot be true are refused with a reason, which the shell logs. An update touches one job type's
-small Gaussian; `absorb` lets other job types learn from it, off the fast path.
+them. Readings that cannot be true are refused with a reason, which the shell logs. Where several in a row
+agree, it is what was expected that was wrong. An update touches one job type's small Gaussian; `absorb` lets other job
+types learn from it, off the fast path.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gavelpy.estimator.claims import with_claims
 from gavelpy.estimator.company import CompanyReadings
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
 from gavelpy.estimator.gauge import Gauge
@@ -27,7 +29,7 @@ STUCK_S = 600.0  # without a step: the job does not run there
 RATE_MAX_STEPS_PER_S = 1e9
 _FAR = math.log(1000.0)  # from what is expected: refused, if it is also beyond _FAR_SD
 _FAR_SD = 6.0
-_CLAIM_SD, _CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: each type's own, and all types' together
+_AGREEING, _AGREE = 3, math.log(1.5)  # so many far readings in a row, each within a factor of the last, are believed
 _OWN_LEVEL_SD = 0.3  # of a running job against the table's figures for its type: another script, another phase
 _PHASE_DOUBT = 0.3  # sd of what one type's new phase means for the others
 _HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # readings beside partners that a hint is worth, and what they have in common
@@ -65,6 +67,7 @@ class _Entry:
     claims: dict[str, float] = field(default_factory=dict)  # log steps/s by GPU type
     gauges: dict[str, Gauge] = field(default_factory=dict)
     idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
+    doubted: dict[str, list[float]] = field(default_factory=dict)  # log rates refused in a row that agree
     hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone as rates beside partners suggest them
 
 
@@ -116,21 +119,19 @@ class ThroughputEstimator:
             return _verdict(*where, f"reported {rate:g} steps/s: {wrong}")
         if reading.lease_age_s - reading.seconds < WARM_UP_S:
             return _verdict(*where, f"warm-up: the first {WARM_UP_S:g} s of a lease say little")
-        mean, sd = self._belief(entry, reading.gpu_type)
-        off = abs(math.log(rate) - mean)
-        if off > max(_FAR, _FAR_SD * sd):
-            return _verdict(*where, f"reported {rate:g} steps/s where {math.exp(mean):.3g} are expected: absurd")
+        believed, reason = self._judged(entry, reading, math.log(rate))
+        if not believed:
+            return _verdict(*where, reason)
         entry.idle_s.pop(reading.gpu_type, None)
         entry.fits[0, self._column[reading.gpu_type]] = 1.0
-        jump = entry.gauges.setdefault(reading.gpu_type, Gauge()).read(math.log(rate))
+        gauge = entry.gauges.setdefault(reading.gpu_type, Gauge())
+        jump = sum(gauge.read(log_rate) for log_rate in believed)
         if jump:
-            for gpu_type, gauge in entry.gauges.items():
+            for gpu_type, other in entry.gauges.items():
                 if gpu_type != reading.gpu_type:
-                    gauge.shift(jump, _PHASE_DOUBT)
-        text = (
-            f"{reading.job_type} on {reading.gpu_type}: a new phase, {math.exp(jump):.3g} times as fast" if jump else ""
-        )
-        return Verdict(True, text, bool(jump))
+                    other.shift(jump, _PHASE_DOUBT)
+            reason = reason or f"a new phase, {math.exp(jump):.3g} times as fast"
+        return Verdict(True, f"{reading.job_type} on {reading.gpu_type}: {reason}" if reason else "", bool(jump))
 
     def observe_beside(self, reading: Reading, partner: Key) -> Verdict:
         """What a job reports that runs beside another on the same GPUs."""
@@ -258,30 +259,39 @@ class ThroughputEstimator:
             True, f"{reading.job_type} on {reading.gpu_type}: no step in {idle_s:g} s, so it does not run there"
         )
 
-    def _belief(self, entry: _Entry, gpu_type: str) -> tuple[float, float]:
-        blocks, t = self._posterior(entry), self._column[gpu_type]
-        return float(blocks.mean[0, t]), float(blocks.sd[0, t])
+    def _judged(self, entry: _Entry, reading: Reading, log_rate: float) -> tuple[list[float], str]:
+        """The log rates to take in, none if this one is absurd and stands alone; and what to say of it."""
+        known, t, doubted = self._posterior(entry), self._column[reading.gpu_type], entry.doubted
+        mean, sd = float(known.mean[0, t]), float(known.sd[0, t])
+        if abs(log_rate - mean) <= max(_FAR, _FAR_SD * sd):
+            doubted.pop(reading.gpu_type, None)
+            return [log_rate], ""
+        before = doubted.get(reading.gpu_type, [])
+        agreeing = [*before, log_rate] if before and abs(log_rate - before[-1]) <= _AGREE else [log_rate]
+        said = f"reported {math.exp(log_rate):g} steps/s where {math.exp(mean):.3g} are expected"
+        if len(agreeing) < _AGREEING:
+            doubted[reading.gpu_type] = agreeing
+            return [], f"{said}: absurd"
+        doubted.pop(reading.gpu_type, None)
+        base = entry.blocks  # it is off by this much on all types, for all one knows
+        entry.blocks = Blocks(base.mean, base.covariance + (log_rate - float(base.mean[0, t])) ** 2)
+        return agreeing, f"{said}, {_AGREEING} times in a row: believed"
 
     def _posterior(self, entry: _Entry) -> Blocks:
         """The base belief after claims and gauges."""
-        if not entry.claims and not entry.gauges and not entry.hints:
+        claims = {self._column[name]: claim for name, claim in entry.claims.items()}
+        return with_claims(self._heard(entry), claims) if claims else self._heard(entry)
+
+    def _heard(self, entry: _Entry) -> Blocks:
+        """The base belief after gauges, whatever was claimed."""
+        heard, mean = entry.hints | entry.gauges, entry.blocks.mean
+        if not heard:
             return entry.blocks
-        mean, covariance, size = entry.blocks.mean, entry.blocks.covariance, len(self.gpu_types)
-        if entry.claims:
-            seen, noise = mean.copy(), np.eye(size) * UNKNOWN_VARIANCE
-            claimed = np.array([self._column[name] for name in entry.claims])
-            seen[0, claimed] = list(entry.claims.values())
-            own = _CLAIM_SD**2 * np.eye(len(claimed)) + _CLAIM_COMMON_SD**2
-            noise[np.ix_(claimed, claimed)] = own
-            mean, covariance = updated(mean, covariance, seen, noise[None])
-        heard = entry.hints | entry.gauges
-        if heard:
-            seen, variance = mean.copy(), np.full(size, UNKNOWN_VARIANCE)
-            for gpu_type, gauge in heard.items():
-                seen[0, self._column[gpu_type]] = gauge.level
-                variance[self._column[gpu_type]] = gauge.variance
-            mean, covariance = updated(mean, covariance, seen, np.diag(variance)[None])
-        return Blocks(mean, covariance)
+        seen, variance = mean.copy(), np.full(len(self.gpu_types), UNKNOWN_VARIANCE)
+        for gpu_type, gauge in heard.items():
+            seen[0, self._column[gpu_type]] = gauge.level
+            variance[self._column[gpu_type]] = gauge.variance
+        return Blocks(*updated(mean, entry.blocks.covariance, seen, np.diag(variance)[None]))
 
     def _entry(self, key: Key) -> _Entry:
         if key not in self._entries:
@@ -313,6 +323,7 @@ class ThroughputEstimator:
         for key, entry in before.items():
             kept = self._entries[key]
             kept.claims, kept.gauges, kept.idle_s = entry.claims, entry.gauges, entry.idle_s
+            kept.doubted = entry.doubted
             kept.hints = {name: hint for name, hint in entry.hints.items() if name not in entry.gauges}
             for gpu_type in entry.gauges:
                 kept.fits[0, self._column[gpu_type]] = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import chain, repeat
 
 import numpy as np
@@ -28,7 +29,7 @@ def rate_of(known: ThroughputEstimator, gpu_type: str, key: tuple[str, int] = NE
     return float(known.estimates([key], [gpu_type]).rates()[0, 0])
 
 
-def told(known: ThroughputEstimator, rates: chain[float] | repeat[float], gpu_type: str = "old") -> list[Verdict]:
+def told(known: ThroughputEstimator, rates: Iterable[float], gpu_type: str = "old") -> list[Verdict]:
     return [known.observe(reading(rate, gpu_type)) for rate in rates]
 
 
@@ -134,6 +135,50 @@ def test_a_rate_far_from_all_that_was_measured_is_refused() -> None:
 
     assert not verdict.accepted
     assert "absurd" in verdict.reason
+
+
+@pytest.mark.parametrize("claim", [1e8, 1e-6])
+@pytest.mark.parametrize("knows", [True, False])
+def test_an_absurd_claim_is_outvoted_by_what_runs(claim: float, knows: bool) -> None:
+    known = estimator() if knows else ThroughputEstimator(make_table({}, ()), gpu_types=TYPES)
+    known.claim(*NEW, {"old": claim})
+
+    verdicts = told(known, repeat(10.0, 3))
+
+    assert verdicts[-1].accepted
+    assert rate_of(known, "old") == pytest.approx(10.0, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [1e6, 64.0, 3.0, 1 / 3.0, 1e-6])
+def test_claims_that_are_all_wrong_by_one_factor_keep_their_ratios_once_one_type_is_measured(factor: float) -> None:
+    known = ThroughputEstimator(make_table({}, ()), gpu_types=TYPES)
+    known.claim(*NEW, {"old": 10.0 * factor, "middle": 30.0 * factor, "new": 90.0 * factor})
+
+    told(known, repeat(10.0, 5))
+
+    assert rate_of(known, "old") == pytest.approx(10.0, rel=0.1)
+    assert 1.8 < rate_of(known, "new") / rate_of(known, "middle") < 3.3
+    assert 1 / 4 < rate_of(known, "new") / 90.0 < 4.0
+
+
+def test_one_absurd_claim_does_not_spoil_what_was_measured_elsewhere() -> None:
+    known = estimator()
+    known.claim(*NEW, {"old": 1e8, "new": 30.0})
+
+    told(known, repeat(8.0, 3), "old")
+    told(known, repeat(30.0, 3), "new")
+
+    assert rate_of(known, "new") == pytest.approx(30.0, rel=0.1)
+
+
+def test_far_readings_are_believed_once_three_in_a_row_agree() -> None:
+    known = estimator()
+
+    verdicts = told(known, [8e5, 7.0, 8e5, 3e6, 3.1e6, 3e6])
+
+    assert [verdict.accepted for verdict in verdicts] == [False, True, False, False, False, True]
+    assert "3 times in a row: believed" in verdicts[-1].reason
+    assert rate_of(known, "old") == pytest.approx(3e6, rel=0.1)
 
 
 def test_contradictory_readings_are_outvoted_by_the_many() -> None:

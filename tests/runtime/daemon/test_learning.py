@@ -89,13 +89,14 @@ def test_an_owner_who_is_wrong_is_outvoted_and_told_on_the_types_that_were_claim
     assert answer.notes[0][0].startswith("you said 120 steps/s on v100; measured 40 ± ")
 
 
-def test_a_reading_that_cannot_be_is_refused_with_its_reason() -> None:
+def test_readings_that_can_hardly_be_are_refused_with_a_reason_until_three_in_a_row_agree() -> None:
     job = KnownJob(7, "resnet", 1, {"v100": 10.0})
 
     answer = learn(make_learner(), job, runs=job, rate=1e7)
 
-    assert {(remark.job, remark.is_accepted) for remark in answer.remarks} == {(7, False)}
+    assert [(remark.job, remark.is_accepted) for remark in answer.remarks[:3]] == [(7, False), (7, False), (7, True)]
     assert "reported 1e+07 steps/s where" in answer.remarks[0].text
+    assert "3 times in a row: believed" in answer.remarks[2].text
 
 
 def test_types_that_are_gone_are_kept_in_the_table_and_jobs_without_a_type_are_forgotten() -> None:
