@@ -39,7 +39,7 @@ def compared(table: ThroughputTable, seed: int, *, claimed: bool, profiled: bool
     rng = np.random.default_rng(seed)
     trace = _trace(one_gpu(table), rng)
     span = np.log(WRONG)
-    claims = {
+    claims: dict[str, dict[str, float]] = {
         job.id: {name: rate * float(np.exp(rng.uniform(*span))) for name, rate in job.rates_steps_per_s.items()}
         for job in trace.jobs
     }

@@ -59,7 +59,7 @@ def _databases(folder: str) -> Iterator[tuple[str, str]]:
 
 def _appends(name: str, store: EventStore, batch: int, folder: Path) -> None:
     records = [(float(k), _submitted(k)) for k in range(batch)]
-    times = []
+    times: list[float] = []
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < BUDGET_S:
         key = Submission("bench", f"{batch}-{len(times)}", "digest", 0, batch, 0.0)

@@ -27,7 +27,7 @@ from gavelpy.simulator.simulate import Simulation
 JOBS, GPUS_OF_A_TYPE, HOURS, NEW_TYPES = 40, 6, 10.0, 8
 WRONG = 0.3, 3.0  # factors that claims are off by
 PAIRS_KNOWN = 0.2  # of those of a new type
-EDGES_S = np.arange(8) * 3600.0  # of the curve
+EDGES_S: Floats = np.arange(8, dtype=np.float64) * 3600.0  # of the curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def _work(
     steps = Steps()
     cluster = Cluster.parse(",".join(f"{name}:{GPUS_OF_A_TYPE}" for name in table.gpu_types))
     Simulation(trace, cluster, engine, settings, estimation=estimation, observers=[steps], throughputs=table).run()
-    mean_rate = np.array([float(np.mean(list(job.rates_steps_per_s.values()))) for job in trace.jobs])
+    mean_rate = np.array([float(np.mean(list(job.rates_steps_per_s.values()))) for job in trace.jobs], dtype=np.float64)
     return steps.work(np.reciprocal(mean_rate), EDGES_S)
 
 
