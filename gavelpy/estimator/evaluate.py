@@ -90,7 +90,8 @@ def isolated_from_one_type(
     """Rates on the other GPU types of jobs that ran on one only.
 
     Hidden are rows (job type, GPUs), or with `whole_job_types` all rows of a job type, of which the fewest GPUs are
-    measured on one type and asked on the others. `refit` fits the model anew to what is left each time.
+    measured on one type and asked on the others. The model's roofline, if it has one, is calibrated on what is left
+    each time, as a scheduler's is; `refit` fits all of the model to that.
     """
     parts = []
     for seed in seeds:
@@ -105,7 +106,7 @@ def isolated_from_one_type(
             asked[first, column] = False
         asked &= table.rate_steps_per_s > 0
         left = replace(table, rate_steps_per_s=rates)
-        chosen = model.fitted(left) if refit else model
+        chosen = model.fitted(left) if refit else model.calibrated(left)
         blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
         truth = np.log(table.rate_steps_per_s[asked])
         sd = np.hypot(blocks.sd[asked], chosen.scales.noise)

@@ -17,12 +17,13 @@ import numpy as np
 from gavelpy.estimator.kinds import Key, kind_of
 from gavelpy.model.arrays import Floats
 from gavelpy.model.figures import GpuFigures, JobFigures
-from gavelpy.model.throughput import ThroughputTable
+from gavelpy.model.throughput import Provenance, ThroughputTable
 
 _START = (0.4, 0.6, 0.01, 0.1)
 _SD_START = 0.7  # of a log rate that nothing has been calibrated for
 _DOUBT = 3.0  # how far, as a logarithm, calibration may move a figure from its start before it costs as an error of 1
 _MAD_TO_SD = 1.4826
+_FAMILIES_WORTH = 1.0  # families that _SD_START is worth: what is right for one says little of the next
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,16 @@ class Roofline:
         return np.where(np.isnan(terms.memory), math.nan, (terms.memory <= 1.0).astype(np.float64))
 
     def calibrated(self, table: ThroughputTable) -> Roofline:
-        """The roofline whose four figures fit the known rates of the table best, by absolute errors smoothed at 0."""
+        """The roofline whose four figures fit the known rates of the table best, by absolute errors smoothed at 0.
+
+        Rates that are estimates themselves do not count.
+        """
         from scipy.optimize import least_squares
 
         terms = self._terms(table.keys, table.gpu_types)
         with np.errstate(divide="ignore", invalid="ignore"):
             target = np.log(table.rate_steps_per_s)
-        known = np.isfinite(target) & np.isfinite(terms.compute_s)
+        known = np.isfinite(target) & np.isfinite(terms.compute_s) & (table.provenance <= Provenance.PUBLISHED)
         if not known.any():
             return self
         start = np.log(_START)
@@ -75,8 +79,6 @@ class Roofline:
         error = residuals(found.x)[: np.count_nonzero(known)]
         sd = max(_MAD_TO_SD * float(np.median(np.abs(error))), float(np.quantile(np.abs(error), 0.9)) / 1.645)
         sd = max(sd, _between_families(error, [table.keys[row][0] for row in np.nonzero(known)[0].tolist()]))
-        if len(error) < len(_START):
-            sd = max(sd, _SD_START)
         compute, bandwidth, overhead_s, loss = np.exp(found.x).tolist()
         return Roofline(self.jobs, self.gpus, Calibration(compute, bandwidth, overhead_s, loss, sd))
 
@@ -97,10 +99,14 @@ class Roofline:
 
 
 def _between_families(error: Floats, job_types: Sequence[str]) -> float:
-    """Root mean square of the families' mean errors: a family that the roofline gets all wrong counts, small or not."""
+    """Root mean square of the families' mean errors: a family that the roofline gets all wrong counts, small or not.
+
+    One more family, which nobody has seen, is off by as much as before any calibration.
+    """
     family = np.unique([kind_of(name).family for name in job_types], return_inverse=True)[1]
     means = np.bincount(family, error) / np.bincount(family)
-    return float(np.sqrt(np.square(means).mean()))
+    squares = np.square(means).sum() + _FAMILIES_WORTH * _SD_START**2
+    return float(np.sqrt(squares / (len(means) + _FAMILIES_WORTH)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,9 @@ from gavelpy.estimator.completion import Completion, with_estimates
 from gavelpy.estimator.evaluate import isolated_from_one_type, pairs_of_a_new_job
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.pairs import PairModel
+from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import Provenance, ThroughputTable
+from gavelpy.traces.job_types import gpu_figures, job_types
 from gavelpy.traces.reader import read_throughputs
 
 pytestmark = pytest.mark.reference
@@ -33,6 +35,16 @@ def test_a_row_is_known_from_one_gpu_type(table: ThroughputTable) -> None:
     assert 0.85 <= found.coverage <= 0.95
 
 
+def test_a_job_type_at_all_numbers_of_gpus_is_known_from_one_gpu_type(table: ThroughputTable) -> None:
+    model = IsolatedModel(roofline=Roofline(job_types(), gpu_figures()))
+
+    found = isolated_from_one_type(table, model, SEEDS, whole_job_types=True)
+
+    assert found.quantile(0.5) <= 0.15
+    assert found.quantile(0.9) <= 0.35
+    assert 0.85 <= found.coverage <= 0.97  # 240 entries of 26 job types: 96 % is one standard error above 95 %
+
+
 @pytest.mark.slow
 def test_a_fifth_of_a_new_jobs_pairs_beats_both_baselines_by_thirty_percent(table: ThroughputTable) -> None:
     ours, *others = pairs_of_a_new_job(table, PairModel(), SEEDS)
@@ -44,9 +56,12 @@ def test_a_fifth_of_a_new_jobs_pairs_beats_both_baselines_by_thirty_percent(tabl
     assert min(ours.on(gpu_type).coverage for gpu_type in table.gpu_types) >= 0.82
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_packed_max_min_keeps_the_effective_throughput(table: ThroughputTable, seed: int) -> None:
-    assert packing_kept(table, seed).mean >= 0.95
+def test_packed_max_min_keeps_the_effective_throughput_and_the_job_that_is_worst_off(table: ThroughputTable) -> None:
+    draws = [packing_kept(table, seed) for seed in range(10)]
+
+    assert min(draw.mean for draw in draws) >= 0.95
+    assert np.mean([draw.worst for draw in draws]) >= 0.85
+    assert min(draw.worst for draw in draws) >= 0.75
 
 
 def test_filling_a_table_keeps_what_it_knows_and_says_what_is_estimated(table: ThroughputTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.model.figures import GpuFigures, JobFigures, Precision
+from gavelpy.model.throughput import Provenance
 from tests.estimator.tables import make_table
 
 JOB = JobFigures(10.0, 0.1, 1.0, 2.0, 0.5, Precision.SINGLE)
@@ -70,7 +72,7 @@ def test_calibration_finds_the_law_that_made_the_rates() -> None:
     found = roofline(Calibration()).calibrated(table)
 
     np.testing.assert_allclose(np.exp(found.log_rate(keys, ["gpu"])), rates, rtol=0.03)
-    assert found.calibration.sd < 0.05
+    assert found.calibration.sd == pytest.approx(0.7 / math.sqrt(2.0), abs=0.02)  # one family says little of the next
 
 
 def test_a_family_that_the_roofline_gets_wrong_widens_the_error_bar_however_small() -> None:
@@ -80,7 +82,7 @@ def test_a_family_that_the_roofline_gets_wrong_widens_the_error_bar_however_smal
 
     found = prior.calibrated(make_table(rates | {("odd", 1): {"gpu": 1.0}}, ("gpu",)))
 
-    assert prior.calibrated(make_table(rates, ("gpu",))).calibration.sd < 0.1
+    assert prior.calibrated(make_table(rates, ("gpu",))).calibration.sd < 0.5
     assert found.calibration.sd > 1.0
 
 
@@ -93,7 +95,15 @@ def test_calibration_without_a_known_rate_changes_nothing() -> None:
 def test_one_known_rate_leaves_the_error_bar_wide() -> None:
     found = roofline(Calibration()).calibrated(make_table({KEY: {"gpu": 3.0}}, ("gpu",)))
 
-    assert found.calibration.sd >= 0.7
+    assert found.calibration.sd >= 0.49
+
+
+def test_estimates_calibrate_nothing() -> None:
+    prior, measured = roofline(Calibration()), make_table({KEY: {"gpu": 3.0}}, ("gpu",))
+    table = replace(measured, provenance=np.full((1, 1), int(Provenance.ESTIMATED)))
+
+    assert prior.calibrated(table) == prior
+    assert prior.calibrated(measured) != prior
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
