@@ -32,12 +32,15 @@ def job_types(path: str | Path | None = None) -> dict[str, JobFigures]:
 
 
 def gpu_figures() -> dict[str, GpuFigures]:
-    """Peaks of the catalogue's GPU types; where half precision has no faster units, those of single precision."""
+    """Peaks of the catalogue's GPU types; where half precision has no faster units, those of single precision.
+
+    Single precision is TF32 where a GPU has it: common frameworks use it for convolutions unless told otherwise.
+    """
     return {
         name: GpuFigures(
             gpu.memory_gb,
             gpu.bandwidth_gb_per_s,
-            gpu.fp32_tflops,
+            max(gpu.fp32_tflops, gpu.tf32_tflops),
             max(gpu.fp32_tflops, gpu.fp16_tflops, gpu.tensor_tflops),
         )
         for name, gpu in catalogue().items()

@@ -26,6 +26,7 @@ class GpuModel:
     bandwidth_gb_per_s: float
     fp32_tflops: float
     fp16_tflops: float  # without tensor cores
+    tf32_tflops: float  # of tensor cores on single precision rounded to 19 bits
     tensor_tflops: float  # half precision (FP16 or BF16) with FP32 accumulation, on tensor or matrix cores
     price_usd_per_gpu_h: float  # on demand, list price
     spec_source: str

@@ -14,7 +14,7 @@ NAMES = ("k80", "p100", "v100", "t4", "a100", "a10", "h100", "l4", "mi300x", "h2
 FLAGSHIPS = ("k80", "p100", "v100", "a100", "h100", "h200", "b200")  # of one vendor
 GPUS = catalogue()
 SUCCESSORS = list(pairwise(FLAGSHIPS))
-RISING = ("year", "bandwidth_gb_per_s", "fp32_tflops", "tensor_tflops", "memory_gb")
+RISING = ("year", "bandwidth_gb_per_s", "fp32_tflops", "tf32_tflops", "tensor_tflops", "memory_gb")
 
 
 def test_types_stand_oldest_first() -> None:
@@ -41,6 +41,8 @@ def test_units_are_plausible(gpu: GpuModel) -> None:
     assert 200 <= gpu.bandwidth_gb_per_s <= 8000
     assert 4 <= gpu.fp32_tflops <= 170
     assert gpu.tensor_tflops == 0 or gpu.tensor_tflops > gpu.fp32_tflops
+    assert gpu.tf32_tflops == 0 or gpu.tf32_tflops == pytest.approx(gpu.tensor_tflops / 2.0, rel=0.01)
+    assert (gpu.tf32_tflops > 0) == (gpu.year >= 2020)
 
 
 @pytest.mark.parametrize(
