@@ -104,10 +104,13 @@ def aligned(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str
 
 
 def with_estimates(table: ThroughputTable, estimates: Estimates, quantile: float = 0.5) -> ThroughputTable:
-    """The table with what it does not know filled in; what it knows stays as it is."""
+    """The table with what it does not know filled in, to six digits; what it knows stays as it is.
+
+    So whoever computes with more threads writes the same bytes, although sums in another order end in other bits.
+    """
     row, _ = _places(table, estimates.keys, estimates.gpu_types)
     known = aligned(table, estimates.keys, estimates.gpu_types)
-    rates = np.where(np.isnan(known), estimates.rates(quantile), known)
+    rates = np.where(np.isnan(known), _six_digits(estimates.rates(quantile)), known)
     sources = [*table.source, ""]
     is_filled: list[bool] = np.asarray(np.isnan(known).any(axis=1)).tolist()
     notes = ("estimated" if wanted else "" for wanted in is_filled)
@@ -116,6 +119,12 @@ def with_estimates(table: ThroughputTable, estimates: Estimates, quantile: float
     if estimates.keys != table.keys or estimates.gpu_types != table.gpu_types:
         return filled
     return replace(filled, pair_rows=table.pair_rows, pair_rate_steps_per_s=table.pair_rate_steps_per_s)
+
+
+def _six_digits(values: Floats) -> Floats:
+    exponent = np.floor(np.log10(np.where(values > 0, values, 1.0))) - 5.0
+    digits = np.round(values / 10.0 ** np.maximum(exponent, 0.0) * 10.0 ** np.maximum(-exponent, 0.0))
+    return np.asarray(digits * 10.0 ** np.maximum(exponent, 0.0) / 10.0 ** np.maximum(-exponent, 0.0))
 
 
 def _known(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> Ints:

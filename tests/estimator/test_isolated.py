@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gavelpy.estimator.completion import Completion, with_estimates
 from gavelpy.estimator.isolated import Blocks, IsolatedModel, IsolatedPosterior
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.figures import GpuFigures, JobFigures, Precision
@@ -139,3 +140,13 @@ def test_gpus_of_near_figures_treat_jobs_alike() -> None:
 
 def test_types_without_figures_resemble_only_themselves() -> None:
     np.testing.assert_array_equal(IsolatedModel().alike(("a", "b", "c")), np.eye(3))
+
+
+def test_a_table_is_filled_to_six_digits() -> None:
+    table = make_table({("x", 1): {"a": 2.0 / 3.0}, ("x (batch size 2)", 1): {"b": 1e7 / 3.0}}, ("a", "b"))
+
+    filled = with_estimates(table, Completion(table).estimates(table.keys, table.gpu_types))
+
+    estimates = filled.rate_steps_per_s[np.isnan(table.rate_steps_per_s)].tolist()
+    assert estimates == [float(f"{value:.6g}") for value in estimates]
+    assert filled.rate_steps_per_s[0, 0] == 2.0 / 3.0
