@@ -61,7 +61,7 @@ def show(
     table = p.table_of(throughputs)
     keys = tuple((name, gpus) for name in job_type) if job_type else table.keys
     types = _names(gpu_types) if gpu_types is not None else table.gpu_types
-    estimates = Completion(table, _model(model)).estimates(keys, types)
+    estimates = Completion(table, _model(model, table)).estimates(keys, types)
     known = aligned(table, keys, types)
     rates = estimates.rates()
     low, high = estimates.interval()
@@ -103,6 +103,8 @@ def import_(
     found = merged(read_throughputs(target) if target.exists() else _nothing(), newcomer)
     for note in found.notes:
         tell(note)
+    if not found.taken:
+        raise InvalidInput("IN must have one rate at least that a job can make, got none", file=str(source))
     p.writable_file("TABLE", target)
     write_csv_throughputs(found.table, target)
     tell(f"{len(newcomer.keys):,} rows taken in; {target} has {len(found.table.keys):,}")
@@ -134,7 +136,7 @@ def export(
     found = read_throughputs(table)
     p.writable_file("OUT", target)
     if fill:
-        estimates = Completion(found, _model(model)).estimates(found.keys, found.gpu_types)
+        estimates = Completion(found, _model(model, found)).estimates(found.keys, found.gpu_types)
         found = with_estimates(found, estimates, quantile)
     write_csv_throughputs(found, target)
     tell(f"{len(found.keys):,} rows written to {target}")
@@ -211,7 +213,12 @@ def _draw(path: Path, errors: list[tuple[str, HoldOut]]) -> None:
     from gavelpy.report.estimates import Panel, write
 
     ours = [(what, part) for what, part in errors if part.method == "estimator"]
-    write(path, [Panel(what, part.truth, part.estimate, part.is_inside, part.label) for what, part in ours])
+    units = ["part of the rate alone" if what.startswith("pairs") else "steps/s" for what, _ in ours]
+    panels = [
+        Panel(what, part.truth, part.estimate, part.is_inside, part.label, unit)
+        for (what, part), unit in zip(ours, units, strict=True)
+    ]
+    write(path, panels)
     tell(f"report written to {path}")
 
 
@@ -261,8 +268,11 @@ def _nothing() -> ThroughputTable:
     return ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
 
 
-def _model(path: Path | None) -> EstimatorModel:
-    """The model kept at `path`, over the shipped figures of GPUs and job families; the shipped model without one."""
+def _model(path: Path | None, table: ThroughputTable | None = None) -> EstimatorModel:
+    """The model kept at `path`, over the shipped figures of GPUs and job families; the shipped one without a path.
+
+    That has its roofline calibrated on `table`, if one is given.
+    """
     from gavelpy.estimator.completion import EstimatorModel
     from gavelpy.estimator.isolated import IsolatedModel
     from gavelpy.estimator.roofline import Roofline
@@ -272,7 +282,7 @@ def _model(path: Path | None) -> EstimatorModel:
 
     roofline = Roofline(job_types(), gpu_figures())
     if path is None:
-        return EstimatorModel(IsolatedModel(roofline=roofline))
+        return EstimatorModel(IsolatedModel(roofline=roofline if table is None else roofline.calibrated(table)))
     try:
         return from_json(json.loads(read_text(path)), roofline)
     except InvalidInput as error:

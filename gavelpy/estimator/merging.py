@@ -20,6 +20,7 @@ class Merged:
 
     table: ThroughputTable
     notes: tuple[str, ...]
+    taken: int  # figures of the newcomer that jobs can make, alone and beside each other
 
 
 def merged(table: ThroughputTable, newcomer: ThroughputTable) -> Merged:
@@ -43,7 +44,14 @@ def merged(table: ThroughputTable, newcomer: ThroughputTable) -> Merged:
     source = tuple("; ".join(filter(None, found)) for found in sources)
     pair_rates = np.array(list(pairs.values())).reshape(-1, 2, len(types))
     pair_rows = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    return Merged(ThroughputTable(keys, types, rates, kinds, source, pair_rows, pair_rates), tuple(notes))
+    return Merged(
+        ThroughputTable(keys, types, rates, kinds, source, pair_rows, pair_rates), tuple(notes), _usable(newcomer)
+    )
+
+
+def _usable(part: ThroughputTable) -> int:
+    figures = (part.rate_steps_per_s, part.pair_rate_steps_per_s)
+    return sum(int((values <= RATE_MAX_STEPS_PER_S).sum()) for values in figures)
 
 
 def _take(part: ThroughputTable, row: Ints, column: Ints, rates: Floats, kinds: Ints, notes: list[str]) -> None:

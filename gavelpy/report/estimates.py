@@ -27,6 +27,7 @@ class Panel:
     estimate: Floats  # (n,)
     is_inside: Bools  # (n,) whether the truth is in the 90 % interval
     label: tuple[str, ...]  # (n,)
+    unit: str = "steps/s"
 
 
 def figure(panel: Panel) -> Any:  # plotly has no types
@@ -52,8 +53,8 @@ def figure(panel: Panel) -> Any:  # plotly has no types
     ends = [float(panel.truth.min(initial=1.0)), float(panel.truth.max(initial=1.0))]
     drawn.add_scatter(x=ends, y=ends, mode="lines", name="equal", line={"color": "#7f8790", "width": 1})
     drawn.update_layout(height=520, margin={"l": 60, "r": 20, "t": 20, "b": 50}, template="plotly_white")
-    drawn.update_xaxes(type="log", title="true")
-    drawn.update_yaxes(type="log", title="estimated")
+    drawn.update_xaxes(type="log", title=f"true, {panel.unit}")
+    drawn.update_yaxes(type="log", title=f"estimated, {panel.unit}")
     return drawn
 
 

@@ -76,6 +76,17 @@ def test_import_says_where_figures_contradict_and_refuses_absurd_ones(gavel: Gav
     assert read_throughputs(gavel.folder / "rates.csv").rates("net (batch size 8)", 1) == {"v100": 70.0, "k80": 2.0}
 
 
+def test_import_of_nothing_but_refused_rates_fails_and_writes_nothing(gavel: Gavel) -> None:
+    absurd = gavel.file("absurd.csv", HEADER + "net (batch size 8),1,v100,1e12,measured,us\n")
+
+    answer = gavel("throughput", "import", absurd, "rates.csv")
+
+    assert answer.code == 2
+    assert "1e+12 steps/s refused" in answer.err
+    assert "IN must have one rate at least that a job can make, got none" in answer.err
+    assert not (gavel.folder / "rates.csv").exists()
+
+
 def test_import_keeps_pairs(gavel: Gavel) -> None:
     pairs = gavel.file("pairs.csv", csv_text(*throughput_cells(lawful_pairs())))
 

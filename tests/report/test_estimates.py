@@ -32,6 +32,12 @@ def test_the_page_asks_the_network_for_nothing_and_trusts_no_name() -> None:
     assert "<script>bee" not in page
 
 
+def test_axes_name_their_unit() -> None:
+    layout = figure(PANEL).layout
+
+    assert (layout.xaxis.title.text, layout.yaxis.title.text) == ("true, steps/s", "estimated, steps/s")
+
+
 def test_points_outside_their_interval_are_crosses() -> None:
     symbols = {trace.name: list(trace.marker.symbol) for trace in figure(PANEL).data if trace.mode == "markers"}
 
