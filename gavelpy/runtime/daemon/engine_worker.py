@@ -78,7 +78,8 @@ def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
     from gavelpy.estimator.online import ThroughputEstimator
     from gavelpy.runtime.daemon.estimation_files import NO_TABLE, read_model
 
-    estimator = ThroughputEstimator(throughputs or NO_TABLE, read_model(estimation.model_file))
+    known = throughputs or NO_TABLE
+    estimator = ThroughputEstimator(known, read_model(estimation.model_file, known))
     return Engine(
         policy, _blind(choice), throughputs, estimator=estimator,
         profile_budget_s=estimation.profile_gpu_s, profile_probe_s=estimation.probe_s,

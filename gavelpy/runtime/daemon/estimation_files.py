@@ -19,11 +19,14 @@ from gavelpy.traces.job_types import gpu_figures, job_types
 NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
 
 
-def read_model(path: str) -> EstimatorModel:
-    """The model at `path` over the shipped figures of GPUs and job families; the shipped one if that is empty."""
+def read_model(path: str, table: ThroughputTable = NO_TABLE) -> EstimatorModel:
+    """The model at `path` over the shipped figures of GPUs and job families.
+
+    The shipped one if that is empty, with the roofline calibrated on `table`, which takes milliseconds.
+    """
     roofline = Roofline(job_types(), gpu_figures())
     if not path:
-        return EstimatorModel(IsolatedModel(roofline=roofline))
+        return EstimatorModel(IsolatedModel(roofline=roofline.calibrated(table)))
     try:
         return from_json(json.loads(read_text(path)), roofline)
     except InvalidInput as error:

@@ -1,0 +1,27 @@
+"""What the engine's estimator starts from."""
+
+from __future__ import annotations
+
+from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.roofline import Roofline
+from gavelpy.runtime.daemon.estimation_files import read_model
+from gavelpy.traces.job_types import gpu_figures, job_types
+from tests.estimator.tables import make_table
+
+SHIPPED = Roofline(job_types(), gpu_figures())
+KEY = ("GPT-350M (batch size 8)", 1)
+
+
+def test_without_a_table_the_shipped_roofline_stays_as_it_is() -> None:
+    assert read_model("").isolated == IsolatedModel(roofline=SHIPPED)
+
+
+def test_a_schedulers_own_table_calibrates_the_roofline_for_job_types_that_are_not_in_it() -> None:
+    rates = {KEY: {"a100": 1.0, "h100": 2.0}, ("GPT-350M (batch size 16)", 1): {"a100": 0.5, "h100": 1.0}}
+    table = make_table(rates, ("a100", "h100"))
+
+    found = read_model("", table).isolated.roofline
+    kin = [("GPT-774M (batch size 8)", 1)]
+
+    assert found == SHIPPED.calibrated(table)
+    assert found.log_rate(kin, ["a100"]) < SHIPPED.log_rate(kin, ["a100"])
