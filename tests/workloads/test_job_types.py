@@ -78,3 +78,7 @@ def test_bad_figures_are_refused_by_name(tmp_path: Path, old: str, new: str, com
 
     with pytest.raises(InvalidInput, match=complaint):
         job_types(file)
+
+
+def test_single_precision_runs_on_tensor_cores_where_they_take_it() -> None:
+    assert (GPUS["v100"].single_tflops, GPUS["a100"].single_tflops) == (15.7, 156.0)
