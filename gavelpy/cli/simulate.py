@@ -101,24 +101,19 @@ def simulate(
     Examples:
       gavel simulate trace.csv --cluster v100:36,k80:36 --policy fifo,las
       gavel simulate --generate 300 --rate-per-h 12 --report report.html
-          --policy max_min_fairness@blind,max_min_fairness
-      gavel simulate gavel.trace --throughputs simulation_throughputs.json
-          --preset gavel-osdi20 --window 100:200 -o json
-      gavel simulate gavel.trace --throughputs simulation_throughputs.json
-          --packing --estimate --claims-off 3
+      gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
+      gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
     """
     choices = p.GeneratorChoices(
         rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
     )
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
-    settings = _settings(preset, rounds, costs)
-    if report is not None:
-        _check_report(report)
+    _check_report(report)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_server, prices),
-        settings=settings,
+        settings=_settings(preset, rounds, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
         trace=_trace(trace, generate, choices, throughputs, seed),
@@ -129,7 +124,6 @@ def simulate(
         | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
         | _said({"estimate": estimate or None, "claims_off": claims_off}),
     )
-    _warn_of_unknown(experiment.trace)
     _tell(experiment, run(experiment), report, output)
 
 
@@ -207,11 +201,12 @@ def _learning(estimate: bool, claims_off: float | None) -> Learning | None:
     return Learning(claims_off or 0.0) if estimate else None
 
 
-def _check_report(path: Path) -> None:
+def _check_report(path: Path | None) -> None:
     from gavelpy.report import html
 
-    html.check_installed()
-    p.writable_file("--report", path)
+    if path is not None:
+        html.check_installed()
+        p.writable_file("--report", path)
 
 
 def _cluster(text: str, gpus_per_server: int, prices: str | None) -> Cluster:
@@ -257,15 +252,15 @@ def _trace(path: Path | None, count: int | None, choices: p.GeneratorChoices, ta
         assert path is not None
         for name in choices.given():
             raise InvalidInput(f"--{name.replace('_', '-')} goes with --generate N, got it with a trace, {str(path)!r}")
-        return read_trace(path, throughputs=p.table_of(table))
+        return _warned_of_unknown(read_trace(path, throughputs=p.table_of(table)))
     import numpy as np
 
     from gavelpy.traces.generator import generate
 
-    return generate(choices.options(count), p.table_of(table), np.random.default_rng(seed))
+    return _warned_of_unknown(generate(choices.options(count), p.table_of(table), np.random.default_rng(seed)))
 
 
-def _warn_of_unknown(trace: Trace) -> None:
+def _warned_of_unknown(trace: Trace) -> Trace:
     unknown = sorted({(job.job_type, job.gpus) for job in trace.jobs if not job.rates_steps_per_s})
     if unknown:
         count = sum(not job.rates_steps_per_s for job in trace.jobs)
@@ -274,3 +269,4 @@ def _warn_of_unknown(trace: Trace) -> None:
             f"warning: {count:,} of {len(trace):,} jobs have no throughputs and cannot run, such as {name!r} on {gpus} "
             "GPUs; --throughputs FILE gives them"
         )
+    return trace
