@@ -120,6 +120,7 @@ class SqliteDatabase:
         engine = create_engine("sqlite://", creator=lambda: _reading(self.path), poolclass=NullPool)
         try:
             with engine.connect() as connection:
+                connection.exec_driver_sql("BEGIN")  # one look at all tables: somebody may write whose lock failed
                 reading = read(connection) if version_of(connection) == CURRENT else None
         except DBAPIError as error:
             if not self.is_damage(error.orig):

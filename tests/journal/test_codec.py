@@ -56,7 +56,11 @@ RUNTIME_JOB = JobSpec(
 SHARING = AllocationSolved(
     4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs", np.array([[3, 5]]), np.array([1]), np.array([0.5])
 )
-EXAMPLES_OF_PAIRS: list[Event] = [SHARING, ConfigChanged(MechanismSettings(packing=True))]
+OF_LATER_VERSIONS: list[Event] = [
+    SHARING,
+    ConfigChanged(MechanismSettings(packing=True)),
+    ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
+]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
     NodeLost(NodeId("n0")),
@@ -71,14 +75,13 @@ EXAMPLES: list[Event] = [
     JobCancelled(7),
     PriceChanged("v100", 2.48),
     ConfigChanged(MechanismSettings(round_s=60.0, queue=QueueRule.BY_TYPE)),
-    ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     LeaseStarted(TWO, TWO, np.array([0, 1, 3]), np.array([9, 4, 5])),
     LeaseEnded(TWO, TWO, STEPS, Outcome.LOST),
     LeaseEnded(TWO, TWO, STEPS, Outcome.STOPPED, True),
     ProgressReported(TWO, TWO, STEPS),
     CheckpointSaved(TWO, TWO, STEPS),
     AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs"),
-    *EXAMPLES_OF_PAIRS,
+    *OF_LATER_VERSIONS,
     AllocationFailed(4, "infeasible"),
     ThroughputEstimated(TWO, np.array([[1.0, 2.0], [np.nan, np.nan]])),
     WakeupDue(np.array([2, 0, 1])),

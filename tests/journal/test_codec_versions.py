@@ -11,7 +11,7 @@ from gavelpy.journal.file import read
 from gavelpy.mechanism.events import JobNoted, JobSubmitted, NodeJoined, NodeSilent, NumbersSkipped, PolicyChanged
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
-from tests.journal.test_codec import EXAMPLES, EXAMPLES_OF_PAIRS, RUNTIME_JOB
+from tests.journal.test_codec import EXAMPLES, OF_LATER_VERSIONS, RUNTIME_JOB
 
 VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code that knew no later version
 NEW_EVENTS = (NodeSilent, PolicyChanged, JobNoted, NumbersSkipped)
@@ -23,7 +23,7 @@ THEN = [
     and getattr(event, "spec", None) not in NEW_VALUES
     and getattr(event, "node_id", None) not in NEW_VALUES
     and not getattr(event, "is_by_time", False)
-    and event not in EXAMPLES_OF_PAIRS
+    and event not in OF_LATER_VERSIONS
 ]
 
 
