@@ -56,9 +56,11 @@ def check(core: SchedulerCore, event: Event) -> None:
             _type_order(core, event.type_order)
         case LeaseStarted():
             _jobs(core, event.jobs, event.leases)
+            _leases(event.leases)
             _gpus(core, event)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():
             _jobs(core, event.jobs, event.leases, event.steps_done)
+            _leases(event.leases)
             _steps(event.steps_done)
         case AllocationSolved():
             _shares(core, event)
@@ -107,9 +109,13 @@ def _jobs(core: SchedulerCore, jobs: Ints, *others: Ints | Floats) -> None:
     _within("jobs", jobs, core.jobs.count)
 
 
-def _all(name: str, values: Floats, ok: Bools, allowed: str) -> None:
+def _all(name: str, values: Floats | Ints, ok: Bools, allowed: str) -> None:
     if not ok.all():
         raise InvalidInput(f"{name} must be {allowed}, got {values[~ok][0]}")
+
+
+def _leases(leases: Ints) -> None:
+    _all("leases", leases, leases >= 0, "0 or more")  # -1 stands for none in tables, and never in events
 
 
 def _steps(steps_done: Floats) -> None:

@@ -71,6 +71,7 @@ def floats(*values: float) -> np.ndarray:
         (LeaseStarted(ints(0), ints(0), ints(0, 1), ints(5)), "gpus must be in [0, 1), got 5"),
         (LeaseStarted(ints(0), ints(0), ints(0, 0), ints()), "gpu_offsets must rise from 0 to 0"),
         (LeaseStarted(ints(0), ints(0), ints(0), ints(0)), "gpu_offsets must rise from 0 to 1"),
+        (LeaseEnded(ints(0), ints(-1), floats(1), Outcome.STOPPED), "leases must be 0 or more, got -1"),
         (LeaseEnded(ints(0), ints(0), floats(NAN), Outcome.STOPPED), "steps_done must be a number, got nan"),
         (LeaseEnded(ints(0), ints(0), floats(), Outcome.STOPPED), "columns of one event must be of one length"),
         (ProgressReported(ints(-1), ints(0), floats(1)), "jobs must be in [0, 1), got -1"),
