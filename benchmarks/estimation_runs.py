@@ -37,7 +37,7 @@ class Against:
 def compared(table: ThroughputTable, seed: int, *, claimed: bool, profiled: bool) -> Against:
     """One trace; the estimator's own table is empty."""
     rng = np.random.default_rng(seed)
-    trace = _trace(one_gpu(table), rng)
+    trace = drawn_trace(one_gpu(table), rng)
     span = np.log(WRONG)
     claims: dict[str, dict[str, float]] = {
         job.id: {name: rate * float(np.exp(rng.uniform(*span))) for name, rate in job.rates_steps_per_s.items()}
@@ -69,7 +69,8 @@ def effective_work(result: SimulationResult, trace: Trace, from_s: float, until_
     return float(np.sum(seconds * np.array(speed)))
 
 
-def _trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
+def drawn_trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
+    """Jobs of the table's types, all at once."""
     jobs = []
     for n in range(JOBS):
         job_type, gpus = table.keys[int(rng.integers(len(table.keys)))]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from benchmarks.estimation_runs import WRONG, drawn_trace
 from gavelpy.engine import Engine
 from gavelpy.estimator.evaluate import one_gpu
 from gavelpy.estimator.online import ThroughputEstimator
@@ -16,16 +17,14 @@ from gavelpy.mechanism.events import Event, LeaseEnded, ProgressReported
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 
-JOBS, GPUS_OF_A_TYPE, HOURS, NEW_TYPES = 40, 6, 10.0, 8
-WRONG = 0.3, 3.0  # factors that claims are off by
+GPUS_OF_A_TYPE, NEW_TYPES = 6, 8
 PAIRS_KNOWN = 0.2  # of those of a new type
 EDGES_S: Floats = np.arange(8, dtype=np.float64) * 3600.0  # of the curve
 
@@ -62,14 +61,14 @@ class Steps:
 def new_types(table: ThroughputTable, seed: int) -> Curves:
     """Some job types are new: they ran alone on one GPU type, and a fifth of their pairs ran."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
-    trace = _trace(table, rng)
+    trace = drawn_trace(table, rng)
     return _curves(table, trace, ThroughputEstimator(_without(table, _new(table, rng), rng)), {})
 
 
 def new_types_claimed(table: ThroughputTable, seed: int) -> Curves:
     """Some job types are new: nothing of them was measured, and what users say is wrong by up to a factor of three."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
-    trace, new = _trace(table, rng), _new(table, rng)
+    trace, new = drawn_trace(table, rng), _new(table, rng)
     names = {table.keys[row][0] for row in new.tolist()}
     claims = {job_id: claim for job_id, claim in _claims(trace, rng).items() if _type_of(trace, job_id) in names}
     return _curves(table, trace, ThroughputEstimator(_without(table, new, rng, part=0.0)), claims)
@@ -78,7 +77,7 @@ def new_types_claimed(table: ThroughputTable, seed: int) -> Curves:
 def nothing_known(table: ThroughputTable, seed: int) -> Curves:
     """There is no table at all, only what users say, wrong by up to a factor of three; nothing of pairs."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
-    trace, T = _trace(table, rng), len(table.gpu_types)
+    trace, T = drawn_trace(table, rng), len(table.gpu_types)
     empty = ThroughputTable((), table.gpu_types, np.zeros((0, T)), np.zeros((0, T), dtype=np.int64), ())
     return _curves(table, trace, ThroughputEstimator(empty), _claims(trace, rng))
 
@@ -127,16 +126,6 @@ def _work(
     Simulation(trace, cluster, engine, settings, estimation=estimation, observers=[steps], throughputs=table).run()
     mean_rate = np.array([float(np.mean(list(job.rates_steps_per_s.values()))) for job in trace.jobs], dtype=np.float64)
     return steps.work(np.reciprocal(mean_rate), EDGES_S)
-
-
-def _trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
-    jobs = []
-    for n in range(JOBS):
-        job_type, gpus = table.keys[int(rng.integers(len(table.keys)))]
-        rates = dict(table.rates(job_type, gpus))
-        steps = max(rates.values()) * 3600.0 * HOURS * float(rng.uniform(0.3, 1.5))
-        jobs.append(JobSpec(JobId(f"job {n}"), steps, job_type=job_type, rates_steps_per_s=rates))
-    return Trace(tuple(jobs), np.zeros(JOBS))
 
 
 def _without(table: ThroughputTable, new: Ints, rng: np.random.Generator, part: float = PAIRS_KNOWN) -> ThroughputTable:

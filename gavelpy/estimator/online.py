@@ -114,11 +114,8 @@ class ThroughputEstimator:
         if reading.steps == 0:
             return self._idle(entry, reading)
         rate = reading.steps / reading.seconds
-        wrong = _impossible(rate)
-        if wrong:
-            return _verdict(*where, f"reported {rate:g} steps/s: {wrong}")
-        if reading.lease_age_s - reading.seconds < WARM_UP_S:
-            return _verdict(*where, f"warm-up: the first {WARM_UP_S:g} s of a lease say little")
+        if wrong := _untold(reading, rate):
+            return _verdict(*where, wrong)
         believed, reason = self._judged(entry, reading, math.log(rate))
         if not believed:
             return _verdict(*where, reason)
@@ -146,11 +143,8 @@ class ThroughputEstimator:
             stuck = self._company.idle(cell, reading.seconds)
             return Verdict(True, f"{where[0]} on {where[1]} beside {partner[0]}: no step, so they do not fit" * stuck)
         rate = reading.steps / reading.seconds
-        wrong = _impossible(rate)
-        if wrong:
-            return _verdict(*where, f"reported {rate:g} steps/s: {wrong}")
-        if reading.lease_age_s - reading.seconds < WARM_UP_S:
-            return _verdict(*where, f"{reading.lease_age_s:g} s after the lease began: still warming up")
+        if wrong := _untold(reading, rate):
+            return _verdict(*where, wrong)
         self._company.read(cell, math.log(rate))
         if reading.gpu_type not in entry.gauges:
             guess, sd = self._company.guess(cell)
@@ -338,6 +332,14 @@ def _unusable(reading: Reading) -> str:
     if not (math.isfinite(reading.steps) and reading.steps >= 0):
         return f"steps must be finite and >= 0, got {reading.steps!r}"
     return ""
+
+
+def _untold(reading: Reading, rate: float) -> str:
+    """Why a reading's rate says nothing; empty where it does."""
+    if wrong := _impossible(rate):
+        return f"reported {rate:g} steps/s: {wrong}"
+    is_warm = reading.lease_age_s - reading.seconds >= WARM_UP_S
+    return "" if is_warm else f"warm-up: {reading.lease_age_s:g} s after the lease began it is still warming up"
 
 
 def _impossible(rate: float) -> str:

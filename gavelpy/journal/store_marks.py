@@ -125,7 +125,7 @@ class MarkFile:
             if durably:
                 os.fsync(self._descriptor)
         if is_new and durably:
-            _sync_folder(self.path.parent)
+            sync(self.path.parent)
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -183,8 +183,9 @@ def _slot(data: bytes) -> tuple[int, Marks] | None:
     return (int(turn), marks) if marks is not None else None
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Puts a file, or what a folder lists, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

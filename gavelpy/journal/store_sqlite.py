@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.journal.store_loss import Evidence, Loss, accepted, loss_of, refused
-from gavelpy.journal.store_marks import MarkFile, Marks
+from gavelpy.journal.store_marks import MarkFile, Marks, sync
 from gavelpy.journal.store_reading import Reading, read
 from gavelpy.journal.store_rows import MetaRow, is_whole
 from gavelpy.journal.store_salvage import Salvage, salvaged
@@ -134,7 +134,7 @@ class SqliteDatabase:
         self._check_loss(Evidence(end=0, end_s=0.0, seen=0))
         self._begin_file().close()
         self._beside(".recovering").replace(self.path)
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
     def _check_loss(self, found: Evidence) -> None:
         """Raises EventsLost, and nothing has changed, unless nothing is lost or that is accepted."""
@@ -175,9 +175,9 @@ class SqliteDatabase:
         with self._begin_file() as connection, connection.begin():
             found.write(connection, incarnation, note)
         making, made = self._beside(".recovering"), self._beside(".recovered")
-        _sync(making)
+        sync(making)
         making.replace(made)
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
     def _replace(self, aside: Path) -> None:
         """Puts the recovered file in the place of the damaged one; may be done again after a crash.
@@ -190,9 +190,9 @@ class SqliteDatabase:
                 _keep(old, kept)
         for suffix in _BESIDE:
             self._beside(suffix).unlink(missing_ok=True)
-        _sync(self.path.parent)
+        sync(self.path.parent)
         self._beside(".recovered").replace(self.path)
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
     def _aside(self) -> Path:
         taken = {path.name.removesuffix("-wal") for path in self.path.parent.glob(f"{self.path.name}.damaged-*")}
@@ -298,11 +298,3 @@ def _keep(old: Path, kept: Path) -> None:
         os.link(old, kept)
     except OSError:
         shutil.copy2(old, kept)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

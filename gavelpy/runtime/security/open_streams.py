@@ -54,7 +54,7 @@ class OpenStreams:
 
     async def _serve(self, serving: Coroutine[Any, Any, None], context: Context, stream: _Open) -> None:
         self._open.add(stream)
-        if self._watching is None:
+        if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
         tasks = [asyncio.create_task(serving), asyncio.create_task(stream.cut.wait())]
         try:
@@ -78,7 +78,6 @@ class OpenStreams:
                 self._look_at(stream)
                 if not row % _AT_ONCE:
                     await asyncio.sleep(0)
-        self._watching = None
 
     def _look_at(self, stream: _Open) -> None:
         try:
