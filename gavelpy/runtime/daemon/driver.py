@@ -291,6 +291,7 @@ class Driver:
             store.forget_submissions(now_s - SUBMISSIONS_KEPT_S)
 
         await self.journal(write)
+        self._written.snapshot_taken()
         seconds = perf_counter() - began_s
         self._snapshot_allowed_s = perf_counter() + SNAPSHOT_LOAD * seconds
         self._shell.measured("snapshot", seconds)
@@ -321,13 +322,17 @@ class Written:
         self._bytes += sum(_size_of(event) for _, event in records)
 
     def keep_after(self, sequence: int) -> int:
-        """A snapshot is taken now: up to which event all may go."""
+        """A snapshot is begun now: up to which event all may go once it is kept."""
         self._segments.append((sequence, self._bytes))
-        self.count, self.replay_s, self._bytes = 0, 0.0, 0
+        self._bytes = 0
         upto = max(0, sequence - EVENTS_KEPT)
         while sum(size for _, size in self._segments) > BYTES_KEPT and len(self._segments) > 1:
             upto = max(upto, self._segments.popleft()[0])
         return upto
+
+    def snapshot_taken(self) -> None:
+        """It is on the disk, and nothing was written meanwhile."""
+        self.count, self.replay_s = 0, 0.0
 
 
 def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:

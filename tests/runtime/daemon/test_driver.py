@@ -149,6 +149,17 @@ def test_a_snapshot_is_due_by_the_time_that_reading_and_applying_would_take() ->
     assert (slow.is_much, many.is_much, few.is_much) == (True, True, False)
 
 
+def test_a_snapshot_is_due_until_it_is_kept() -> None:
+    written = Written()
+    written.add([(0.0, JobCancelled(1))] * driver.SNAPSHOT_EVENTS)
+
+    written.keep_after(driver.SNAPSHOT_EVENTS)
+    while_it_is_written = written.is_much
+    written.snapshot_taken()
+
+    assert (while_it_is_written, written.is_much) == (True, False)
+
+
 def test_events_are_kept_by_their_number_and_size() -> None:
     written = Written()
     small = [(0.0, JobCancelled(1))] * 10
