@@ -6,7 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,6 +131,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     throughputs: ThroughputSettings
     limits: LimitSettings
     path: str
+
+    def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
+        """These settings with rounds of another length; `lease_min_s` follows, unless the file names it."""
+        if "lease_min_s" in self.mechanism_given:
+            return replace(settings, round_s=round_s)
+        return replace(settings, round_s=round_s, lease_min_s=round_s * _LEASE_MIN_ROUNDS)
 
 
 _SECTIONS: dict[str, type[Any]] = {

@@ -137,6 +137,7 @@ def _configured(
     choice, kept = configured_choice(config), facts.policy
     if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
         now = replace(core.settings, **added)
+        now = config.with_round(now, now.round_s) if "lease_min_s" in added else now
         changes: list[Event] = [ConfigChanged(now)] if now != core.settings else []
         try:
             return PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file), changes

@@ -248,7 +248,7 @@ class Scheduler:
     async def set_policy(self, name: str = "", parameters: str = "", round_s: float = 0.0) -> None:
         """Changes the policy, its parameters (JSON) or the length of rounds; empty or 0 = as it is."""
         choice = self.choice.changed(name, parameters) if name or parameters else self.choice
-        settings = replace(self.core.settings, round_s=round_s) if round_s else self.core.settings
+        settings = self.config.with_round(self.core.settings, round_s) if round_s else self.core.settings
         if "fill_leftover" not in self.config.mechanism_given:
             settings = replace(settings, fill_leftover=choice.fills_leftover)
         await self._change(choice, settings)

@@ -130,6 +130,32 @@ def test_an_upgrade_takes_up_settings_that_were_unknown_and_keeps_the_policy_in_
     run(scenario())
 
 
+def test_what_a_lease_is_kept_for_follows_the_round_unless_the_file_names_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            await cluster.scheduler.set_policy(round_s=60.0)
+            assert cluster.core.settings.lease_min_s == 30.0
+            await cluster.scheduler.reload(make_config(tmp_path, mechanism={"round_s": 9.0}))
+            assert cluster.core.settings.lease_min_s == 4.5
+            await cluster.scheduler.reload(make_config(tmp_path, mechanism={"lease_min_s": 7.0}))
+            await cluster.scheduler.set_policy(round_s=60.0)
+            assert cluster.core.settings.lease_min_s == 7.0
+
+    run(scenario())
+
+
+def test_an_upgrade_keeps_leases_for_half_of_the_round_that_is_in_force(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path)
+        async with running(config) as cluster:
+            await cluster.scheduler.set_policy(round_s=60.0)
+        _forget_in_configured(config, "lease_min_s")
+        async with running(config) as cluster:
+            assert (cluster.core.settings.lease_min_s, cluster.core.settings.round_s) == (30.0, 60.0)
+
+    run(scenario())
+
+
 def _forget_in_configured(config: Config, setting: str) -> None:
     """As an earlier version has left it, which did not know the setting."""
     with closing(open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite")) as store:
