@@ -5,8 +5,8 @@ type or an unknown event is JournalCorrupt, never a broken object.
 
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
-written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, and only
-there: without them a journal is what it was before.
+written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
+where settings forgive lost starts, and only there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from gavelpy.model.job import JobSpec
 VERSION = 2
 PACKED = 3  # version of a record that says something of pairs
 GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
+FORGIVING = 5  # version of settings that forgive starts which servers lost
+NEWEST = 5
 OLDEST = 1  # version that can still be read
-_LATER = {"AllocationSolved": PACKED, "ConfigChanged": GUARDED}  # newest version of an event, where above VERSION
+_LATER = {"AllocationSolved": PACKED, "ConfigChanged": FORGIVING}  # newest version of an event, where above VERSION
 _OF_PAIRS = {"AllocationSolved": 3}  # last fields of an event that only version 3 has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
@@ -34,7 +36,8 @@ _FIELDS_MIN = {
     name: sum(field.default is MISSING is field.default_factory for field in fields(kind))
     for name, kind in _EVENTS.items()
 }
-_LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED}
+_LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
+                   "losses_free": FORGIVING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -74,8 +77,8 @@ def decode(record: bytes) -> tuple[float, Event]:
     if not (isinstance(raw, list) and len(raw) == 4 and isinstance(raw[1], str) and isinstance(raw[3], list)):
         raise JournalCorrupt("record must be [version, event, now_s, fields]")
     version, name, now_s, values = raw
-    if type(version) is not int or not OLDEST <= version <= GUARDED:
-        raise JournalCorrupt(f"version must be in [{OLDEST}, {GUARDED}], got {version!r}")
+    if type(version) is not int or not OLDEST <= version <= NEWEST:
+        raise JournalCorrupt(f"version must be in [{OLDEST}, {NEWEST}], got {version!r}")
     kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
     if version > (newest := _LATER.get(name, VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")

@@ -1,7 +1,9 @@
 """When a job whose lease came to nothing may be tried again: later each time, and never for ever.
 
-What counts is a lease that failed, or was lost before it had begun (its server could not start it). A lease that was
-stopped in good order, or that ran for as long as the longest pause, clears the count.
+What counts is a lease that failed, or was lost before it had begun. The latter is its server's fault: the first
+`losses_free` of them cost no pause, as another server may do better; more do, so that a server that can start nothing
+does not make the core spin. A lease that was stopped in good order, or that ran for as long as the longest pause,
+clears both counts.
 """
 
 from __future__ import annotations
@@ -19,9 +21,24 @@ _DOUBLINGS_MAX = 64
 
 def missed(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSettings, now_s: float) -> None:
     """The leases of these jobs came to nothing after they had run for `ran_s` (K,)."""
-    jobs.misses[rows] = np.where(ran_s >= settings.retry_max_s, 0, jobs.misses[rows]) + 1
+    is_fresh = ran_s >= settings.retry_max_s
+    jobs.misses[rows] = np.where(is_fresh, 0, jobs.misses[rows]) + 1
+    jobs.losses[rows] = np.where(is_fresh, 0, jobs.losses[rows])
     doublings = np.minimum(jobs.misses[rows] - 1, _DOUBLINGS_MAX)
     jobs.retry_at_s[rows] = now_s + np.minimum(settings.retry_s * 2.0**doublings, settings.retry_max_s)
+
+
+def lost(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> bool:
+    """Servers have lost the leases of these jobs before they had begun; returns whether any job must pause for it."""
+    jobs.losses[rows] += 1
+    paying = rows[jobs.losses[rows] > settings.losses_free]
+    missed(jobs, paying, np.zeros(len(paying)), settings, now_s)
+    return bool(len(paying))
+
+
+def forgive(jobs: JobTable, rows: Ints) -> None:
+    """The leases of these jobs were stopped in good order."""
+    jobs.misses[rows] = jobs.losses[rows] = 0
 
 
 def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> None:

@@ -114,6 +114,7 @@ def _check_accounts(core: SchedulerCore) -> None:
 def _check_pauses(core: SchedulerCore) -> None:
     jobs, n, settings = core.jobs, core.jobs.count, core.settings
     assert (jobs.misses[:n] >= 0).all(), "a job failed less than never"
+    assert (jobs.losses[:n] >= 0).all(), "a job was lost less than never"
     assert (jobs.began_s[:n] <= core.now_s).all(), "a lease began in the future"
     assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are held for a job that has some"
     ends_s = jobs.retry_at_s[jobs.active]

@@ -15,7 +15,7 @@ from gavelpy.model.job import JobSpec
 _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
-    "saved_on", "solved", "entity", "partner", "misses", "avoid", "held_type",
+    "saved_on", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -42,6 +42,7 @@ class JobTable:
     entity: Ints  # (N,) row in entities, -1 = none
     partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
     misses: Ints  # (N,) leases in a row that came to nothing; see back_off
+    losses: Ints  # (N,) starts in a row that servers lost
     avoid: Ints  # (N,) row of the server that could not start the last of them
     held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
 
@@ -92,7 +93,7 @@ class JobTable:
         self.serial_of[spec.id] = row
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
-        self.failures[row] = self.misses[row] = 0
+        self.failures[row] = self.misses[row] = self.losses[row] = 0
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1

@@ -113,11 +113,10 @@ def _missed(
             return bool(len(rows))
         case Outcome.LOST:
             unborn = current[jobs.state[current] == JobState.GRANTED]
-            back_off.missed(jobs, unborn, np.zeros(len(unborn)), settings, now_s)
             jobs.avoid[unborn] = pool.node_of[jobs.gpu_first[unborn]]
-            return bool(len(unborn))
+            return back_off.lost(jobs, unborn, settings, now_s)
         case Outcome.STOPPED | Outcome.FINISHED:
-            jobs.misses[rows] = 0
+            back_off.forgive(jobs, rows)
             return False
 
 

@@ -46,6 +46,7 @@ class MechanismSettings:
     lease_min_s: float = 0.0  # a lease that has not run for so long is not taken away for another's sake
     retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
+    losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -57,6 +58,7 @@ class MechanismSettings:
         _in_range("lease_min_s", self.lease_min_s, 0.0, 86_400.0)
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
+        _in_range("losses_free", self.losses_free, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)
         if self.packing and self.queue is not QueueRule.GLOBAL:

@@ -26,7 +26,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
-VERSION = 4
+VERSION = 5
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s")  # fmt: skip
@@ -77,7 +77,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
     try:
         state = _from_version_1(state) if version == 1 else state
         state = _from_version_2(state) if version <= 2 else state
-        return _restored(_from_version_3(state) if version <= 3 else state)
+        state = _from_version_3(state) if version <= 3 else state
+        return _restored(_from_version_4(state) if version <= 4 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -142,6 +143,11 @@ def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
             "retry_at_s": np.zeros(count),
         },
     }
+
+
+def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
+    """The same in version 5: nobody told starts that servers lost from others."""
+    return state | {"jobs": state["jobs"] | {"losses": np.zeros(len(state["specs"]), dtype=np.int64)}}
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:

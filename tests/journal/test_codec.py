@@ -60,6 +60,7 @@ OF_LATER_VERSIONS: list[Event] = [
     SHARING,
     ConfigChanged(MechanismSettings(packing=True)),
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
+    ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -118,6 +119,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (SHARING, 3),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
+        (ConfigChanged(MechanismSettings(losses_free=1)), 5),
     ],
 )
 def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version: int) -> None:
@@ -126,6 +128,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert raw[0] == version
     assert ("packing" in str(raw)) == (version >= 3 and isinstance(event, ConfigChanged))
     assert ("retry_max_s" in str(raw)) == (version >= 4)
+    assert ("losses_free" in str(raw)) == (version >= 5)
 
 
 def test_every_kind_of_event_has_an_example_here() -> None:
@@ -148,6 +151,8 @@ def test_values_come_back_as_they_were() -> None:
         [4, "JobCancelled", 0.0, [3]],
         [4, "AllocationSolved", 0.0, [3]],
         [5, "JobCancelled", 0.0, [3]],
+        [6, "JobCancelled", 0.0, [3]],
+        [6, "ConfigChanged", 0.0, [{}]],
         [True, "JobCancelled", 0.0, [3]],
         [1, "JobExploded", 0.0, [3]],
         [1, "JobCancelled", "soon", [3]],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import decode_state, encode_state
+from gavelpy.mechanism.commands import RoundPlan
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Outcome
 from gavelpy.mechanism.reasons import ReasonKind, reasons
@@ -89,6 +90,64 @@ def test_a_lease_lost_before_it_began_counts_and_does_not_use_up_failures() -> N
 
     assert core.jobs.retry_at_s[0] == 10.0
     assert core.jobs.failures[0] == 0
+
+
+def test_the_first_start_that_a_server_loses_costs_no_pause_and_more_of_them_do() -> None:
+    core = make_failing(servers=TWO, losses_free=1)
+    first = int(core.jobs.gpu_first[0])
+
+    lose(core)
+    assert len(plans(wake(core))) == 1
+    assert core.jobs.gpu_first[0] != first
+    lose(core)
+
+    assert (core.jobs.misses[0], core.jobs.retry_at_s[0]) == (1, core.now_s + 10.0)
+    again(core)
+    lose(core)
+    assert core.jobs.retry_at_s[0] == core.now_s + 20.0
+
+
+def test_a_loss_that_was_forgiven_is_no_failure_of_the_job() -> None:
+    core = make_failing(losses_free=1)
+
+    lose(core)
+    wake(core)
+    fail_after(core, 1.0)
+
+    assert (core.jobs.misses[0], core.jobs.retry_at_s[0]) == (1, core.now_s + 10.0)
+
+
+@pytest.mark.parametrize(("outcome", "ran_s"), [(Outcome.STOPPED, 20.0), (Outcome.FAILED, 300.0)])
+def test_what_clears_the_count_forgives_the_next_loss_too(outcome: Outcome, ran_s: float) -> None:
+    core = make_failing(losses_free=1)
+    lose(core)
+    wake(core)
+
+    fail_after(core, ran_s, outcome)
+
+    assert core.jobs.losses[0] == 0
+
+
+def test_a_server_that_can_start_nothing_gets_few_leases_of_many_jobs() -> None:
+    core = make_core(*(make_spec(f"j{k}") for k in range(20)), retry_s=10.0, losses_free=1, solve_interval_s=1e6)
+    wake(core, 1.0)
+    answer(core, *((job, 0, 0.05) for job in range(20)))
+
+    granted = sum(lose_and_wake(core) for _ in range(100))
+
+    assert granted <= 2 * 20
+    assert core.now_s == 1.0
+
+
+def lose_and_wake(core: SchedulerCore) -> int:
+    """The lease on the only GPU is lost before it begins; how many are granted then, at once."""
+    job = int(core.pool.job[0])
+    return 0 if job < 0 else len(_lost(core, job))
+
+
+def _lost(core: SchedulerCore, job: int) -> list[RoundPlan]:
+    end(core, job, int(core.jobs.lease[job]), Outcome.LOST)
+    return plans(wake(core))
 
 
 def test_a_lease_lost_after_it_began_is_no_fault_of_its_start() -> None:

@@ -55,9 +55,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 5, None, "1", True])
+@pytest.mark.parametrize("version", [0, 6, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 4\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 5\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
@@ -129,7 +129,7 @@ def test_a_snapshot_of_version_1_goes_on_under_the_leases_it_knew() -> None:
 def test_a_snapshot_of_version_1_is_of_the_latest_version_when_written_again() -> None:
     state = snapshot(old_core())
 
-    assert state["version"] == 4
+    assert state["version"] == 5
     assert encode_state(snapshot(restore(state))) == encode_state(state)
 
 
@@ -145,6 +145,7 @@ VERSION_2 = Path(__file__).parent / "fixtures" / "snapshot_version_2.msgpack"  #
 
 
 VERSION_3 = Path(__file__).parent / "fixtures" / "snapshot_version_3.msgpack"  # the same
+VERSION_4 = Path(__file__).parent / "fixtures" / "snapshot_version_4.msgpack"  # the same
 
 
 @pytest.mark.parametrize("older", [VERSION_2, VERSION_3], ids=["2", "3"])
@@ -156,3 +157,10 @@ def test_an_older_snapshot_is_what_it_was_and_leases_began_when_their_time_was_l
     assert encode_state(snapshot(core)) == encode_state(now)
     assert core.jobs.partner[:2].tolist() == [-1, -1]
     assert core.jobs.pairs.count == 0
+
+
+def test_a_snapshot_of_version_4_is_what_it_was() -> None:
+    core = restore(decode_state(VERSION_4.read_bytes()))
+
+    check(core)
+    assert encode_state(snapshot(core)) == encode_state(make_state())

@@ -113,6 +113,7 @@ class CarelessWorld(RuleBasedStateMachine):
             packing=queue[1],
             lease_min_s=patience[0],
             retry_s=patience[1],
+            losses_free=1,
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
@@ -208,6 +209,19 @@ class CarelessWorld(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.running + self.gone))
         self._forget(lease)
         self._tell(LeaseEnded(*_rows(lease), np.array([steps]), outcome))
+
+    @precondition(lambda self: self.granted)
+    @rule(data=st.data())
+    def lose_a_start(self, data: st.DataObject) -> None:
+        """The first of a job costs no pause."""
+        lease, jobs = data.draw(st.sampled_from(self.granted)), self.core.jobs
+        row, settings = lease.job, self.core.settings
+        is_free = jobs.lease[row] == lease.lease and jobs.losses[row] < settings.losses_free
+        self._forget(lease)
+        self._tell(LeaseEnded(*_rows(lease), np.array([0.0]), Outcome.LOST))
+        assert not (is_free and jobs.retry_at_s[row] > self.now_s), "a loss that was free made its job wait"
+        is_paid = settings.retry_s > 0 and jobs.losses[row] > settings.losses_free
+        assert not is_paid or jobs.retry_at_s[row] > self.now_s or jobs.lease[row] >= 0, "a server may make us spin"
 
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data())

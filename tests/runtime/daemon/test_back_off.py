@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.config import parse_config
 from gavelpy.runtime.wire import agent_pb2
@@ -23,6 +24,13 @@ class Unable(Agent):
         )  # fmt: skip
 
 
+class Dying(Agent):
+    """A node that gets orders and does nothing about them."""
+
+    def _follow(self, order: agent_pb2.LeaseOrder) -> None:
+        pass
+
+
 def test_a_job_that_no_node_can_start_waits_and_says_so(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = make_config(tmp_path, mechanism={"retry_s": 0.1, "retry_max_s": 60.0})
@@ -36,8 +44,23 @@ def test_a_job_that_no_node_can_start_waits_and_says_so(tmp_path: Path) -> None:
             assert seen.reason_kind == "backing-off"
             assert seen.reason.startswith("failed 4 times (last: ")
             assert "the disk is read-only), tried again in " in seen.reason
-            assert cluster.core.leases.next_lease == 4
+            assert cluster.core.leases.next_lease == 1 + 4
             assert seen.failures == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 60.0))
+
+
+def test_a_job_whose_node_dies_before_it_began_is_not_put_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, mechanism={"retry_s": 60.0, "retry_max_s": 60.0})
+        async with running(config) as cluster:
+            async with Dying("n0").connected(cluster) as dying:
+                (job,) = await cluster.submit(make_spec())
+                await cluster.until(lambda: bool(dying.orders), "it is granted")
+            async with Agent("n1").connected(cluster), Agent("n0", confirmed_dead=True).connected(cluster):
+                await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+
+            assert cluster.core.jobs.losses[job] == 1
 
     asyncio.run(asyncio.wait_for(scenario(), 60.0))
 
@@ -46,6 +69,7 @@ def test_a_scheduler_of_real_jobs_keeps_leases_for_half_a_round_and_lets_failure
     default, short = (parse_config(LEAST + more).mechanism for more in ("", "[mechanism]\nround_s = 30\n"))
 
     assert (default.lease_min_s, default.retry_s, default.retry_max_s) == (180.0, 10.0, 300.0)
+    assert default.losses_free == 1
     assert short.lease_min_s == 15.0
 
 
