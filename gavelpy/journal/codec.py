@@ -6,7 +6,7 @@ type or an unknown event is JournalCorrupt, never a broken object.
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
-where settings forgive lost starts, and only there: without them a journal is what it was before.
+where settings forgive lost starts or wait for slow ones, and only there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gavelpy.model.job import JobSpec
 VERSION = 2
 PACKED = 3  # version of a record that says something of pairs
 GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
-FORGIVING = 5  # version of settings that forgive starts which servers lost
+FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
 NEWEST = 5
 OLDEST = 1  # version that can still be read
 _LATER = {"AllocationSolved": PACKED, "ConfigChanged": FORGIVING}  # newest version of an event, where above VERSION
@@ -37,7 +37,7 @@ _FIELDS_MIN = {
     for name, kind in _EVENTS.items()
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
-                   "losses_free": FORGIVING}  # fmt: skip
+                   "losses_free": FORGIVING, "start_max_s": FORGIVING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {

@@ -235,7 +235,7 @@ class SchedulerCore:
         rows = active[self.runnable(active)]
         wanted = chosen = guard.unguarded(leases, rows, self._select)
         if self.settings.lease_min_s:
-            young = guard.kept(leases, self.settings.lease_min_s, self.now_s)
+            young = guard.kept(leases, self.settings, self.now_s)
             chosen = guard.planned(leases, rows, wanted, young, self._select)
         leased = jobs.leased
         staying = leases.staying(chosen)

@@ -7,6 +7,11 @@ who is kept in turn: what a wanted gang with a share does not get because of a k
 that type go to nobody new, and in the next round the gang comes before all others. So it waits for `lease_min_s` and
 what is left of the round at most, once its turn has come.
 
+A job may need longer than `lease_min_s` to its first step. Its lease is looked at when it is that old: if no progress
+has been told by then it goes on being young until it is `start_max_s` old, and, from the first progress that is told,
+for `lease_min_s`. Whoever was quicker counts from its start: nobody knows from when on, as progress is told now and
+then only.
+
 Only other jobs' urgency is held off. Cancelling, failing, draining, silence and loss end leases as ever.
 """
 
@@ -16,22 +21,26 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.selection import Chosen
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 
 Select = Callable[[Ints, Ints], Chosen]  # of these jobs (K,), with this many free GPUs in each lot (L,)
 NOT_HELD = -1
 
 
-def kept(leases: LeaseBook, lease_min_s: float, now_s: float) -> Chosen:
+def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Chosen:
     """The leases that are too young to be taken away, as chosen; both of a pair, or neither.
 
     A promise counts from when it was given, a lease from when it began: one that never begins is not kept for ever.
+    Those whose jobs take long to start are marked in `slow_lease`.
     """
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased
-    rows = jobs.with_partners(rows[now_s - jobs.began_s[rows] < lease_min_s])
+    rows = jobs.with_partners(rows[_are_young(jobs, rows, settings, now_s)])
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
     if pool.any_silent:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
@@ -39,6 +48,16 @@ def kept(leases: LeaseBook, lease_min_s: float, now_s: float) -> Chosen:
     rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
     young = Chosen(rows, pool.lot_of[jobs.gpu_first[rows]], jobs.partner[rows])
     return _of(young, leases, leases.staying(young))
+
+
+def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
+    """Whether the leases of these jobs have not yet earned their starts, (K,)."""
+    age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
+    is_new = age_s < settings.lease_min_s
+    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == JobState.RUNNING)
+    jobs.slow_lease[rows[is_slow]] = jobs.lease[rows[is_slow]]
+    was_slow = works & (jobs.slow_lease[rows] == jobs.lease[rows])
+    return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))
 
 
 def unguarded(leases: LeaseBook, rows: Ints, select: Select) -> Chosen:

@@ -116,6 +116,8 @@ def _check_pauses(core: SchedulerCore) -> None:
     assert (jobs.misses[:n] >= 0).all(), "a job failed less than never"
     assert (jobs.losses[:n] >= 0).all(), "a job was lost less than never"
     assert (jobs.began_s[:n] <= core.now_s).all(), "a lease began in the future"
+    assert (jobs.worked_s[:n] <= core.now_s).all(), "a job got on in the future"
+    assert (jobs.slow_lease[:n] < core.leases.next_lease).all(), "a slow lease has a serial that was never given out"
     assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are held for a job that has some"
     ends_s = jobs.retry_at_s[jobs.active]
     ahead_s = ends_s[ends_s > core.now_s]

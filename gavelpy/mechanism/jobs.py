@@ -16,11 +16,12 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_on", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
+    "slow_lease",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "retry_at_s",
+    "began_s", "worked_s", "retry_at_s",
 )  # fmt: skip
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
 
@@ -44,6 +45,7 @@ class JobTable:
     misses: Ints  # (N,) leases in a row that came to nothing; see back_off
     losses: Ints  # (N,) starts in a row that servers lost
     avoid: Ints  # (N,) row of the server that could not start the last of them
+    slow_lease: Ints  # (N,) serial of the last lease that was kept because the job showed no progress yet; see guard
     held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
 
     weight: Floats  # (N,)
@@ -60,6 +62,7 @@ class JobTable:
     until_s: Floats  # (N,) the latest end that a plan has promised the lease
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
     began_s: Floats  # (N,) when the last lease began, or was promised if it has not begun
+    worked_s: Floats  # (N,) when the job first showed progress under the last lease; negative = not yet
     retry_at_s: Floats  # (N,) the job gets no lease before
 
     rate: Floats  # (N, T) believed steps/s; NaN = unknown

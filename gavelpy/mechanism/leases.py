@@ -77,6 +77,7 @@ class LeaseBook:
         jobs.until_s[rows] = until_s
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.began_s[rows] = now_s
+        jobs.worked_s[rows] = NOT_RUNNING_S
         jobs.held_type[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
         is_second = self._is_second(chosen)

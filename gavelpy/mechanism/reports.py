@@ -46,9 +46,16 @@ def running(
         case ProgressReported():
             rows = event.jobs[current]
             jobs.steps_done[rows] = np.clip(event.steps_done[current], jobs.steps_saved[rows], jobs.steps_total[rows])
+            _works(jobs, rows, now_s)
         case CheckpointSaved():
+            _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases
             _save(jobs, pool, event.jobs[current], event.leases[current], event.steps_done[current])
+
+
+def _works(jobs: JobTable, rows: Ints, now_s: float) -> None:
+    """These jobs get on under their leases."""
+    jobs.worked_s[rows] = np.where(jobs.worked_s[rows] < 0, now_s, jobs.worked_s[rows])
 
 
 def started(jobs: JobTable, rows: Ints, now_s: float) -> None:

@@ -44,6 +44,7 @@ class MechanismSettings:
     failures_max: int = 5  # a job that fails more often is given up
     packing: bool = False  # two jobs may share GPUs, where the policy says so
     lease_min_s: float = 0.0  # a lease that has not run for so long is not taken away for another's sake
+    start_max_s: float = 0.0  # while its job shows no progress, it is young for so long at most; 0 = as long as others
     retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
@@ -56,6 +57,7 @@ class MechanismSettings:
         _in_range("settled_rounds_max", self.settled_rounds_max, 1, 1_000_000)
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
         _in_range("lease_min_s", self.lease_min_s, 0.0, 86_400.0)
+        _in_range("start_max_s", self.start_max_s, 0.0, 86_400.0)
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)

@@ -146,8 +146,16 @@ def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 5: nobody told starts that servers lost from others."""
-    return state | {"jobs": state["jobs"] | {"losses": np.zeros(len(state["specs"]), dtype=np.int64)}}
+    """The same in version 5: nobody told starts that servers lost from others, or whether a job got on."""
+    count = len(state["specs"])
+    return state | {
+        "jobs": state["jobs"]
+        | {
+            "losses": np.zeros(count, dtype=np.int64),
+            "slow_lease": np.full(count, -1),
+            "worked_s": np.array(state["jobs"]["began_s"]),
+        },
+    }
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:

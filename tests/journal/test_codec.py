@@ -61,6 +61,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(packing=True)),
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
+    ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -128,7 +129,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert raw[0] == version
     assert ("packing" in str(raw)) == (version >= 3 and isinstance(event, ConfigChanged))
     assert ("retry_max_s" in str(raw)) == (version >= 4)
-    assert ("losses_free" in str(raw)) == (version >= 5)
+    assert ("losses_free" in str(raw)) == (version >= 5) == ("start_max_s" in str(raw))
 
 
 def test_every_kind_of_event_has_an_example_here() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import JobSubmitted, NodeDraining, Outcome
+from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, NodeDraining, Outcome, ProgressReported
 from gavelpy.model.ids import NodeId
-from tests.mechanism.builders import answer, end, make_core, make_spec, start, tell, wake
+from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
 
 
-def make_turns(begins_s: float, *, lease_min_s: float = 100.0) -> SchedulerCore:
+def make_turns(begins_s: float, *, lease_min_s: float = 100.0, **settings: float) -> SchedulerCore:
     """Jobs 0 and 1 take turns on one GPU, in rounds of 60 s; 0 has it and begins then."""
-    core = make_core(make_spec("a"), make_spec("b"), round_s=60.0, lease_min_s=lease_min_s, lag_half_life_s=1e9)
+    specs = make_spec("a"), make_spec("b")
+    core = make_core(*specs, round_s=60.0, lease_min_s=lease_min_s, lag_half_life_s=1e9, **settings)
     wake(core, 0.0)
     answer(core, (0, 0, 0.5), (1, 0, 0.5))
     start(core, 0, now_s=begins_s)
@@ -50,6 +54,50 @@ def test_a_promise_that_never_begins_is_not_kept_for_ever() -> None:
     wake(core)
     answer(core, (2, 0, 1.0))
     assert holder(core, 180.0) == 2
+
+
+def work(core: SchedulerCore, now_s: float, kind: type[ProgressReported | CheckpointSaved] = ProgressReported) -> None:
+    """Job 0 tells its first step under its first lease."""
+    tell(core, kind(np.array([0]), np.array([0]), np.array([1.0])), now_s)
+
+
+@pytest.mark.parametrize("kind", [ProgressReported, CheckpointSaved])
+def test_a_job_that_starts_slowly_is_kept_from_its_first_progress_on(
+    kind: type[ProgressReported | CheckpointSaved],
+) -> None:
+    core = make_turns(0.0, lease_min_s=50.0, start_max_s=1_000.0)
+
+    assert [holder(core, now_s) for now_s in (60.0, 120.0)] == [0, 0]
+    work(core, 175.0, kind)
+
+    assert [holder(core, now_s) for now_s in (180.0, 240.0)] == [0, 1]
+
+
+def test_a_job_that_starts_quickly_counts_from_its_start_whenever_it_tells_so() -> None:
+    core = make_turns(0.0, lease_min_s=50.0, start_max_s=1_000.0)
+
+    work(core, 60.0)
+
+    assert holder(core, 60.0) == 1
+
+
+def test_a_job_that_never_gets_going_is_not_kept_for_ever() -> None:
+    core = make_turns(0.0, lease_min_s=50.0, start_max_s=150.0)
+
+    assert [holder(core, now_s) for now_s in (60.0, 120.0, 180.0)] == [0, 0, 1]
+
+
+def test_what_a_job_told_under_its_last_lease_is_no_progress_of_this_one() -> None:
+    core = running_core(make_spec("a"))
+    work(core, 1.0)
+    first_s = core.jobs.worked_s[0]
+    end(core, 0, 0, Outcome.STOPPED)
+    wake(core)
+
+    work(core, 2.0)
+
+    assert core.jobs.lease[0] == 1
+    assert (first_s, core.jobs.worked_s[0]) == (1.0, -1.0)
 
 
 def test_a_drained_server_gives_up_young_leases_too() -> None:

@@ -151,7 +151,7 @@ VERSION_4 = Path(__file__).parent / "fixtures" / "snapshot_version_4.msgpack"  #
 @pytest.mark.parametrize("older", [VERSION_2, VERSION_3], ids=["2", "3"])
 def test_an_older_snapshot_is_what_it_was_and_leases_began_when_their_time_was_last_booked(older: Path) -> None:
     core, now = restore(decode_state(older.read_bytes())), make_state()
-    now["jobs"]["began_s"] = np.array([5.0, 0.0])
+    now["jobs"]["began_s"] = now["jobs"]["worked_s"] = np.array([5.0, 0.0])
 
     check(core)
     assert encode_state(snapshot(core)) == encode_state(now)
@@ -159,8 +159,9 @@ def test_an_older_snapshot_is_what_it_was_and_leases_began_when_their_time_was_l
     assert core.jobs.pairs.count == 0
 
 
-def test_a_snapshot_of_version_4_is_what_it_was() -> None:
-    core = restore(decode_state(VERSION_4.read_bytes()))
+def test_a_snapshot_of_version_4_is_what_it_was_and_its_jobs_got_on_from_their_start() -> None:
+    core, now = restore(decode_state(VERSION_4.read_bytes())), make_state()
+    now["jobs"]["worked_s"] = now["jobs"]["began_s"]
 
     check(core)
-    assert encode_state(snapshot(core)) == encode_state(make_state())
+    assert encode_state(snapshot(core)) == encode_state(now)

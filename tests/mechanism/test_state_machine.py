@@ -88,6 +88,7 @@ class CarelessWorld(RuleBasedStateMachine):
         self.granted: list[_Lease] = []
         self.running: list[_Lease] = []
         self.gone: list[_Lease] = []
+        self.working: set[int] = set()  # leases that have told progress
 
     @initialize(
         fill=st.booleans(),
@@ -95,6 +96,7 @@ class CarelessWorld(RuleBasedStateMachine):
         rule=st.sampled_from(PriorityRule),
         queue=st.sampled_from([(QueueRule.GLOBAL, True), (QueueRule.GLOBAL, False), (QueueRule.BY_TYPE, False)]),
         patience=st.sampled_from([(0.0, 0.0), (500.0, 0.0), (0.0, 10.0), (500.0, 10.0)]),
+        start_max_s=st.sampled_from([0.0, 800.0, 2000.0]),
     )
     def begin(
         self,
@@ -103,6 +105,7 @@ class CarelessWorld(RuleBasedStateMachine):
         rule: PriorityRule,
         queue: tuple[QueueRule, bool],
         patience: tuple[float, float],
+        start_max_s: float,
     ) -> None:
         self.core.settings = MechanismSettings(
             fill_within_round=fill,
@@ -114,6 +117,7 @@ class CarelessWorld(RuleBasedStateMachine):
             lease_min_s=patience[0],
             retry_s=patience[1],
             losses_free=1,
+            start_max_s=start_max_s,
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
@@ -200,6 +204,7 @@ class CarelessWorld(RuleBasedStateMachine):
     @rule(data=st.data(), steps=st.floats(0, 1200), saved=st.booleans())
     def progress(self, data: st.DataObject, steps: float, saved: bool) -> None:
         lease = data.draw(st.sampled_from(self.running + self.gone))
+        self.working.add(lease.lease)
         kind = CheckpointSaved if saved else ProgressReported
         self._tell(kind(*_rows(lease), np.array([steps])))
 
@@ -261,12 +266,16 @@ class CarelessWorld(RuleBasedStateMachine):
             self._obey(command)
 
     def _young(self) -> set[int]:
-        """Leases that no plan may end now: begun not long ago, wholly on GPUs that may be used and are of one kind."""
+        """Leases that no plan may end now, wholly on GPUs that may be used and are of one kind.
+
+        They began not long ago, or have not told any progress yet.
+        """
         core, jobs = self.core, self.core.jobs
         if not core.settings.lease_min_s or not core.pool.all_see:
             return set()
         rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
-        rows = rows[self.now_s - jobs.began_s[rows] < core.settings.lease_min_s]
+        age_s, is_idle = self.now_s - jobs.began_s[rows], ~np.isin(jobs.lease[rows], list(self.working))
+        rows = rows[(age_s < core.settings.lease_min_s) | (is_idle & (age_s < core.settings.start_max_s))]
         fit = [row for row in rows.tolist() if core.pool.usable[jobs.gpus_held(row)].all()]
         able = [row for row in fit if jobs.rate[row, jobs.lease_type[row]] > 0 and jobs.partner[row] < 0]
         return set(jobs.lease[np.array(able, dtype=np.int64)].tolist())

@@ -6,7 +6,7 @@ import pytest
 
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome
 from gavelpy.simulator.settings import Costs
-from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace, run
+from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace, run, timeless
 
 SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)
 TWO = make_trace(make_job("a", steps=600.0), make_job("b", steps=600.0))
@@ -38,6 +38,43 @@ def test_a_lease_that_is_kept_for_a_while_gets_both_jobs_to_their_end() -> None:
     result = run(TWO, settings=settings, observers=[patience])
 
     assert result.metrics.makespan_s <= 1_200.0 + 45.0 * (1_200.0 / (120.0 - 45.0) + 2)
+
+
+def test_a_start_longer_than_a_round_gets_both_jobs_to_their_end() -> None:
+    costs = Costs(checkpoint_s=0.0, restart_s=15.0, migration_s=0.0)
+    thrashing = make_simulation(TWO, settings=make_settings(costs, round_s=12.0, lease_min_s=6.0), observers=[patience])
+    with pytest.raises(Endless):
+        thrashing.run()
+
+    result = run(TWO, settings=make_settings(costs, round_s=12.0, lease_min_s=6.0, start_max_s=300.0))
+
+    assert thrashing.core.view().steps_done.tolist() == [0.0, 0.0]
+    assert result.metrics.makespan_s <= 1_200.0 * (15.0 + 6.0) / 6.0
+    assert result.jobs["finish_s"].min() >= result.jobs["finish_s"].max() - 2 * 36.0
+
+
+def test_a_start_that_takes_for_ever_leaves_the_gpu_to_others() -> None:
+    endless = Costs(checkpoint_s=0.0, restart_s=2 * LONG_S, migration_s=0.0)
+    settings = make_settings(endless, round_s=12.0, lease_min_s=6.0, start_max_s=60.0)
+    turns = Turns()
+    simulation = make_simulation(TWO, settings=settings, observers=[patience, turns])
+
+    with pytest.raises(Endless):
+        simulation.run()
+
+    assert 60.0 <= min(turns.stopped_s) <= max(turns.stopped_s) <= 60.0 + 2 * 12.0
+    assert simulation.core.view().received_s.min() > 0.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_where_starts_are_quicker_the_limit_changes_nothing(seed: int) -> None:
+    costs = Costs(checkpoint_s=5.0, restart_s=15.0, migration_s=5.0)
+    trace, settings = random_trace(seed), {"round_s": 60.0, "lease_min_s": 30.0}
+
+    without = run(trace, "v100:4,p100:2", settings=make_settings(costs, **settings))
+    result = run(trace, "v100:4,p100:2", settings=make_settings(costs, **settings, start_max_s=300.0))
+
+    assert timeless(result) == timeless(without)
 
 
 def test_a_gang_does_not_wait_for_ever_behind_leases_that_are_kept() -> None:

@@ -112,12 +112,13 @@ class LimitSettings(Section, frozen=True):
 
 
 # What a scheduler of real jobs wants otherwise than a simulation: the policy is asked once a second at most, and who
-# fails waits as pods of Kubernetes do, though not where a node was at fault for once.
+# fails waits as pods of Kubernetes do, though not where a node was at fault for once. Five minutes load a large model.
 _MECHANISM_DEFAULTS: Mapping[str, Any] = {
     "solve_interval_s": 1.0,
     "retry_s": 10.0,
     "retry_max_s": 300.0,
     "losses_free": 1,
+    "start_max_s": 300.0,
 }
 # Of a round: whoever began where it begins is as free to go where it ends as ever, even if the start took half of it,
 # while one that began or started late keeps its GPUs for another round. A whole round would make most turns two rounds.
