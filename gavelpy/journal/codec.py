@@ -6,7 +6,8 @@ type or an unknown event is JournalCorrupt, never a broken object.
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
-where settings forgive lost starts or wait for slow ones, and only there: without them a journal is what it was before.
+where settings forgive lost starts or wait for slow ones, or a server says which agent speaks for it, and only there:
+without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
-from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, Event, Outcome
+from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, Event, NodeJoined, Outcome
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
@@ -26,10 +27,15 @@ VERSION = 2
 PACKED = 3  # version of a record that says something of pairs
 GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
 FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
+NAMED = 5  # version of a record that says which agent speaks for a server
 NEWEST = 5
 OLDEST = 1  # version that can still be read
-_LATER = {"AllocationSolved": PACKED, "ConfigChanged": FORGIVING}  # newest version of an event, where above VERSION
-_OF_PAIRS = {"AllocationSolved": 3}  # last fields of an event that only version 3 has
+_LATER = {
+    "AllocationSolved": PACKED,
+    "ConfigChanged": FORGIVING,
+    "NodeJoined": NAMED,
+}  # newest version of an event, where above VERSION
+_LAST_FIELDS = {"AllocationSolved": 3, "NodeJoined": 1}  # of an event, that only its newest version has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
 _FIELDS_MIN = {
@@ -57,9 +63,13 @@ def encode(event: Event, now_s: float) -> bytes:
     values = [getattr(event, field.name) for field in fields(event)]
     match event:
         case AllocationSolved() if not len(event.pair_share):
-            values = values[: -_OF_PAIRS[name]]
+            values = values[: -_LAST_FIELDS[name]]
         case AllocationSolved():
             version = PACKED
+        case NodeJoined() if not event.state_id:
+            values = values[: -_LAST_FIELDS[name]]
+        case NodeJoined():
+            version = NAMED
         case ConfigChanged():
             version, said = _settings(event.settings)
             values = [said]
@@ -82,7 +92,7 @@ def decode(record: bytes) -> tuple[float, Event]:
     kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
     if version > (newest := _LATER.get(name, VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")
-    known = known if version >= PACKED else known[: len(known) - _OF_PAIRS.get(name, 0)]
+    known = known if version == newest else known[: len(known) - _LAST_FIELDS.get(name, 0)]
     count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
     if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
         raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")

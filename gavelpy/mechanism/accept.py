@@ -178,6 +178,8 @@ def _server(event: NodeJoined) -> None:
     for name, value in (("node_id", event.node_id), ("gpu_type", event.gpu_type)):
         if not value or not value.isprintable():
             raise InvalidInput(f"{name} must be a non-empty name without control characters, got {value!r}")
+    if not event.state_id.isprintable():
+        raise InvalidInput(f"state_id of {event.node_id!r} must be without control characters, got {event.state_id!r}")
     if not 1 <= event.gpu_count <= GPU_COUNT_MAX:
         raise InvalidInput(f"gpu_count of {event.node_id!r} must be in [1, {GPU_COUNT_MAX}], got {event.gpu_count!r}")
 

@@ -50,6 +50,7 @@ class NodeJoined(_Exogenous):
     gpu_type: str
     gpu_count: int
     sees_checkpoints: bool = True  # the directory that servers share; what is saved on one that does not stays there
+    state_id: str = ""  # of its agent's memory; shells tell agents of one name apart by it. Empty = not told
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ Theory of operation. A round is first planned as if nobody were kept. Where that
 `lease_min_s`, it is planned again around such leases: who was wanted takes what is left, in the same order; then come
 those that run, where they run; then anybody. For a gang the GPUs would fall free one by one, and each go to somebody
 who is kept in turn: what a wanted gang with a share does not get because of a kept lease is held for it. Free GPUs of
-that type go to nobody new, and in the next round the gang comes before all others. So it waits for `lease_min_s` and
-what is left of the round at most, once its turn has come.
+that type go to nobody new, and in the next round the gang comes before all others. So it waits until those
+who are kept have earned their starts, and for what is left of the round at most, once its turn has come.
 
 A job may need longer than `lease_min_s` to its first step. Its lease is looked at when it is that old: if no progress
 has been told by then it goes on being young until it is `start_max_s` old, and, from the first progress that is told,

@@ -62,6 +62,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
     ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
+    NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -121,15 +122,19 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),
+        (NodeJoined(NodeId("n0"), "v100", 4), 2),
+        (NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"), 5),
     ],
 )
 def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version: int) -> None:
     raw = msgspec.msgpack.decode(encode(event, 0.0))
 
     assert raw[0] == version
-    assert ("packing" in str(raw)) == (version >= 3 and isinstance(event, ConfigChanged))
-    assert ("retry_max_s" in str(raw)) == (version >= 4)
-    assert ("losses_free" in str(raw)) == (version >= 5) == ("start_max_s" in str(raw))
+    said, is_config = str(raw), isinstance(event, ConfigChanged)
+    assert ("packing" in said) == (version >= 3 and is_config)
+    assert ("retry_max_s" in said) == (version >= 4 and is_config)
+    assert ("losses_free" in said) == ("start_max_s" in said) == (version >= 5 and is_config)
+    assert ("5eed" in said) == (version >= 5 and not is_config)
 
 
 def test_every_kind_of_event_has_an_example_here() -> None:
@@ -154,6 +159,8 @@ def test_values_come_back_as_they_were() -> None:
         [5, "JobCancelled", 0.0, [3]],
         [6, "JobCancelled", 0.0, [3]],
         [6, "ConfigChanged", 0.0, [{}]],
+        [5, "NodeJoined", 0.0, ["n0", "v100", 4, True]],
+        [2, "NodeJoined", 0.0, ["n0", "v100", 4, True, "5eed"]],
         [True, "JobCancelled", 0.0, [3]],
         [1, "JobExploded", 0.0, [3]],
         [1, "JobCancelled", "soon", [3]],

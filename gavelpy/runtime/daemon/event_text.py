@@ -25,7 +25,7 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import SEPARATOR, name_of
 
 _SHOWN = 10  # jobs that a sentence names
-_HIDDEN = frozenset({"environment"})  # may hold secrets
+_HIDDEN = frozenset({"environment", "state_id"})  # may hold secrets; tells who an agent is
 _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
 
 
@@ -70,7 +70,7 @@ def event_text(event: Event, visible: Container[int] | None = None) -> EventText
 
 def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
     """The fields as JSON can say them, rows of other jobs left out."""
-    found = {field.name: getattr(event, field.name) for field in fields(event)}
+    found = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _HIDDEN}
     if isinstance(event, JobSubmitted):
         return {"job": next(iter(jobs_of(event) or ()), None), **_spec(event.spec)}
     if isinstance(found.get("jobs"), np.ndarray):

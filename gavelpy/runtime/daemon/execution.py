@@ -86,10 +86,10 @@ class Execution:
         patience = Patience(settings.lease_overlap_s, settings.grace_s, settings.lease_margin_s)
         self.leases = LeaseTable(around.core, patience, around.facts.starts)
         self.leases.rebuild(around.clock.slack_s)
-        self.nodes = NodeRegistry(host_id)
+        facts, self._began_s = around.facts, around.clock.now_s()
+        self.nodes = NodeRegistry(host_id, self._began_s, lambda node_id: facts.agents.get(node_id, ""))
         self.measuring = Measuring(around.core, throughputs)
         self.poke: Callable[[], None] = lambda: None  # wakes the driver
-        self._began_s = around.clock.now_s()
         pool = self.core.pool
         states = zip(pool.node_ids, pool.node_state, strict=True)
         self.unheard = {node for node, state in states if state is not NodeState.LOST}  # since the start, or silent
@@ -109,8 +109,12 @@ class Execution:
 
     def connected(self, node: Node) -> None:
         """A node has introduced itself; its first report follows at once."""
-        if self._state(node.node_id) not in (None, NodeState.LOST) and self._differs(node):
+        state = self._state(node.node_id)
+        if state not in (None, NodeState.LOST) and (self._differs(node) or self._is_anew(node)):
+            is_drained = state is NodeState.DRAINING and not self._differs(node)
             self._join(node)
+            if is_drained:  # it still is, whoever speaks for it
+                self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id))
         logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
 
     def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
@@ -142,6 +146,11 @@ class Execution:
         count = int((pool.present & pool.on(node.node_id)).sum())
         had = pool.gpu_types[pool.node_type[row]], count, pool.node_sees[row]
         return had != (node.hello.gpu_type, node.hello.gpu_count, node.sees_checkpoints(self.around.cluster_id))
+
+    def _is_anew(self, node: Node) -> bool:
+        """Whether an agent speaks for a node of which the journal has another one, or none."""
+        state_id = node.hello.state_id
+        return bool(state_id) and self.around.facts.agents.get(node.node_id) != state_id
 
     def _state(self, node_id: NodeId) -> NodeState | None:
         row = self.core.pool.node_row.get(node_id)
@@ -188,6 +197,7 @@ class Execution:
                 self.unheard.add(event.node_id)
             case NodeLost():
                 self.leases.lost(event.node_id, now_s, f"node {event.node_id} was lost")
+                self.nodes.declared_lost(event.node_id)
                 self.unheard.discard(event.node_id)
             case PolicyChanged():
                 self.around.policy_changed(event)

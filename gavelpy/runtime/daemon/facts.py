@@ -1,5 +1,7 @@
 """What people ask about jobs and the core does not keep: when they started and ended, how often, and why.
 
+Also which agent speaks for each node, so that after a restart another one of its name is told apart.
+
 A fold over the journal's events, so a restart brings the same facts. Times are the scheduler's own (`now_s`).
 """
 
@@ -22,6 +24,8 @@ from gavelpy.mechanism.events import (
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
+    NodeJoined,
+    NodeLost,
     NumbersSkipped,
     Outcome,
     PolicyChanged,
@@ -83,6 +87,7 @@ class Facts:
         self._history: list[deque[Happened]] = []
         self._notes: dict[int, str] = {}  # last detail of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
+        self.agents: dict[str, str] = {}  # state_id of the agent of each node that has told one and was not lost since
         self.policy: PolicyChanged | None = None  # in force, where it was ever changed
         self.answer = PolicyAnswer()
 
@@ -131,6 +136,10 @@ class Facts:
                 self._add(event.job, Happened(now_s, "noted", event.lease, 0.0, event.text))
             case NumbersSkipped():
                 self._skipped(event, now_s)
+            case NodeJoined() if event.state_id:
+                self.agents[event.node_id] = event.state_id
+            case NodeJoined() | NodeLost():
+                self.agents.pop(event.node_id, None)
             case PolicyChanged():
                 self.policy = event
             case AllocationSolved():
@@ -194,6 +203,7 @@ class Facts:
             "starts": self._starts[:n].copy(),
             "history": [tuple(line) for line in self._history],
             "notes": {str(job): text for job, text in self._notes.items()},
+            "agents": dict(self.agents),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
         }
 
@@ -209,6 +219,7 @@ class Facts:
             facts._starts[:n] = state["starts"]
             facts._history = [deque(map(Happened._make, line), HISTORY_MAX) for line in state["history"]]
             facts._notes = {int(job): text for job, text in state["notes"].items()}
+            facts.agents = dict(state.get("agents", {}))  # an earlier version kept none
             facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:
             raise JournalCorrupt(f"facts of the snapshot are not whole: {error!r}") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,15 +116,22 @@ class Node:
     def joined(self, cluster_id: str) -> NodeJoined:
         """That it offers its GPUs."""
         hello = self.hello
-        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, self.sees_checkpoints(cluster_id))
+        sees = self.sees_checkpoints(cluster_id)
+        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, sees, hello.state_id)
 
 
 class NodeRegistry:
-    """All nodes heard in this incarnation. `host_id`: of this machine."""
+    """All nodes heard in this incarnation, which began at `began_s`.
 
-    def __init__(self, host_id: str) -> None:
+    `host_id`: of this machine. `remembered`: the state directory that spoke for a node before; empty = nobody knows.
+    """
+
+    def __init__(self, host_id: str, began_s: float = 0.0, remembered: Callable[[NodeId], str] = lambda _: "") -> None:
         self.host_id = host_id
+        self._began_s = began_s
+        self._remembered = remembered
         self._nodes: dict[str, Node] = {}
+        self._vacant: set[str] = set()  # nodes that were declared lost: the name is free for whoever comes first
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -143,6 +150,7 @@ class NodeRegistry:
             node = self._nodes[hello.node_id] = Node(hello)
         if node.stream is not None:
             node.stream.ended.set()
+        self._vacant.discard(hello.node_id)
         node.hello, node.stream = hello, stream
         node.processes = {process for process in node.processes if is_alive(process)}
         self.watch(node, hello.agent)
@@ -152,16 +160,16 @@ class NodeRegistry:
         """Why an agent may not be the node that it says it is, empty = it may; `leases`: how many that node holds.
 
         Two agents of one name would each run the other's jobs, and each vouch that the other's are gone. Who comes
-        with another state directory is therefore heard once the node is silent and holds no lease any more.
+        with another state directory is therefore heard once the node is silent and holds no lease any more. After a
+        restart of the scheduler the one that was there before has as long to come back.
         """
-        known = self._nodes.get(hello.node_id)
-        if not self.is_anothers(hello.node_id, hello.state_id) and (known or not hello.state_id or not hello.is_new):
+        known, before = self._nodes.get(hello.node_id), self._spoke_for(hello.node_id)
+        is_known = known is not None or bool(before)
+        if not self.is_anothers(hello.node_id, hello.state_id) and (is_known or not hello.state_id or not hello.is_new):
             return ""
-        if known is not None and known.is_connected and known.age_s(now_s) < silent_after_s:
-            place = known.hello.address or "an unknown address"
-            return (
-                f"node_id must be one that no other agent has, got {hello.node_id!r}, which is connected from {place}"
-            )
+        age_s = now_s - self._began_s if known is None else known.age_s(now_s)
+        if before and age_s < silent_after_s:
+            return f"node_id must be one that no other agent has, got {hello.node_id!r}, which {_whose(known)}"
         if leases:
             return (
                 f"node {hello.node_id} holds leases ({leases}) that this agent's state directory does not know; it is "
@@ -171,9 +179,19 @@ class NodeRegistry:
 
     def is_anothers(self, node_id: str, state_id: str) -> bool:
         """Whether the node was heard from another state directory; where either side does not tell, it was not."""
+        before = self._spoke_for(node_id)
+        return bool(before and state_id and before != state_id)
+
+    def declared_lost(self, node_id: NodeId) -> None:
+        """Nothing of the node is left: any agent may be it."""
+        self._vacant.add(node_id)
+
+    def _spoke_for(self, node_id: str) -> str:
+        """The state directory of a node's agent, in this incarnation or before; empty = nobody knows."""
+        if node_id in self._vacant:
+            return ""
         known = self._nodes.get(node_id)
-        heard = known.hello.state_id if known is not None else ""
-        return bool(heard and state_id and heard != state_id)
+        return known.hello.state_id if known is not None else self._remembered(NodeId(node_id))
 
     def disconnect(self, node: Node, stream: Stream) -> None:
         """A stream is over."""
@@ -195,3 +213,12 @@ class NodeRegistry:
         if not node.processes.issuperset(shims):
             return False
         return not any(is_alive(process) for process in node.processes)
+
+
+def _whose(known: Node | None) -> str:
+    """Who has a node's name, for whoever must not have it, and until when."""
+    place = (known.hello.address if known is not None else "") or "an unknown address"
+    if known is not None and known.is_connected:
+        return f"is connected from {place}"
+    was = f"was connected from {place}" if known is not None else "another one had when the scheduler last ran"
+    return f"{was}; it is taken on if that one is not heard for a while, or after `gavel node lost`"

@@ -242,6 +242,7 @@ class Service:
             "",
             checkpoint_marker=CLUSTER if machine.sees else "",
             is_confirmed_dead=said.is_confirmed_dead,
+            state_id=f"of {said.node}",
         )
         known = self.execution.nodes.get(said.node)
         if key in self.streams or (known is not None and known.is_past(hello, said.clock_s)):

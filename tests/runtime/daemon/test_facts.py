@@ -16,6 +16,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
+    NodeLost,
     Outcome,
     PolicyChanged,
 )
@@ -68,6 +69,17 @@ def test_only_the_newest_lines_are_kept() -> None:
 
     assert len(facts.history(1)) == HISTORY_MAX
     assert facts.history(1)[-1].lease == 2 * HISTORY_MAX - 1
+
+
+def test_a_nodes_agent_is_the_last_that_joined_until_the_node_is_lost() -> None:
+    joined = [NodeJoined(NodeId(name), "v100", 1, True, f"state of {name}") for name in ("n0", "n1", "n2")]
+    facts, core = folded(*joined, NodeJoined(NodeId("n1"), "v100", 1, True, "new"), NodeLost(NodeId("n2")))
+    older = facts.snapshot()
+    del older["agents"]
+
+    assert facts.agents == {"n0": "state of n0", "n1": "new"}
+    assert Facts.restore(decode_state(encode_state(facts.snapshot())), core).agents == facts.agents
+    assert Facts.restore(older, core).agents == {}
 
 
 def test_a_snapshot_brings_everything_back() -> None:

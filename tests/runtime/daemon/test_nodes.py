@@ -157,6 +157,44 @@ def test_an_agent_that_comes_again_is_itself() -> None:
     assert (again, untold) == ("", "")
 
 
+def test_after_a_restart_the_agent_that_was_there_before_has_time_to_come_back() -> None:
+    registry = NodeRegistry("here", 100.0, lambda _: "first")
+
+    early = registry.objection(make_hello("second"), 105.0, silent_after_s=10.0, leases=0)
+    holding = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=1)
+    late = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=0)
+    itself = registry.objection(make_hello("first", is_new=True), 105.0, silent_after_s=10.0, leases=1)
+
+    assert "got 'n0', which another one had when the scheduler last ran" in early
+    assert "holds leases (1)" in holding
+    assert (late, itself) == ("", "")
+
+
+def test_an_agent_that_is_started_anew_does_not_lose_its_name_meanwhile() -> None:
+    registry, stream = NodeRegistry("here"), Stream()
+    node = registry.connect(make_hello("first"), stream)
+    node.received_at_s = 100.0
+    registry.disconnect(node, stream)
+
+    meanwhile = registry.objection(make_hello("second"), 105.0, silent_after_s=10.0, leases=0)
+    later = registry.objection(make_hello("second"), 110.0, silent_after_s=10.0, leases=0)
+
+    assert "which was connected from 10.0.0.7" in meanwhile
+    assert later == ""
+
+
+def test_the_name_of_a_node_that_was_declared_lost_is_free_for_whoever_comes_first() -> None:
+    registry, stream = NodeRegistry("here", 100.0, lambda _: "first"), Stream()
+    registry.disconnect(registry.connect(make_hello("first"), stream), stream)
+
+    registry.declared_lost(NodeId("n0"))
+    free = registry.objection(make_hello("second"), 101.0, silent_after_s=10.0, leases=0)
+    registry.connect(make_hello("second"), Stream()).received_at_s = 101.0
+
+    assert free == ""
+    assert "is connected" in registry.objection(make_hello("first"), 102.0, silent_after_s=10.0, leases=0)
+
+
 def test_after_a_restart_a_newcomer_is_not_taken_for_a_node_with_leases() -> None:
     registry = NodeRegistry("here")
 

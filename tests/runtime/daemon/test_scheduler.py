@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.agent_service import AgentService
 from gavelpy.runtime.daemon.client_service_board import JobBoard
@@ -21,7 +21,7 @@ from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
 from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
-from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
+from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -253,18 +253,78 @@ def test_a_second_agent_of_a_nodes_name_gets_no_orders_and_costs_no_lease(tmp_pa
         async with running(make_config(tmp_path)) as cluster, Agent("n0", state_id="first").connected(cluster) as agent:
             await cluster.submit(make_spec())
             await cluster.until(lambda: bool(agent.launches), "the job runs")
-            impostor = Agent("n0", state_id="second")
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
-                call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written below
-                first = impostor.message()
-                first.node.CopyFrom(impostor.node)
-                await call.write(first)
-                code, detail = await call.code(), await call.details()
+            refusal = await refusal_of(Agent("n0", state_id="second"), cluster)
 
-            assert code is grpc.StatusCode.FAILED_PRECONDITION
-            assert "node_id must be one that no other agent has, got 'n0'" in (detail or "")
+            assert "node_id must be one that no other agent has, got 'n0'" in refusal
             assert [lease for lease, _ in agent.launches] == [0]
             assert [lease.lease for lease in cluster.scheduler.execution.leases.on_node(NodeId("n0"))] == [0]
+
+    run(scenario())
+
+
+async def refusal_of(agent: Agent, cluster: Running) -> str:
+    """Why the scheduler does not take an agent on."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
+        call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written below
+        first = agent.message()
+        first.node.CopyFrom(agent.node)
+        await call.write(first)
+        code, detail = await call.code(), await call.details()
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    return detail or ""
+
+
+@pytest.mark.parametrize("in_good_order", [True, False], ids=["snapshot", "journal"])
+def test_after_a_restart_the_agent_that_was_there_before_wins(tmp_path: Path, in_good_order: bool) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, nodes={"silent_after_s": 60.0})
+        first = Agent("n0", state_id="first")
+        async with running(config, in_good_order=in_good_order) as cluster, first.connected(cluster):
+            await cluster.until(lambda: cluster.core.pool.counts.sum() == 1, "it joins")
+        async with running(config) as cluster:
+            refusal = await refusal_of(Agent("n0", state_id="second"), cluster)
+            await cluster.submit(make_spec())
+            async with Agent("n0", state_id="first").connected(cluster) as agent:
+                await cluster.until(lambda: bool(agent.launches), "it has its node back")
+
+        assert "got 'n0', which another one had when the scheduler last ran" in refusal
+
+    run(scenario())
+
+
+def test_an_operator_frees_the_name_of_a_node_whose_agent_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, nodes={"silent_after_s": 60.0})
+        async with running(config, in_good_order=False) as cluster:
+            (job,) = await cluster.submit(make_spec())
+            async with Agent("n0", state_id="first").connected(cluster) as agent:
+                await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
+        async with running(config, in_good_order=False) as cluster:
+            newcomer = Agent("n0", state_id="second")
+            assert "or after `gavel node lost" in await refusal_of(newcomer, cluster)
+
+            await cluster.scheduler.set_node("n0", NodeWish.LOST)
+            async with newcomer.connected(cluster):
+                await cluster.until(lambda: bool(newcomer.launches), "it gets the job")
+        async with running(config) as cluster:
+            assert "another one had" in await refusal_of(Agent("n0", state_id="first"), cluster)
+
+        assert [lease for lease, _ in [*agent.launches, *newcomer.launches]] == [0, 1]
+
+    run(scenario())
+
+
+def test_a_drained_node_stays_drained_whichever_agent_speaks_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            pool, agents = cluster.core.pool, cluster.scheduler.facts.agents
+            async with Agent("n0").connected(cluster):
+                await cluster.until(lambda: pool.counts.sum() == 1, "it joins, and does not say who it is")
+                await cluster.scheduler.set_node("n0", NodeWish.DRAIN)
+            async with Agent("n0", state_id="first").connected(cluster):
+                await cluster.until(lambda: agents.get("n0") == "first", "now it does")
+
+                await cluster.until(lambda: pool.node_state == [NodeState.DRAINING], "it is draining as before")
 
     run(scenario())
 
