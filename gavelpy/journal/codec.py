@@ -6,8 +6,8 @@ type or an unknown event is JournalCorrupt, never a broken object.
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
-where settings forgive lost starts or wait for slow ones, or a server says which agent speaks for it, and only there:
-without them a journal is what it was before.
+where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, and
+only there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
-from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, Event, NodeJoined, Outcome
+from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, Event, NodeHindered, NodeJoined, Outcome
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
@@ -27,14 +27,15 @@ VERSION = 2
 PACKED = 3  # version of a record that says something of pairs
 GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
 FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
-NAMED = 5  # version of a record that says which agent speaks for a server
+NAMED = 5  # version of a record that says which agent speaks for a server, or what hinders it
 NEWEST = 5
 OLDEST = 1  # version that can still be read
-_LATER = {
+_LATER = {  # newest version of an event, where above VERSION
     "AllocationSolved": PACKED,
     "ConfigChanged": FORGIVING,
     "NodeJoined": NAMED,
-}  # newest version of an event, where above VERSION
+    "NodeHindered": NAMED,
+}
 _LAST_FIELDS = {"AllocationSolved": 3, "NodeJoined": 1}  # of an event, that only its newest version has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
@@ -68,7 +69,7 @@ def encode(event: Event, now_s: float) -> bytes:
             version = PACKED
         case NodeJoined() if not event.state_id:
             values = values[: -_LAST_FIELDS[name]]
-        case NodeJoined():
+        case NodeJoined() | NodeHindered():
             version = NAMED
         case ConfigChanged():
             version, said = _settings(event.settings)

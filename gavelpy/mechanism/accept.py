@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -74,6 +75,10 @@ def check(core: SchedulerCore, event: Event) -> None:
             _server(event)
         case NodeLost() | NodeSilent() | NodeDraining():
             _node(core, event.node_id)
+        case NodeHindered():
+            _node(core, event.node_id)
+            if not event.why.isprintable():
+                raise InvalidInput(f"why must be without control characters, got {event.why!r}")
         case AgentRejoined():
             _node(core, event.node_id)
             _lengths(event.jobs, event.leases, event.steps_done)

@@ -32,6 +32,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -108,7 +109,7 @@ class SchedulerCore:
                 if self.throughput.may_ask:
                     self.attention_s = now_s
                 return []
-            case NodeJoined() | NodeLost() | NodeSilent() | NodeDraining() | AgentRejoined():
+            case NodeJoined() | NodeLost() | NodeSilent() | NodeDraining() | NodeHindered() | AgentRejoined():
                 return self._node_changed(event)
             case PriceChanged():
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
@@ -163,8 +164,10 @@ class SchedulerCore:
         return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
 
     def runnable(self, rows: Ints) -> Bools:
-        """Whether a job may run and could on the GPUs there are: its rate is positive on a type with enough of them."""
+        """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
         can_run = lots.can_run(self.jobs, self.pool, rows).any(axis=1)
+        if self.pool.any_hindered:
+            can_run &= ~np.isin(rows, self.leases.pinned)
         return np.asarray(can_run & back_off.is_over(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
@@ -238,9 +241,9 @@ class SchedulerCore:
             young = guard.kept(leases, self.settings, self.now_s)
             chosen = guard.planned(leases, rows, wanted, young, self._select)
         leased = jobs.leased
-        staying = leases.staying(chosen)
+        staying = np.union1d(leases.staying(chosen), leases.pinned)
         leaving = leased[~jobs.marks(staying)[leased]]
-        if not len(chosen.jobs) and not len(leaving):
+        if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # nobody can run: rest until something happens
             return []
         self.round += 1
@@ -326,7 +329,9 @@ class SchedulerCore:
         self._end_idle_round()
         return [KillLease(job, lease) for lease in sorted(held)]
 
-    def _node_changed(self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | AgentRejoined) -> list[Command]:
+    def _node_changed(
+        self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
+    ) -> list[Command]:
         kills: nodes.Kills = []
         match event:
             case NodeJoined():
@@ -336,6 +341,8 @@ class SchedulerCore:
                     self.throughput.want(self.jobs.unmeasured.tolist())
             case NodeDraining():
                 self.pool.set_draining(event.node_id)
+            case NodeHindered():
+                self.pool.set_hindrance(event.node_id, event.why)
             case NodeSilent():
                 self.pool.set_silent(event.node_id, True)
             case NodeLost():

@@ -75,6 +75,14 @@ class NodeDraining(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class NodeHindered(_Exogenous):
+    """A server can begin no lease for now (its disk is full), or can again. Those that run there go on."""
+
+    node_id: NodeId
+    why: str  # for people; empty = it can again
+
+
+@dataclass(frozen=True, eq=False)
 class JobSubmitted(_Exogenous):
     """A job arrived. Its serial is the number of jobs submitted before it."""
 
@@ -233,6 +241,7 @@ Event = (
     | NodeLost
     | NodeSilent
     | NodeDraining
+    | NodeHindered
     | JobSubmitted
     | JobCancelled
     | PriceChanged

@@ -26,6 +26,7 @@ class GpuPool:
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
         self.node_silent: list[bool] = []  # nobody hears from it
+        self.node_hindrance: list[str] = []  # why it can begin no lease; empty = it can
         self.node_sees: list[bool] = []  # the shared checkpoint directory
         self.node_type: list[int] = []
         self.gpu_types: tuple[str, ...] = ()
@@ -34,11 +35,14 @@ class GpuPool:
         self.node_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
         self.number: Ints = np.zeros(0, dtype=np.int64)  # (G,) on its server, from 0
         self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its server still has it
-        self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) may be leased: its server is up and heard of
+        self.usable: Bools = np.zeros(
+            0, dtype=np.bool_
+        )  # (G,) may be leased: its server is up, heard of, and can begin leases
         self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) whose lease is promised or running here
         self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the same of the partner it shares the GPU with
         self.all_see = True
         self.any_silent = False
+        self.any_hindered = False
         self.in_order = True  # GPUs of a server have consecutive numbers
         self._counts: Ints | None = None
         self._lots: tuple[Ints, Ints] | None = None
@@ -57,6 +61,7 @@ class GpuPool:
             self.node_ids.append(node_id)
             self.node_state.append(NodeState.UP)
             self.node_silent.append(False)
+            self.node_hindrance.append("")
             self.node_sees.append(sees_checkpoints)
             self.node_type.append(kind)
             self.all_see = self.all_see and sees_checkpoints
@@ -104,9 +109,11 @@ class GpuPool:
             setattr(self, name, room[:count])
 
     def set_state(self, node_id: NodeId, state: NodeState) -> None:
-        """Marks a server up, draining or lost; it is no longer silent."""
+        """Marks a server up, draining or lost; it is no longer silent. What hindered a lost one is forgotten."""
         row = self.node_row[node_id]
         self.node_state[row] = state
+        if state is NodeState.LOST:
+            self.set_hindrance(node_id, "")
         self.set_silent(node_id, False)
 
     def set_draining(self, node_id: NodeId) -> None:
@@ -120,10 +127,25 @@ class GpuPool:
         """Marks a server as heard of or not; whether it is up or draining stays, and a lost one is never silent."""
         row = self.node_row[node_id]
         self.node_silent[row] = silent and self.node_state[row] is not NodeState.LOST
-        here = self.node_of == row
-        self.usable[here] = self.present[here] & (self.node_state[row] is NodeState.UP and not silent)
         self.any_silent = any(self.node_silent)
+        self._open(row)
+
+    def set_hindrance(self, node_id: NodeId, why: str) -> None:
+        """Says why a server can begin no lease, or that it can; a lost one is never hindered."""
+        row = self.node_row[node_id]
+        self.node_hindrance[row] = "" if self.node_state[row] is NodeState.LOST else why
+        self.any_hindered = any(self.node_hindrance)
+        self._open(row)
+
+    def _open(self, row: int) -> None:
+        """Works out whether the GPUs of a server may be leased."""
+        here = self.node_of == row
+        is_open = self._is_heard_and_up(row) and not self.node_hindrance[row]
+        self.usable[here] = self.present[here] & is_open
         self._counts = None
+
+    def _is_heard_and_up(self, row: int) -> bool:
+        return self.node_state[row] is NodeState.UP and not self.node_silent[row]
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease promised or running on a server, ascending."""
@@ -139,6 +161,12 @@ class GpuPool:
         """Which GPUs are on servers that nobody hears from, (G,)."""
         return np.array(self.node_silent, dtype=np.bool_)[self.node_of]
 
+    @property
+    def hindered(self) -> Bools:
+        """Which GPUs might be leased if their servers could begin leases, (G,)."""
+        rows = [bool(why) and self._is_heard_and_up(row) for row, why in enumerate(self.node_hindrance)]
+        return np.array(rows, dtype=np.bool_)[self.node_of] & self.present
+
     def jobs_holding(self, gpus: Bools) -> Ints:
         """Serials of jobs with a lease promised or running on any of these GPUs (G,), ascending."""
         return np.unique(self.holdings(gpus)[1])
@@ -151,9 +179,10 @@ class GpuPool:
     def relate(self) -> None:
         """Works out what follows from the columns, when all of them have been set."""
         self.all_see, self.any_silent = all(self.node_sees), any(self.node_silent)
+        self.any_hindered = any(self.node_hindrance)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
-        up = np.array([state is NodeState.UP for state in self.node_state], dtype=np.bool_)
-        self.usable = (up & ~np.array(self.node_silent, dtype=np.bool_))[self.node_of] & self.present
+        rows = [self._is_heard_and_up(row) and not why for row, why in enumerate(self.node_hindrance)]
+        self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
         self._counts = self._lots = None
 
     @property

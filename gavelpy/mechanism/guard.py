@@ -62,7 +62,7 @@ def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: f
 
 def unguarded(leases: LeaseBook, rows: Ints, select: Select) -> Chosen:
     """Who would run in the coming round if no lease were kept: those who were passed over first, (K,) of `rows`."""
-    jobs, free = leases.jobs, leases.pool.usable_counts
+    jobs, free = leases.jobs, leases.capacity
     passed = rows[(jobs.held_type[rows] != NOT_HELD) & (jobs.lease[rows] < 0)]
     passed = passed[jobs.total("target")[passed].any(axis=1)]
     if not len(passed):
@@ -76,18 +76,18 @@ def planned(leases: LeaseBook, rows: Ints, wanted: Chosen, young: Chosen, select
 
     `rows` are all jobs that may be chosen. Jobs that are passed over are marked in `held_type`.
     """
-    jobs, pool = leases.jobs, leases.pool
+    jobs = leases.jobs
     is_first = jobs.held_type[: jobs.count] != NOT_HELD
     jobs.held_type[: jobs.count] = NOT_HELD
     if jobs.marks(leases.staying(wanted))[young.jobs].all():
         return wanted
     is_kept = jobs.marks(young.jobs)
     asked = wanted.jobs[~is_kept[wanted.jobs]]
-    free = pool.usable_counts - _taken(leases, young)
+    free = leases.capacity - _taken(leases, young)
     first = select(np.sort(asked[is_first[asked]]), free)
     free = free - _taken(leases, first)
     first = _joined(first, select(np.sort(asked[~is_first[asked]]), free))
-    free = pool.usable_counts - _taken(leases, young) - _taken(leases, first)
+    free = leases.capacity - _taken(leases, young) - _taken(leases, first)
     rest = rows[~is_kept[rows] & ~jobs.marks(asked)[rows]]
     if not _hold(leases, wanted, is_chosen=jobs.marks(np.concatenate([young.jobs, first.jobs]))):
         return _joined(young, first, select(rest, free))

@@ -65,6 +65,10 @@ def _check_gpus(core: SchedulerCore) -> None:
         mine = np.sort(gpus_held[all_holders == row])
         assert np.array_equal(np.sort(gpus), mine), f"job {row} believes it holds GPUs that are promised to others"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
+    is_open = [pool.node_state[row] is NodeState.UP and not pool.node_silent[row] for row in range(len(pool.node_ids))]
+    can_begin = np.array([is_up and not why for is_up, why in zip(is_open, pool.node_hindrance, strict=True)], np.bool_)
+    assert np.array_equal(pool.usable, can_begin[pool.node_of] & pool.present), "what may be leased is out of step"
+    assert pool.any_hindered == any(pool.node_hindrance), "nobody knows that a server can begin no lease"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
     assert np.array_equal(pool.counts, counts), "the count of usable GPUs is stale"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gavelpy.mechanism.gpus import NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.lifecycle import JobFact
+from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.placement import place, steer
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.selection import Chosen
@@ -30,6 +30,32 @@ class LeaseBook:
         self.pool = pool
         self.next_lease = 0
         self.in_force = 0  # leases promised or running
+
+    @property
+    def pinned(self) -> Ints:
+        """Serials of jobs that run on servers which can begin no lease, ascending: they go on, beside every plan.
+
+        Nobody else could begin there, and what they do there could not be saved if they were stopped.
+        """
+        jobs, pool = self.jobs, self.pool
+        if not pool.any_hindered:
+            return np.zeros(0, dtype=np.int64)
+        hindered = pool.hindered
+        rows = pool.jobs_holding(hindered)
+        rows = rows[jobs.state[rows] == JobState.RUNNING]
+        is_elsewhere = np.isin(rows, pool.jobs_holding(~pool.usable & ~hindered))  # too, and must leave there
+        return np.asarray(rows[~is_elsewhere])
+
+    @property
+    def capacity(self) -> Ints:
+        """GPUs of each lot that a plan may give out, (L,)."""
+        pool = self.pool
+        if not pool.any_hindered:
+            return pool.usable_counts
+        gpus, holders = pool.holdings(pool.usable)
+        open_ = pool.usable.copy()
+        open_[gpus[np.isin(holders, self.pinned)]] = False
+        return pool.lot_counts(open_)
 
     def staying(self, chosen: Chosen) -> Ints:
         """Of the chosen jobs, those whose lease goes on, (K,) ascending."""

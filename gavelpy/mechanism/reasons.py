@@ -129,6 +129,7 @@ class _Explanation:
         pool = self.pool
         name, state = pool.node_ids[node], pool.node_state[node]
         how = "silent" if pool.node_silent[node] else state.name.lower()
+        how = pool.node_hindrance[node] or how if how == "up" else how
         return name if how == "up" else f"{name} ({how})"
 
     def _backing_off(self, row: int) -> Reason | None:
@@ -150,7 +151,16 @@ class _Explanation:
         who = "1 job has" if ahead == 1 else f"{ahead} jobs have"
         where = " or ".join(types[t] for t in wanted)
         until = f"until the round ends at {core.round_end_s:g} s" if core.is_in_round else "now"
-        return Reason(ReasonKind.BEHIND_OTHERS, f"waits for its turn on {where}: {who} it {until}")
+        text = f"waits for its turn on {where}: {who} it {until}{self._but_for(wanted)}"
+        return Reason(ReasonKind.BEHIND_OTHERS, text)
+
+    def _but_for(self, types: Ints) -> str:
+        """Servers with GPUs of these types that can begin no lease, at the end of a sentence; empty = none."""
+        pool = self.pool
+        if not pool.any_hindered:
+            return ""
+        here = np.unique(pool.node_of[pool.hindered & np.isin(pool.type_of, types)])
+        return f"; nobody can begin on {_names([self._server(node) for node in here])}" if len(here) else ""
 
 
 def _names(names: list[str], last: str = "and") -> str:

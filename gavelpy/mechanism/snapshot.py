@@ -53,6 +53,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "ids": list(pool.node_ids),
             "states": [int(state) for state in pool.node_state],
             "silent": list(pool.node_silent),
+            "hindrance": list(pool.node_hindrance),
             "sees": list(pool.node_sees),
             "types": list(pool.node_type),
         },
@@ -146,9 +147,10 @@ def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 5: nobody told starts that servers lost from others, or whether a job got on."""
+    """The same in version 5: nobody told starts that servers lost from others, whether a job got on, or hindrances."""
     count = len(state["specs"])
     return state | {
+        "nodes": state["nodes"] | {"hindrance": [""] * len(state["nodes"]["ids"])},
         "jobs": state["jobs"]
         | {
             "losses": np.zeros(count, dtype=np.int64),
@@ -189,6 +191,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_row = {node: row for row, node in enumerate(pool.node_ids)}
     pool.node_state = [NodeState(value) for value in nodes["states"]]
     pool.node_silent = list(nodes["silent"])
+    pool.node_hindrance = list(nodes["hindrance"])
     pool.node_sees = list(nodes["sees"])
     pool.node_type = list(nodes["types"])
     for name in _GPU_COLUMNS:

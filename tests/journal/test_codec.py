@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -63,6 +64,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
     ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
+    NodeHindered(NodeId("n0"), "its disk is full"),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),

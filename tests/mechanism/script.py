@@ -36,6 +36,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -94,6 +95,8 @@ class Player:
                 return NodeLost(NodeId(rest[0]))
             case "node-silent":
                 return NodeSilent(NodeId(rest[0]))
+            case "node-hindered":
+                return NodeHindered(NodeId(rest[0]), " ".join(rest[1:]))
             case "node-draining":
                 return NodeDraining(NodeId(rest[0]))
             case "submit":

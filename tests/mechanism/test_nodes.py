@@ -22,7 +22,17 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.model.ids import NodeId
-from tests.mechanism.builders import answer, end, make_core, make_spec, plans, running_core, start, tell, wake
+from tests.mechanism.builders import (
+    answer,
+    end,
+    make_core,
+    make_spec,
+    plans,
+    running_core,
+    start,
+    tell,
+    wake,
+)
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 

@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -53,6 +54,7 @@ WRONG: list[Event] = [
     NodeLost(NodeId("nobody")),
     NodeSilent(NodeId("nobody")),
     NodeDraining(NodeId("nobody")),
+    NodeHindered(NodeId("nobody"), "its disk is full"),
     AgentRejoined(NodeId("nobody"), NONE, NONE, NONE),
     NodeJoined(NodeId("n0"), "v100", 0),
     JobCancelled(9999),
@@ -129,6 +131,11 @@ class CarelessWorld(RuleBasedStateMachine):
     @rule(data=st.data(), kind=st.sampled_from([NodeDraining, NodeSilent, NodeSilent, NodeLost]))
     def leave(self, data: st.DataObject, kind: type[NodeDraining | NodeSilent | NodeLost]) -> None:
         self._tell(kind(data.draw(st.sampled_from(self.core.pool.node_ids))))
+
+    @precondition(lambda self: self.core.pool.node_ids)
+    @rule(data=st.data(), why=st.sampled_from(["its disk is full", "its disk is full", ""]))
+    def hinder(self, data: st.DataObject, why: str) -> None:
+        self._tell(NodeHindered(data.draw(st.sampled_from(self.core.pool.node_ids)), why))
 
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data(), wrong=st.sampled_from(WRONG))
@@ -258,10 +265,14 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
-        young, paused = self._young(), self._paused()
+        young, paused, pinned = self._young(), self._paused(), self._pinned()
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
                 assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
+                assert not pinned & set(command.revoke_leases.tolist()), "a lease was taken from where nobody can begin"
+                assert self.core.pool.usable[command.grant_gpus].all(), (
+                    "a server was given a lease that it cannot begin"
+                )
                 assert not paused & set(command.grant_jobs.tolist()), "a job was tried again too early"
             self._obey(command)
 
@@ -279,6 +290,13 @@ class CarelessWorld(RuleBasedStateMachine):
         fit = [row for row in rows.tolist() if core.pool.usable[jobs.gpus_held(row)].all()]
         able = [row for row in fit if jobs.rate[row, jobs.lease_type[row]] > 0 and jobs.partner[row] < 0]
         return set(jobs.lease[np.array(able, dtype=np.int64)].tolist())
+
+    def _pinned(self) -> set[int]:
+        """Leases that run on servers which are up and heard but can begin none, and nowhere else."""
+        jobs, pool = self.core.jobs, self.core.pool
+        rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
+        stuck = [row for row in rows.tolist() if pool.hindered[jobs.gpus_held(row)].all()]
+        return set(jobs.lease[np.array(stuck, dtype=np.int64)].tolist())
 
     def _paused(self) -> set[int]:
         jobs = self.core.jobs

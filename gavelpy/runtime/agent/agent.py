@@ -34,7 +34,8 @@ from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
 from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.reconcile import Action, Amend, Destroy, Place, reconcile
-from gavelpy.runtime.agent.reports import report_of, trouble_of, urgent_part
+from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, report_of, trouble_of, urgent_part
+from gavelpy.runtime.agent.room import shortage
 from gavelpy.runtime.agent.shim_watch import ShimWatch
 from gavelpy.runtime.agent.starter import Starter
 from gavelpy.runtime.agent.stream import Stream
@@ -50,6 +51,7 @@ MARKER_S: Final = 3.0  # a shared file system that takes longer is not seen
 LAST_WORDS_S: Final = 2.0
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
+ROOM_S: Final = 2.0
 
 
 class Agent:
@@ -69,6 +71,7 @@ class Agent:
         self._streams = 0
         self._was_heard = False
         self._trouble = ""  # with the state directory
+        self._shortage = ""  # of room in it, or for checkpoints
         self._told: tuple[tuple[object, ...], ...] = ()
         known = memory.recall(config.state)
         if known is not None and known.node_id != config.node_id:
@@ -99,7 +102,13 @@ class Agent:
         self._look()
         tasks = [
             asyncio.create_task(work)
-            for work in (self._keep_looking(), self._keep_connected(), self._keep_serving_logs(), self._keep_pruning())
+            for work in (
+                self._keep_looking(),
+                self._keep_connected(),
+                self._keep_serving_logs(),
+                self._keep_pruning(),
+                self._keep_room(),
+            )
         ]
         ready()
         try:
@@ -223,7 +232,7 @@ class Agent:
         return agent_pb2.ConnectRequest(
             leases=[report_of(folder) for folder in self._book.folders],
             draining=self._is_draining,
-            trouble=self._trouble,
+            trouble=self._trouble or self._shortage,
         )
 
     async def _keep_connected(self) -> None:
@@ -237,6 +246,7 @@ class Agent:
         with suppress(TimeoutError):
             async with asyncio.timeout(MARKER_S):
                 seen = await asyncio.to_thread(marker, self._config.checkpoints)
+                await self._look_for_room()
         self._streams += 1
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, seen)
         # An agent that was here before knows all that may still run, and reports it; later on there is nothing to add.
@@ -294,6 +304,21 @@ class Agent:
             if removed:
                 logger.info("old logs removed", extra={"leases": removed})
             await asyncio.sleep(PRUNE_S)
+
+    async def _keep_room(self) -> None:
+        while True:
+            await self._look_for_room()
+            await asyncio.sleep(ROOM_S)
+
+    async def _look_for_room(self) -> None:
+        """In a thread: a shared file system may hang, and then nothing new is known of it."""
+        config = self._config
+        places = {"state": config.state, "checkpoint": config.checkpoints}
+        found = (await asyncio.to_thread(shortage, places, config.free_bytes_min))[:TROUBLE_CHARACTERS_MAX]
+        if found != self._shortage:
+            logger.warning("no room for new leases" if found else "room for new leases", extra={"detail": found})
+            self._shortage = found
+            self._changed.set()
 
     async def _stop_jobs(self) -> None:
         """Stops all jobs in good order, and waits until they have ended and the scheduler knows."""

@@ -19,6 +19,7 @@ from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
 _LOG_BYTES = (64 << 10, 1 << 40)
+_FREE_BYTES_MAX = 1 << 50
 _ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
 
 
@@ -38,6 +39,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tls_key: str = ""
     stop_jobs_on_exit: bool = False
     silent_start_s: float = 60.0  # a job that reports nothing for so long has its progress told by time
+    free_bytes_min: int = 64 << 20  # with less left for state or checkpoints the node takes no new leases
     log_bytes_max: int = 16 << 20  # of one file of a job's log
     log_files_max: int = 4  # rotated ones beside it
     ended_log_bytes_max: int = 1 << 30  # of the logs of all jobs that are over
@@ -55,6 +57,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(f"log_bytes_max must be in [{_LOG_BYTES[0]}, {_LOG_BYTES[1]}], got {self.log_bytes_max}")
         if not 0 <= self.silent_start_s <= 86_400:
             raise InvalidInput(f"silent_start_s must be in [0, 86400], got {self.silent_start_s!r}")
+        if not 0 <= self.free_bytes_min <= _FREE_BYTES_MAX:
+            raise InvalidInput(f"free_bytes_min must be in [0, {_FREE_BYTES_MAX}], got {self.free_bytes_min}")
         if not 0 <= self.log_files_max <= 1000:
             raise InvalidInput(f"log_files_max must be in [0, 1000], got {self.log_files_max}")
         if not 0 <= self.ended_log_bytes_max <= _LOG_BYTES[1]:

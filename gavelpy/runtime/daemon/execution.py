@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
+    NodeHindered,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -131,6 +132,8 @@ class Execution:
             self._tell(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
         if node.is_draining and self._state(node.node_id) is NodeState.UP:
             self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id))
+        if node.trouble != self._hindrance(node.node_id):
+            self._tell(NodeHindered, node.node_id, lambda: NodeHindered(node.node_id, node.trouble))
         self.around.metrics.heartbeats.inc()
         if self.leases.has_facts:
             self.poke()
@@ -146,6 +149,11 @@ class Execution:
         count = int((pool.present & pool.on(node.node_id)).sum())
         had = pool.gpu_types[pool.node_type[row]], count, pool.node_sees[row]
         return had != (node.hello.gpu_type, node.hello.gpu_count, node.sees_checkpoints(self.around.cluster_id))
+
+    def _hindrance(self, node_id: NodeId) -> str:
+        """Why the core believes that a node can begin no lease; empty = it can."""
+        row = self.core.pool.node_row.get(node_id)
+        return "" if row is None else self.core.pool.node_hindrance[row]
 
     def _is_anew(self, node: Node) -> bool:
         """Whether an agent speaks for a node of which the journal has another one, or none."""
@@ -203,7 +211,7 @@ class Execution:
                 self.around.policy_changed(event)
             case _:
                 pass
-        if isinstance(event, NodeSilent | NodeLost | NodeDraining | NodeJoined | AgentRejoined):
+        if isinstance(event, NodeSilent | NodeLost | NodeDraining | NodeHindered | NodeJoined | AgentRejoined):
             self._telling.discard((type(event), event.node_id))
             logger.info("node", extra={"event": type(event).__name__, "node_id": event.node_id})
         for command in commands:

@@ -118,7 +118,7 @@ class ConnectRequest(_message.Message):
     draining: _builtins.bool
     """the node is being shut down in good order"""
     trouble: _builtins.str
-    """why it cannot do what it is told, for people; empty = it can"""
+    """why it cannot do what it is told, for people: it gets no new leases; empty = it can"""
     @_builtins.property
     def node(self) -> Global___Node:
         """in the first message"""

@@ -52,6 +52,7 @@ class Said:
     reports: tuple[PartReport, ...]
     is_first: bool
     is_confirmed_dead: bool = False
+    trouble: str = ""
 
 
 class Agent:
@@ -117,7 +118,15 @@ class Agent:
         reports = tuple(_report(record) for record in records)
         clock_s = self.machine.clock_s
         return Said(
-            self.machine.name, self.streams, self.sequence, clock_s, self.machine.boots, reports, is_first, is_dead
+            self.machine.name,
+            self.streams,
+            self.sequence,
+            clock_s,
+            self.machine.boots,
+            reports,
+            is_first,
+            is_dead,
+            self.machine.trouble,
         )
 
     def hear(self, orders: Orders, now_s: float) -> None:

@@ -171,6 +171,7 @@ class Machine:
         self.is_on = True
         self.boots = 1
         self.records: dict[int, Record] = {}
+        self.trouble = ""  # why it takes no leases
         self._ahead_s, self._drift = ahead_s, drift
         self.clock_s = ahead_s
 
@@ -178,6 +179,10 @@ class Machine:
     def copies(self) -> list[Copy]:
         """Processes that live here."""
         return [r.copy for r in self.records.values() if r.copy is not None and r.copy.is_alive]
+
+    def make_room(self) -> None:
+        """On its disk."""
+        self.trouble = ""
 
     def tick(self, now_s: float) -> None:
         """The clock goes on, and the processes look at it."""

@@ -226,7 +226,7 @@ class Service:
         if found is None or known is None or found.stream is not known or said.sequence <= known.sequence:
             return
         node, known.sequence = found, said.sequence
-        node.clock_s, node.received_at_s = said.clock_s, now_s
+        node.clock_s, node.received_at_s, node.trouble = said.clock_s, now_s, said.trouble
         if said.is_first:
             self.execution.connected(node)
         self.execution.heard(node, said.reports, now_s, is_first=said.is_first)

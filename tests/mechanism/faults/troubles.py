@@ -34,6 +34,7 @@ class Hostility:
     power_off: float = 0.03
     drain: float = 0.02
     cancel: float = 0.005
+    fill_disk: float = 0.02
 
 
 class Troubles:
@@ -57,6 +58,7 @@ class Troubles:
             (odds.power_off, self._power_off),
             (odds.drain, self._drain),
             (odds.cancel, self._cancel),
+            (odds.fill_disk, self._fill_disk),
         ):
             if rng.random() < chance * TICK_S:
                 self.world.faults += 1
@@ -129,6 +131,12 @@ class Troubles:
         if self.world.knows(machine):
             self.world.tell(NodeDraining(NodeId(machine.name)))
             self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.resume(machine))
+
+    def _fill_disk(self) -> None:
+        """Its agent says so before anything fails on it."""
+        machine = self.world.rng.choice(list(self.world.machines.values()))
+        machine.trouble = "little room is left"
+        self.world.after(self.world.rng.uniform(5.0, 60.0), machine.make_room)
 
     def _cancel(self) -> None:
         job = self.world.any(

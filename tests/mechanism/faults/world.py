@@ -297,6 +297,7 @@ class World:
         self.service.crash_chance = 0.0
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
         for machine in self.machines.values():
+            machine.make_room()
             for copy in machine.copies:
                 copy.thaw()
             if not machine.is_on:

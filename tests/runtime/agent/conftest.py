@@ -23,13 +23,13 @@ PYTHON = sys.executable
 class Node:
     """A gavel-node in a state directory, which can be killed and started again."""
 
-    def __init__(self, state: Path, scheduler: str, *flags: str) -> None:
+    def __init__(self, state: Path, scheduler: str, *flags: str, more: str = "") -> None:
         self.state = state
         self.checkpoints = state / "checkpoints"
         self.log = state.with_name(f"{state.name}.log")
         config = state.with_name(f"{state.name}.toml")
         config.write_text(
-            "[node]\nsilent_start_s = 0.0\n"
+            f"[node]\nsilent_start_s = 0.0\n{more}"
         )  # the jobs of these tests are shell commands that report nothing
         self._command = [
             PYTHON,
@@ -89,8 +89,8 @@ def port(peer: Peer) -> Iterator[int]:
 def make_node(tmp_path: Path, port: int) -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
 
-    def make(*flags: str, scheduler: str = f"127.0.0.1:{port}", start: bool = True) -> Node:
-        node = Node(tmp_path / f"state{len(made)}", scheduler, *flags)
+    def make(*flags: str, scheduler: str = f"127.0.0.1:{port}", start: bool = True, more: str = "") -> Node:
+        node = Node(tmp_path / f"state{len(made)}", scheduler, *flags, more=more)
         made.append(node)
         if start:
             node.start()

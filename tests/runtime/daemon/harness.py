@@ -112,6 +112,7 @@ class Agent:
         self.heartbeat_interval_s = 0.0  # that it was last asked for
         self.is_mute = False
         self.is_draining = False
+        self.trouble = ""
         self._changed = asyncio.Event()
         self._numbers = itertools.count(1)
 
@@ -128,7 +129,7 @@ class Agent:
         """All that the node knows."""
         return agent_pb2.ConnectRequest(
             sequence=next(self._numbers), clock_s=time.monotonic(), leases=list(self.leases.values()),
-            draining=self.is_draining,
+            draining=self.is_draining, trouble=self.trouble,
         )  # fmt: skip
 
     @asynccontextmanager
