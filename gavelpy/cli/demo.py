@@ -14,6 +14,7 @@ from gavelpy.cli.demo_live import check_installed, run_live
 
 _POLICIES = ("fifo", "max_min_fairness", "min_makespan")
 _GPUS = {"v100": 36, "p100": 36, "k80": 36}
+_TRACE = "demo_trace.csv"  # in the directory of workloads
 
 
 def demo(
@@ -45,7 +46,7 @@ def demo(
     if live:
         check_installed()
     p.writable_file("--report", report)
-    trace = read_trace(workloads_directory() / "demo_trace.csv")
+    trace = read_trace(workloads_directory() / _TRACE)
     experiment = s.Experiment(
         trace=trace,
         cluster=Cluster.of(_GPUS, price_usd_per_gpu_h=s.list_prices(list(_GPUS))),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gavelpy.cli import demo
 from gavelpy.cli.demo_live import JOBS, run_live
 from gavelpy.model.job import Trace
 from gavelpy.traces.generator import GeneratorOptions, generate
@@ -33,9 +34,8 @@ def test_demo_trace_has_three_hundred_jobs_or_more(shipped: Trace) -> None:
     assert len(shipped) >= 300
 
 
-def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(gavel: Gavel) -> None:
-    answer: Answer = gavel("demo", "--no-live")
-
+def check_comparison(answer: Answer) -> None:
+    """The table and the report are of three policies, blind and aware, and the path ends it."""
     assert answer.code == 0
     assert set(re.findall(r"^ (\w+(?:@blind)?) +\d", answer.out, re.MULTILINE)) == LABELS
     assert answer.out.splitlines()[-1] == "report: out/demo/report.html"
@@ -44,6 +44,20 @@ def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(gav
     found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
     assert found
     assert len(json.loads(found[1])) == 6
+
+
+def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(
+    gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (workloads_directory() / "demo_trace.csv").read_text(encoding="utf-8").splitlines()[:40]
+    monkeypatch.setattr(demo, "_TRACE", gavel.trace("\n".join(rows)))
+
+    check_comparison(gavel("demo", "--no-live"))
+
+
+@pytest.mark.slow
+def test_demo_compares_the_policies_on_the_whole_trace(gavel: Gavel) -> None:
+    check_comparison(gavel("demo", "--no-live"))
 
 
 @pytest.mark.slow

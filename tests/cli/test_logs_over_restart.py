@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
+from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
-from tests.cli.test_cluster import FAST
 from tests.runtime.client.serving import make_description, until
 
-COUNTING = "import time\nfor n in range(2000): print(n, flush=True); time.sleep(0.003)"
-LINES = [str(n) for n in range(2000)]
+COUNTING = """
+import itertools, pathlib, sys, time
+for n in itertools.takewhile(lambda _: not pathlib.Path(sys.argv[1]).exists(), itertools.count()):
+    print(n, flush=True)
+    time.sleep(0.003)
+print("end", flush=True)
+"""
 NODE = LocalNode("n1", "v100:2")
+LONG = {
+    "nodes": {"heartbeat_interval_s": 0.1},
+    "mechanism": {"round_s": 60.0},
+}  # leases outlast the scheduler's absence
 
 
 class Follower:
@@ -25,7 +33,7 @@ class Follower:
 
     def __init__(self, cluster: LocalCluster, tail_lines: int) -> None:
         self.lines: list[str] = []
-        self._client = Client(ClientSettings(scheduler=cluster.address, timeout_s=30.0))
+        self._client = Client(ClientSettings(scheduler=cluster.address, timeout_s=60.0))
         self._request = pb.ReadLogsRequest(job="count", rank=-1, follow=True, tail_lines=tail_lines)
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -39,24 +47,63 @@ class Follower:
         return not self._thread.is_alive()
 
 
-@pytest.mark.parametrize("is_over_meanwhile", [False, True])
-def test_every_line_comes_once_though_the_scheduler_is_killed(tmp_path: Path, is_over_meanwhile: bool) -> None:
-    with LocalCluster(tmp_path, (NODE,), FAST) as cluster, Client(ClientSettings(scheduler=cluster.address)) as client:
+class Scene:
+    """A job that counts until it is told that it is over, one who has read its log from the start, one from later on."""
+
+    def __init__(self, cluster: LocalCluster, over: Path) -> None:
+        self.cluster = cluster
+        self.over = over
+        self.first = Follower(cluster, 0)
+        until(lambda: len(self.first.lines) > 300, "lines come")
+        self.later = Follower(cluster, 5)
+        until(lambda: len(self.later.lines) > 20, "lines come to who asked for the last ones")
+
+    def until_printed(self, text: str) -> None:
+        log = next((self.cluster.directory / NODE.node_id / "leases").rglob("rank-0.out"))
+        until(lambda: f" {text}\n" in log.read_text(), f"the job prints {text}")
+
+    def until_read(self) -> None:
+        until(self.first.is_over, "the first has read all")
+        until(self.later.is_over, "the second has read all")
+
+    def check(self) -> None:
+        """Both have every line once, the second from where it began."""
+        lines = self.first.lines
+        assert lines == [*map(str, range(len(lines) - 1)), "end"]
+        assert self.later.lines == lines[-len(self.later.lines) :]
+        assert len(self.later.lines) > 25
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[Scene]:
+    script, over = folder / "counting.py", folder / "over"
+    script.write_text(COUNTING)
+    with LocalCluster(folder / "cluster", (NODE,), LONG) as cluster:
         cluster.start()
-        client.submit([make_description("count", steps=1e9, command=f'{sys.executable} -c "{COUNTING}"')])
-        follower = Follower(cluster, 0)
-        until(lambda: len(follower.lines) > 300, "lines come")
-        later = Follower(cluster, 5)
-        until(lambda: len(later.lines) > 20, "lines come to who asked for the last ones")
+        with Client(ClientSettings(scheduler=cluster.address)) as client:
+            client.submit([make_description("count", steps=1e9, command=f"{sys.executable} {script} {over}")])
+        yield Scene(cluster, over)
 
-        cluster.kill("scheduler")
-        log = next((tmp_path / "n1" / "leases").rglob("rank-0.out"))
-        wanted = LINES[-1] if is_over_meanwhile else str(len(follower.lines) + 300)
-        until(lambda: f" {wanted}\n" in log.read_text(), "the job goes on")
-        cluster.start_scheduler()
-        until(follower.is_over, "the first has read all")
-        until(later.is_over, "the second has read all")
 
-    assert follower.lines == LINES
-    assert later.lines == LINES[-len(later.lines) :]
-    assert len(later.lines) > 25
+def test_every_line_comes_once_though_the_scheduler_is_killed(tmp_path: Path) -> None:
+    with followed(tmp_path) as scene:
+        scene.cluster.kill(SCHEDULER)
+        scene.until_printed(str(len(scene.first.lines) + 300))
+
+        scene.cluster.start_scheduler()
+        scene.over.touch()
+        scene.until_read()
+
+    scene.check()
+
+
+def test_every_line_comes_once_though_the_job_ends_while_the_scheduler_is_away(tmp_path: Path) -> None:
+    with followed(tmp_path) as scene:
+        scene.cluster.kill(SCHEDULER)
+        scene.over.touch()
+        scene.until_printed("end")
+
+        scene.cluster.start_scheduler()
+        scene.until_read()
+
+    scene.check()

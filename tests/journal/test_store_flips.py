@@ -24,7 +24,7 @@ SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's byte
 PLACES = st.lists(SOMEWHERE, min_size=1, max_size=8)
 MASK = st.integers(1, 255)
 FRAME_BYTES = 24 + PAGE_BYTES
-FEW = settings(max_examples=12)  # each opens and loads a journal four times, durably
+FEW = settings(max_examples=6)  # hundreds in a slow test; each opens and loads a journal four times, durably
 
 
 @dataclass(frozen=True, repr=False)

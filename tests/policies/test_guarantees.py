@@ -29,6 +29,7 @@ DECLARED = [
     (name, each) for name, policy in registered().items() for each in Guarantee if each in guarantees_of(policy)
 ]
 SEEDS = range(40)
+FEW = 10  # of them in every run; all in the slow tests
 
 ONE_GPU = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]], steps_remaining=[300.0, 100.0])
 GANGS = AllocationProblem.of(
@@ -101,7 +102,7 @@ class Undeclared:
         return Isolated().allocate(problem, solver)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS[:FEW], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[FEW:])])
 @pytest.mark.parametrize(("policy_name", "guarantee"), DECLARED, ids=[f"{name}-{each}" for name, each in DECLARED])
 def test_policy_keeps_what_it_declares(policy_name: str, guarantee: Guarantee, seed: int) -> None:
     policy = registered()[policy_name]()

@@ -18,7 +18,6 @@ from gavelpy.simulator.settings import preset
 from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_simulation, random_trace, timeless
 
-CUTS = 200
 CLUSTER = "v100:4,p100:4,k80:8"
 
 
@@ -39,12 +38,13 @@ def test_same_seed_gives_the_same_bytes() -> None:
     assert journals[0] == journals[1]
 
 
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("policy", "name"), [("max_min_fairness", "default"), ("isolated", "gavel-osdi20")])
-def test_a_journal_cut_anywhere_and_continued_ends_the_same(policy: str, name: str) -> None:
+def test_a_journal_cut_anywhere_and_continued_ends_the_same(policy: str, name: str, count: int) -> None:
     simulation, events = make_recorded(policy, name)
     whole = timeless(simulation.run())
     seed = 5
-    cuts = np.random.default_rng(seed).integers(0, len(events), CUTS // 2).tolist()
+    cuts = np.random.default_rng(seed).integers(0, len(events), count).tolist()
 
     ends = {cut: timeless(continued(policy, name, events[:cut]).run()) for cut in cuts}
 

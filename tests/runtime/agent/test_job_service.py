@@ -17,7 +17,7 @@ from gavelpy.runtime.wire.job_pb2_grpc import JobServiceStub
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, order, until
 
-CALL_S = 5.0
+CALL_S = 30.0
 
 
 class Job:

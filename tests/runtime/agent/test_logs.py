@@ -122,7 +122,7 @@ def test_reader_that_follows_a_rotating_log_misses_nothing(directories: Director
             offset = got.next_offset
         await writing.wait()
 
-    asyncio.run(asyncio.wait_for(follow(), 20))
+    asyncio.run(asyncio.wait_for(follow(), 60))
 
     assert found == [str(number) for number in range(10_000) for _ in range(2)]
 

@@ -75,7 +75,7 @@ def test_second_agent_of_a_state_directory_is_refused(peer: Peer, make_node: Cal
     second.start()
 
     assert second.process is not None
-    assert second.process.wait(10) == 2
+    assert second.process.wait(60) == 2
 
     assert "in use by another gavel-node" in second.log.read_text()
 

@@ -16,6 +16,7 @@ from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import free_port
 from tests.runtime.client.serving import make_description, serving, until
 
+IN_TIME_S = 9.0  # on a busy machine; who forgets what the settings say waits for ten seconds or more
 CALLS: dict[str, Callable[[Client], object]] = {
     "quick": lambda client: client.jobs(),
     "forecast": lambda client: client.job("train"),
@@ -31,7 +32,7 @@ def test_scheduler_that_is_not_there_is_given_up_in_time(call: str) -> None:
     with client, pytest.raises(SchedulerUnreachable, match="does not answer"):
         CALLS[call](client)
 
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < IN_TIME_S
 
 
 def test_scheduler_that_takes_the_call_and_says_nothing_is_given_up_in_time() -> None:
@@ -41,7 +42,7 @@ def test_scheduler_that_takes_the_call_and_says_nothing_is_given_up_in_time() ->
         with Client(settings) as client, pytest.raises(SchedulerUnreachable, match="does not answer"):
             client.jobs()
 
-    assert time.monotonic() - began_s < 5.0
+    assert time.monotonic() - began_s < IN_TIME_S
 
 
 def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(tmp_path: Path) -> None:

@@ -26,4 +26,4 @@ def test_who_is_called_off_while_forecasts_are_closed_just_ends() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
 
-    asyncio.run(asyncio.wait_for(scenario(), 30.0))
+    asyncio.run(asyncio.wait_for(scenario(), 60.0))

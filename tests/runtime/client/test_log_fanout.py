@@ -41,7 +41,7 @@ class Node:
 
     async def ended(self) -> None:
         """Returns when the server has let it go; raises what the server complained of."""
-        await asyncio.wait_for(self._task, 10.0)
+        await asyncio.wait_for(self._task, 30.0)
 
 
 def line(text: str) -> agent_pb2.LogLine:
@@ -54,7 +54,7 @@ def reply(*texts: str, last: bool = True) -> Reply:
 
 def run(scenario: Awaitable[None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario, 20.0)
+        await asyncio.wait_for(scenario, 60.0)
 
     asyncio.run(bounded())
 

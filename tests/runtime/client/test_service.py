@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ USERS = {"alice": Role.USER, "bob": Role.USER, "root": Role.ADMIN, "n0": Role.NO
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("service"), users=USERS, limits={"jobs_living_max": 500}) as served:
+    sections: dict[str, dict[str, Any]] = {"limits": {"jobs_living_max": 500}, "nodes": {"silent_after_s": 60.0}}
+    with serving(tmp_path_factory.mktemp("service"), users=USERS, **sections) as served:
         yield served
 
 

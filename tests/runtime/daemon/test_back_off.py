@@ -47,7 +47,7 @@ def test_a_job_that_no_node_can_start_waits_and_says_so(tmp_path: Path) -> None:
             assert cluster.core.leases.next_lease == 1 + 4
             assert seen.failures == 0
 
-    asyncio.run(asyncio.wait_for(scenario(), 60.0))
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))
 
 
 def test_a_job_whose_node_dies_before_it_began_is_not_put_off(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.runtime.daemon.harness import make_config, make_spec, running
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60.0))
+    asyncio.run(asyncio.wait_for(scenario, 120.0))
 
 
 def journal(directory: Path) -> list[str]:
@@ -110,10 +110,12 @@ def test_a_snapshot_that_had_to_wait_is_taken_though_nothing_more_happens(
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             first = cluster.scheduler.driver
-            first._snapshot_allowed_s = perf_counter() + 0.5
+            first._snapshot_allowed_s = perf_counter() + 600.0
             await cluster.submit(*[make_spec()] * 60)
             assert first._written.is_much
 
+            first._snapshot_allowed_s = perf_counter() + 0.2
+            first.poke()
             await cluster.until(lambda: not first._written.is_much, "it is taken")
         with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
             loaded = store.load()

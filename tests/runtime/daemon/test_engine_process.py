@@ -44,7 +44,7 @@ def answers(process: EngineProcess, heard: list[Answer], *asked: Question) -> li
         process.stop()
         await running
 
-    asyncio.run(asyncio.wait_for(scenario(), 60.0))
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))
     return heard
 
 

@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"throughputs": {"warm_up_s": 0.0}, "mechanism": {"round
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60.0))
+    asyncio.run(asyncio.wait_for(scenario, 120.0))
 
 
 def make_learner() -> Learner:

@@ -25,7 +25,7 @@ from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec,
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60.0))
+    asyncio.run(asyncio.wait_for(scenario, 120.0))
 
 
 def test_a_job_is_started_on_a_node_and_finishes(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60.0))
+    asyncio.run(asyncio.wait_for(scenario, 120.0))
 
 
 def make_node(received_at_s: float = 0.0) -> tuple[Node, Stream]:

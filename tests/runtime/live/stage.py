@@ -15,6 +15,7 @@ from gavelpy.runtime.local_cluster import CALL_S, LocalCluster, LocalNode, proce
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live import evidence
 from tests.runtime.live.cluster import OVER, jobs_of, patiently, submit
+from tests.runtime.live.witness import HURRY
 
 WITNESS = Path(__file__).with_name("witness.py")
 PATIENCE_S = 150.0  # on a busy machine; every wait returns as soon as it can
@@ -87,6 +88,19 @@ class Stage:
     def wait_over(self, *serials: int) -> None:
         """Until these jobs are over."""
         self.wait(lambda: all(self.job(serial).state in OVER for serial in serials), f"jobs {serials} are over")
+
+    def wait_elsewhere(self, before: pb.Job) -> pb.Job:
+        """The job, once it runs under another lease."""
+        running = pb.JOB_STATE_RUNNING
+        self.wait(
+            lambda: (job := self.job(before.job)).state == running and job.lease > before.lease,
+            f"job {before.job} runs under another lease than {before.lease}",
+        )
+        return self.job(before.job)
+
+    def hurry(self) -> None:
+        """Jobs do the steps that are left a hundred times as fast."""
+        (self.witnessed / HURRY).touch()
 
     def lines(self, serial: int, kind: str = "") -> list[evidence.Line]:
         """What the witnesses of a job wrote, of one kind or of all."""

@@ -12,17 +12,19 @@ from tests.runtime.live.stage import StartStage
 
 SCRIPT = "tests.runtime.live.gang_training"
 ROOT = Path(__file__).parents[3]
-STEPS = 90
+STEPS = 600  # at 20 a second, until the second lease hurries
 
 
 def test_gang_stops_at_one_step_and_goes_on_elsewhere_with_other_ranks(start: StartStage) -> None:
     nodes = tuple(LocalNode(name, "v100:1") for name in ("n0", "n1", "n2"))
-    stage = start(*nodes, settings={"mechanism": {"round_s": 10.0}})
+    stage = start(*nodes, settings={"mechanism": {"round_s": 3.0}})
     command = f"env PYTHONPATH={ROOT} {sys.executable} -m {SCRIPT} {stage.witnessed} 0.05"
     job = stage.submit("gang", command, STEPS, {"v100": 15.0}, gpus=2)
     first = stage.wait_saved(job)
 
     stage.wish(first.node_ids[0], pb.NODE_WISH_DRAIN)
+    stage.wait_elsewhere(first)
+    stage.hurry()
     stage.wait_over(job)
 
     assert stage.job(job).state == pb.JOB_STATE_FINISHED, stage.job(job).detail

@@ -14,20 +14,21 @@ from tests.runtime.live.stage import StartStage
 
 PLAIN = Path(__file__).with_name("plain.py")
 V100 = {"v100": 40.0}
+COUNTS = 20  # of a tenth of a second: more than a round
 
 
 def test_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
-    stage = start(LocalNode("n0", "v100:1"))
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 1.0}})
     files = [stage.witnessed / "one.txt", stage.witnessed / "two.txt"]
-    one = stage.submit("one", f"{sys.executable} {PLAIN} {files[0]} 35 0.1", 60.0, {"v100": 10.0})
-    two = stage.submit("two", f"{sys.executable} {PLAIN} {files[1]} 35 0.1", 60.0, {"v100": 10.0})
+    one = stage.submit("one", f"{sys.executable} {PLAIN} {files[0]} {COUNTS} 0.1", 60.0, {"v100": 10.0})
+    two = stage.submit("two", f"{sys.executable} {PLAIN} {files[1]} {COUNTS} 0.1", 60.0, {"v100": 10.0})
 
     stage.wait_over(one, two)
 
     assert [stage.job(one).state, stage.job(two).state] == [pb.JOB_STATE_FINISHED] * 2
     assert [stage.job(one).steps_done, stage.job(two).steps_done] == [60.0] * 2
     told = [file.read_text().split() for file in files]
-    assert [lines.count("counted") for lines in told] == [35, 35]
+    assert [lines.count("counted") for lines in told] == [COUNTS, COUNTS]
     assert [lines[-1] for lines in told] == ["finished", "finished"]
     assert "stopped" in told[0] + told[1]
 
@@ -49,7 +50,7 @@ def test_cancelled_job_is_gone_and_its_gpu_is_free(start: StartStage) -> None:
 
 def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_nobody(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 4.0}})
-    job = stage.submit_witness("undisturbed", 200.0, V100)
+    job = stage.submit_witness("undisturbed", 4_000.0, V100)
     stage.wait_saved(job)
     config = stage.cluster.config
     changed = config.read_text().replace("max_min_fairness", "fifo").replace("round_s = 4.0", "round_s = 3.0")
@@ -60,6 +61,7 @@ def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_nobody(star
     stage.cluster.kill(SCHEDULER)
     stage.cluster.start_scheduler()
     after = stage.policy()
+    stage.hurry()
     stage.wait_over(job)
 
     assert (after.policy, after.round_s) == ("fifo", 3.0)

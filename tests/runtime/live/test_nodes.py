@@ -10,7 +10,7 @@ from tests.runtime.live import evidence
 from tests.runtime.live.stage import Settings, Stage, StartStage
 
 V100 = {"v100": 40.0}
-
+MANY = 4_000.0  # steps that nobody waits for: jobs hurry when all is seen
 
 FENCING: Settings = {
     "nodes": {"on_node_lost": "fence", "silent_after_s": 1.0},
@@ -20,7 +20,7 @@ FENCING: Settings = {
 
 def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=FENCING)
-    job = stage.submit_witness("fenced", 480.0, V100)
+    job = stage.submit_witness("fenced", MANY, V100)
     first = stage.wait_saved(job)
     [frozen] = first.node_ids
     stage.signal_node(frozen, signal.SIGSTOP)
@@ -33,6 +33,7 @@ def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: Star
     stage.wait(lambda: stage.is_idle(frozen), "the old copy is gone")
     is_copy_at_work = stage.job(job).state == pb.JOB_STATE_RUNNING
     is_its_checkpoint_in_force = is_saved_by(stage, second)
+    stage.hurry()
     stage.wait_over(job)
 
     assert list(second.node_ids) != [frozen]
@@ -41,7 +42,7 @@ def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: Star
     assert is_its_checkpoint_in_force
     assert [line.lease for line in stage.lines(job, "finished")] == [second.lease]
     assert stage.job(job).state == pb.JOB_STATE_FINISHED
-    assert stage.job(job).steps_done == 480.0
+    assert stage.job(job).steps_done == MANY
 
 
 def is_saved_by(stage: Stage, granted: pb.Job) -> bool:
@@ -51,10 +52,13 @@ def is_saved_by(stage: Stage, granted: pb.Job) -> bool:
 
 def test_drained_node_hands_its_job_over_without_losing_a_step(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"))
-    job = stage.submit_witness("moved", 240.0, V100)
-    [drained] = stage.wait_saved(job).node_ids
+    job = stage.submit_witness("moved", MANY, V100)
+    first = stage.wait_saved(job)
+    [drained] = first.node_ids
 
     stage.wish(drained, pb.NODE_WISH_DRAIN)
+    stage.wait_elsewhere(first)
+    stage.hurry()
     stage.wait_over(job)
 
     lines = stage.lines(job)
@@ -67,9 +71,9 @@ def test_drained_node_hands_its_job_over_without_losing_a_step(start: StartStage
 
 
 def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start: StartStage) -> None:
-    stage = start(LocalNode("n0", "k80:1"))
+    stage = start(LocalNode("n0", "k80:1"), settings={"mechanism": {"round_s": 1.0}})
     rates = {"k80": 20.0, "v100": 200.0}
-    settled = stage.submit_witness("settled", 150.0, rates)
+    settled = stage.submit_witness("settled", MANY, rates)
     stage.wait_saved(settled)
 
     stage.cluster.start_agent(LocalNode("n1", "v100:1", sees_checkpoints=False))
@@ -77,7 +81,9 @@ def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start:
     round = stage.policy().round
     stage.wait(lambda: stage.policy().round >= round + 2, "two rounds have begun since")
     newcomer = stage.submit_witness("newcomer", 200.0, {"v100": 200.0})
-    stage.wait_over(settled, newcomer)
+    stage.wait_over(newcomer)
+    stage.hurry()
+    stage.wait_over(settled)
 
     assert {line.node for line in stage.lines(settled)} == {"n0"}
     assert {line.node for line in stage.lines(newcomer)} == {"n1"}

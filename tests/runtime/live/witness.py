@@ -1,7 +1,8 @@
 """A job that does nothing but tell where it runs: steps at the rate of its GPU type, and a line a deed.
 
 `python witness.py DIRECTORY v100=40,p100=20,k80=10`: writes DIRECTORY/<job>-<lease>-<rank>.evidence. The last step it
-did is in its checkpoint, so that a resumed witness knows what it had done.
+did is in its checkpoint, so that a resumed witness knows what it had done. Once there is a file DIRECTORY/hurry, it is
+a hundred times as fast: a test that has seen what it waits for need not wait for the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from gavelpy import LeaseIterator
 
 RAN_EVERY_S = 0.05
+HURRY = "hurry"
 
 
 class Evidence:
@@ -41,8 +43,9 @@ class Evidence:
 class Paced:
     """Steps at a rate, whatever else runs on the machine: a late step is made up for."""
 
-    def __init__(self, rate_steps_per_s: float) -> None:
+    def __init__(self, rate_steps_per_s: float, hurry: Path) -> None:
         self.rate_steps_per_s = rate_steps_per_s
+        self.hurry = hurry
 
     def resume_at(self, epoch: int, position: int) -> None:
         """What was done is not done again, not even in passing."""
@@ -50,7 +53,8 @@ class Paced:
     def __iter__(self) -> Iterator[None]:
         due_s = time.monotonic()
         while True:
-            due_s = max(due_s + 1.0 / self.rate_steps_per_s, time.monotonic() - 1.0)
+            times = 100.0 if self.hurry.exists() else 1.0
+            due_s = max(due_s + 1.0 / (times * self.rate_steps_per_s), time.monotonic() - 1.0)
             time.sleep(max(0.0, due_s - time.monotonic()))
             yield
 
@@ -67,7 +71,7 @@ def main(directory: Path, rates: dict[str, float]) -> None:
         nonlocal steps
         steps = int((origin / "steps").read_text())
 
-    iterator = LeaseIterator(Paced(rates[os.environ["GAVEL_GPU_TYPE"]]), save, load=load)
+    iterator = LeaseIterator(Paced(rates[os.environ["GAVEL_GPU_TYPE"]], directory / HURRY), save, load=load)
     assert steps == iterator.steps_done, f"the checkpoint says {steps}, the iterator {iterator.steps_done}"
     evidence.write("began", steps)
     saved = iterator.steps_saved
