@@ -71,6 +71,7 @@ def least_completion_time(time_s: Floats, delay: Floats, machines: Ints) -> Assi
         if not cheaper.any():
             break
         considered[_least_of_each(reduced, cheaper, entries.job * T + entries.gpu_type)] = True
+    assert len(chosen) == N, f"every job waits somewhere: {len(chosen)} of {N} do"
     gpu_type = np.zeros(N, dtype=np.int64)
     gpu_type[entries.job[chosen]] = entries.gpu_type[chosen]
     return Assignment(gpu_type, cost * entries.unit_s)
@@ -124,8 +125,8 @@ def _near_guess(entries: _Entries, time_s: Floats, delay: Floats, machines: Ints
 def _optimum(entries: _Entries, considered: Bools, gpu_types: int) -> tuple[Ints, Floats, float]:
     """The rows that are used, of those considered; the reduced cost of every entry (E,); and the cost.
 
-    A job may also wait nowhere, at twice its dearest entry: so there is a solution whatever is considered, and in the
-    last one nobody does.
+    A job may also wait nowhere, at twice its dearest entry and more than a solver's tolerance: so there is a solution
+    whatever is considered, and in the last one nobody does, however short beside the others.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -135,7 +136,7 @@ def _optimum(entries: _Entries, considered: Bools, gpu_types: int) -> tuple[Ints
     column = np.arange(E + N)
     job = np.concatenate([entries.job[rows], np.arange(N)])
     found = linprog(  # type: ignore[call-overload]  # its types know no sparse matrices
-        np.concatenate([entries.cost[rows], 2.0 * entries.dearest]),
+        np.concatenate([entries.cost[rows], 2.0 * entries.dearest + 1.0]),
         A_ub=csr_array((np.ones(E), (entries.layer[rows], column[:E])), shape=(len(entries.room), E + N)),
         b_ub=entries.room,
         A_eq=csr_array((np.ones(E + N), (job, column)), shape=(N, E + N)),

@@ -99,6 +99,17 @@ def test_gangs_of_any_size_take_whole_gpus_and_no_more_than_there_are(problem: A
     assert ((allocation.job_share > 0) <= (problem.rate_alone_steps_per_s > 0)).all()
 
 
+def test_a_job_of_a_moment_beside_one_of_days_waits_where_it_can_run() -> None:
+    problem = AllocationProblem.of(
+        "ab", ["v100", "p100", "k80"], [1, 2, 1], [[0.0, 1.0, 1.0], [0.0, 100.0, 0.0]], steps_remaining=[1e5, 1.0]
+    )
+
+    share = AlloX().allocate(problem).share
+
+    assert share[1].tolist() == [0.0, 1.0, 0.0]
+    assert share[0].sum() == 1.0
+
+
 def test_of_a_long_queue_for_few_gpus_those_are_planned_that_may_start() -> None:
     problem = random_queue(0, jobs=200, gpu_counts=[1, 2])
     shortest = np.sort(np.argsort(time_alone_s(problem).min(axis=1))[:64])
