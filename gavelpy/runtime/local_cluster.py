@@ -28,7 +28,7 @@ from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 
 SCHEDULER = "scheduler"
 START_S = 60.0  # a process that does not answer by then never will
-CALL_S = 5.0
+CALL_S = 30.0  # on a busy machine; a scheduler that is not there says so at once
 _LOOK_S = 0.02
 _TAIL = 2_000  # characters of a log that a complaint quotes
 
@@ -54,12 +54,13 @@ class LocalCluster:
     http_port: int = 0
     ports: Mapping[str, int] = field(default_factory=dict)  # of a node's way to the scheduler, if it is another
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _reserved: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.checkpoints.mkdir(exist_ok=True)
-        self.port = self.port or free_port()
-        self.http_port = self.http_port or free_port()
+        self.port = self.port or self._reserved.enter_context(reserved_port())
+        self.http_port = self.http_port or self._reserved.enter_context(reserved_port())
         self.config.write_text(_toml(self._tables()), encoding="utf-8")
         return self
 
@@ -72,6 +73,7 @@ class LocalCluster:
         for number in processes_below(self.directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
+        self._reserved.close()
 
     @property
     def config(self) -> Path:
@@ -193,6 +195,18 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port on loopback that the system gives to nobody else while this lasts, whether somebody listens there or not.
+
+    Servers can listen there, for they bind it by its number and let addresses be used again.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def wait_until(holds: Callable[[], bool], what: str, patience_s: float = START_S) -> None:

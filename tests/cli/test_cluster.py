@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, free_port
+from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, reserved_port
 from tests.cli.commands import Gavel
 from tests.cli.test_main import RUN
 from tests.runtime.client.serving import serving, until
@@ -218,7 +218,8 @@ def test_bad_input_is_one_line_and_exit_code_2(cli: Gavel, arguments: tuple[str,
 
 
 def test_scheduler_that_is_not_there_is_exit_code_3(cli: Gavel) -> None:
-    answer = cli("jobs", "--scheduler", f"127.0.0.1:{free_port()}", "--timeout", "0.3")
+    with reserved_port() as port:
+        answer = cli("jobs", "--scheduler", f"127.0.0.1:{port}", "--timeout", "0.3")
 
     assert answer.code == 3
     assert answer.err.startswith("error: the scheduler at 127.0.0.1:")

@@ -22,10 +22,7 @@ for n in itertools.takewhile(lambda _: not pathlib.Path(sys.argv[1]).exists(), i
 print("end", flush=True)
 """
 NODE = LocalNode("n1", "v100:2")
-LONG = {
-    "nodes": {"heartbeat_interval_s": 0.1},
-    "mechanism": {"round_s": 60.0},
-}  # leases outlast the scheduler's absence
+LONG = {"nodes": {"heartbeat_interval_s": 0.1}, "mechanism": {"round_s": 60.0}}  # leases outlast a restart
 
 
 class Follower:
@@ -48,7 +45,7 @@ class Follower:
 
 
 class Scene:
-    """A job that counts until it is told that it is over, one who has read its log from the start, one from later on."""
+    """A job that counts until it is told that it is over; its log is read by two, from the start and from later on."""
 
     def __init__(self, cluster: LocalCluster, over: Path) -> None:
         self.cluster = cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.failures import SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.local_cluster import free_port
+from gavelpy.runtime.local_cluster import reserved_port
 from tests.runtime.client.serving import make_description, serving, until
 
 IN_TIME_S = 9.0  # on a busy machine; who forgets what the settings say waits for ten seconds or more
@@ -24,11 +24,18 @@ CALLS: dict[str, Callable[[Client], object]] = {
 }
 
 
+@pytest.fixture
+def listen() -> Iterator[str]:
+    """An address where nobody listens yet."""
+    with reserved_port() as port:
+        yield f"127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize("call", CALLS)
-def test_scheduler_that_is_not_there_is_given_up_in_time(call: str) -> None:
+def test_scheduler_that_is_not_there_is_given_up_in_time(call: str, listen: str) -> None:
     began_s = time.monotonic()
 
-    client = Client(ClientSettings(scheduler=f"127.0.0.1:{free_port()}", timeout_s=0.5))
+    client = Client(ClientSettings(scheduler=listen, timeout_s=0.5))
     with client, pytest.raises(SchedulerUnreachable, match="does not answer"):
         CALLS[call](client)
 
@@ -45,8 +52,7 @@ def test_scheduler_that_takes_the_call_and_says_nothing_is_given_up_in_time() ->
     assert time.monotonic() - began_s < IN_TIME_S
 
 
-def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(tmp_path: Path) -> None:
-    listen = f"127.0.0.1:{free_port()}"
+def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(listen: str, tmp_path: Path) -> None:
     answers: list[str] = []
 
     def ask() -> None:
@@ -62,8 +68,7 @@ def test_call_that_comes_too_early_is_answered_when_the_scheduler_is_up(tmp_path
     assert answers == ["early"]
 
 
-def test_restarted_scheduler_knows_its_jobs_and_the_keys_they_came_with(tmp_path: Path) -> None:
-    listen = f"127.0.0.1:{free_port()}"
+def test_restarted_scheduler_knows_its_jobs_and_the_keys_they_came_with(listen: str, tmp_path: Path) -> None:
     with Client(ClientSettings(scheduler=listen, timeout_s=60.0)) as client:
         with serving(tmp_path, scheduler={"listen": listen}):
             first = client.submit([make_description("kept"), make_description()], key="k")
@@ -78,8 +83,7 @@ def test_restarted_scheduler_knows_its_jobs_and_the_keys_they_came_with(tmp_path
     assert later.jobs[0].job == 2
 
 
-def test_events_that_are_followed_go_on_after_a_restart_without_a_gap(tmp_path: Path) -> None:
-    listen = f"127.0.0.1:{free_port()}"
+def test_events_that_are_followed_go_on_after_a_restart_without_a_gap(listen: str, tmp_path: Path) -> None:
     with Client(ClientSettings(scheduler=listen, timeout_s=60.0)) as client:
         with serving(tmp_path, scheduler={"listen": listen}):
             followed = client.events(follow=True)

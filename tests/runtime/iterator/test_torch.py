@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from gavelpy import InvalidInput
 from gavelpy.runtime.lease_files import newest_checkpoint
+from gavelpy.runtime.local_cluster import reserved_port
 from gavelpy.torch import (
     ResumableLoader,
     ResumableSampler,
@@ -53,23 +53,15 @@ def test_stopped_and_resumed_training_equals_one_in_one_go(held: Held, stop_at: 
 
 
 def test_gang_that_is_stopped_and_resumed_equals_one_in_one_go(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "tests.runtime.iterator.gang_of_torch", str(tmp_path)]
-    base = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "OMP_NUM_THREADS": "1",
-    }
-    ranks = [
-        subprocess.Popen(command, cwd=PROJECT, env={**base, "RANK": str(rank)}, stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-
-    told = [json.loads(rank.communicate(timeout=100)[0]) for rank in ranks]
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    with reserved_port() as port:
+        gang = {**base, "MASTER_PORT": str(port)}
+        ranks = [
+            subprocess.Popen(command, cwd=PROJECT, env={**gang, "RANK": str(rank)}, stdout=subprocess.PIPE)
+            for rank in range(2)
+        ]
+        told = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
 
     assert told[0][1] == pytest.approx(told[0][0], abs=1e-6)
     assert told[1][1] == pytest.approx(told[1][0], abs=1e-6)
