@@ -15,6 +15,13 @@ from tests.cli.commands import Answer, Gavel
 
 LABELS = {f"{policy}{view}" for policy in ("fifo", "max_min_fairness", "min_makespan") for view in ("", "@blind")}
 
+FEW = """id,arrival_s,steps_total,gpus,rate_v100,rate_p100,rate_k80
+a,0,36000,1,10,4,1
+b,10,7200,1,2,1.5,1
+c,20,7200,2,4,3,2
+d,900,3600,4,1,1,0.5
+"""
+
 
 @pytest.fixture(scope="module")
 def shipped() -> Trace:
@@ -49,8 +56,7 @@ def check_comparison(answer: Answer) -> None:
 def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(
     gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = (workloads_directory() / "demo_trace.csv").read_text(encoding="utf-8").splitlines()[:40]
-    monkeypatch.setattr(demo, "_TRACE", gavel.trace("\n".join(rows)))
+    monkeypatch.setattr(demo, "_TRACE", gavel.trace(FEW))
 
     check_comparison(gavel("demo", "--no-live"))
 

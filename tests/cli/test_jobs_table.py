@@ -16,7 +16,7 @@ from gavelpy.cli.tables import drawn, show, written
 from gavelpy.runtime.wire import client_pb2
 
 MANY = 10_000
-PROMPT_S = 5.0  # for many jobs, on a machine that has other work; drawn they take three times as long on an idle one
+PROMPT_S = 5.0  # of this process, for many jobs; drawn they take three times as long
 
 
 def make_job(number: int = 1, **fields: object) -> client_pb2.Job:
@@ -52,11 +52,11 @@ def test_plain_columns_are_those_that_are_drawn_and_nothing_is_cut() -> None:
 
 def test_many_jobs_are_listed_soon(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [make_job(number, reason="waits for others") for number in range(MANY)]
-    began_s = time.monotonic()
+    began_s = time.process_time()
 
     show(jobs_sheet(jobs))
 
-    assert time.monotonic() - began_s < PROMPT_S
+    assert time.process_time() - began_s < PROMPT_S
     assert len(capsys.readouterr().out.splitlines()) == MANY + 1
 
 

@@ -105,7 +105,7 @@ def test_interrupt_ends_with_130_and_one_line(tmp_path: Path) -> None:
 
     with pipe.open("wb"):  # opens when the command has begun to read, and keeps it reading
         process.send_signal(signal.SIGINT)
-        _, message = process.communicate(timeout=30)
+        _, message = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert message == "interrupted\n"

@@ -55,7 +55,7 @@ def run_script(script: str, *arguments: str, environment: Mapping[str, str]) -> 
     path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(JOBS / script), *arguments]
     return subprocess.run(
-        command, env=path | dict(environment), capture_output=True, text=True, timeout=120, check=False
+        command, env=path | dict(environment), capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gavelpy.runtime.local_cluster import reserved_port
 from tests.workloads.conftest import CLASSES
 from tests.workloads.leases import ROOT, play_lease
 from tests.workloads.test_jobs_training import TINY
@@ -26,43 +27,26 @@ def run_gang(job: str, folder: Path) -> list[dict[str, Any]]:  # Any: what JSON 
     play_lease(folder / "stopped", 1, steps_max=STOP)
     play_lease(folder / "stopped", 2)
     gang = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.workloads.gang",
-        job,
-        str(folder),
-        free_ports(),
-        *TINY[job],
-        f"--steps={STEPS}",
-    ]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env=os.environ | gang | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
+    command = [sys.executable, "-m", "tests.workloads.gang", job, str(folder)]
+    with ExitStack() as stack:
+        ports = ",".join(str(stack.enter_context(reserved_port())) for _ in range(3))
+        ranks = [
+            subprocess.Popen(
+                [*command, ports, *TINY[job], f"--steps={STEPS}"],
+                env=os.environ | gang | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
         for rank in ranks:
-            rank.kill()
+            stack.callback(rank.kill)
+        said = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert said[1][0] == ""
     return [json.loads(line) for line in said[0][0].splitlines()]
-
-
-def free_ports() -> str:
-    """Three ports that nobody uses now."""
-    with socket.socket() as first, socket.socket() as second, socket.socket() as third:
-        taken = (first, second, third)
-        [one.bind(("127.0.0.1", 0)) for one in taken]
-        return ",".join(str(one.getsockname()[1]) for one in taken)
 
 
 def check_gang(job: str, folder: Path) -> None:

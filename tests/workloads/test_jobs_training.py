@@ -58,9 +58,9 @@ def test_same_seed_trains_the_same_and_another_does_not(job: str, train: Train) 
     [
         ("image_classification", "loss", 60, 0.5),
         ("language_model", "loss", 150, 0.5),
-        ("translation", "loss", 120, 0.9),
+        pytest.param("translation", "loss", 120, 0.9, marks=pytest.mark.slow),
         ("recommender", "loss", 150, 0.85),
-        ("gan", "distance", 250, 0.4),
+        pytest.param("gan", "distance", 250, 0.4, marks=pytest.mark.slow),
     ],
 )
 def test_job_learns(job: str, figure: str, steps: int, share: float, train: Train) -> None:

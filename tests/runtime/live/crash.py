@@ -21,7 +21,10 @@ WITNESS = Path(__file__).with_name("witness.py")
 RATES = {"v100": 40.0, "p100": 20.0, "k80": 10.0}  # steps/s
 NODES = (LocalNode("n0", "v100:2"), LocalNode("n1", "p100:2"), LocalNode("n2", "k80:2"))
 FROZEN_S = 12.0  # longer than a lease with its grace and margin
-SETTINGS = {"mechanism": {"round_s": 4.0, "failures_max": 1000}, "nodes": {"lease_overlap_s": 2.0}}
+SETTINGS = {
+    "mechanism": {"round_s": 4.0, "failures_max": 1000},
+    "nodes": {"lease_overlap_s": 2.0, "lease_margin_s": 1.5},
+}
 
 
 @dataclass(frozen=True)

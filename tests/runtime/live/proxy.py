@@ -52,7 +52,7 @@ class BadNetwork(AgentServiceServicer):
 
     def __enter__(self) -> BadNetwork:
         self._thread.start()
-        assert self._ready.wait(10.0), "the proxy did not start"
+        assert self._ready.wait(60.0), "the proxy did not start"
         return self
 
     def __exit__(

@@ -15,7 +15,7 @@ LONG = {Fault.SCHEDULER: 50, Fault.AGENT: 20, Fault.SHIM: 10, Fault.JOB: 20, Fau
 
 
 def test_jobs_survive_some_deaths(tmp_path: Path) -> None:
-    trial = Trial(seed=1, jobs=6, steps=240.0, faults=SHORT, within_s=14.0, patience_s=90.0)
+    trial = Trial(seed=1, jobs=6, steps=160.0, faults=SHORT, within_s=9.0, patience_s=300.0)
 
     found = run(trial, tmp_path / "cluster")
 
@@ -23,7 +23,7 @@ def test_jobs_survive_some_deaths(tmp_path: Path) -> None:
 
 
 def test_jobs_survive_some_deaths_with_a_journal_in_postgresql(postgres_url: str, tmp_path: Path) -> None:
-    trial = Trial(seed=2, jobs=4, steps=200.0, faults=FEW, within_s=8.0, patience_s=90.0, journal=postgres_url)
+    trial = Trial(seed=2, jobs=4, steps=120.0, faults=FEW, within_s=5.0, patience_s=300.0, journal=postgres_url)
 
     found = run(trial, tmp_path / "cluster")
 
