@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.local_cluster import reserved_port
 from gavelpy.runtime.shim import processes
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.peer import Peer, serving, until
@@ -83,6 +84,13 @@ def peer() -> Peer:
 def port(peer: Peer) -> Iterator[int]:
     with serving(peer) as taken:
         yield taken
+
+
+@pytest.fixture
+def kept_port() -> Iterator[int]:
+    """Where a scheduler may be, and another after it."""
+    with reserved_port() as port:
+        yield port
 
 
 @pytest.fixture

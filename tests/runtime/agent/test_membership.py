@@ -90,19 +90,19 @@ def test_checkpoints_that_are_the_new_clusters_or_elsewhere_stay(tmp_path: Path)
 
 
 def test_scheduler_that_was_set_up_anew_finds_a_node_without_the_old_ones_leases(
-    make_node: Callable[..., Node],
+    make_node: Callable[..., Node], kept_port: int
 ) -> None:
     old, new = Peer(), Peer()
     old.incarnation = 7
-    with serving(old) as port:
-        node = make_node(scheduler=f"127.0.0.1:{port}")
+    with serving(old, kept_port):
+        node = make_node(scheduler=f"127.0.0.1:{kept_port}")
         old.order(order(1, "sleep 100", job=0))
         old.until_phase(1, RUNNING)
         before = node.shim(1)
 
     new.cluster_id = "c2"
     new.order(order(1, "sleep 200", job=0))
-    with serving(new, port):
+    with serving(new, kept_port):
         started = new.until_phase(1, RUNNING)
 
         assert (new.nodes[0].cluster_id, new.nodes[0].confirmed_dead) == ("c1", False)
@@ -113,16 +113,16 @@ def test_scheduler_that_was_set_up_anew_finds_a_node_without_the_old_ones_leases
         assert [processes.process_facts(process) for process in before.job_processes] == [None]
 
 
-def test_node_stays_with_its_new_cluster_over_a_restart(make_node: Callable[..., Node]) -> None:
+def test_node_stays_with_its_new_cluster_over_a_restart(make_node: Callable[..., Node], kept_port: int) -> None:
     old, new = Peer(), Peer()
-    with serving(old) as port:
-        node = make_node(scheduler=f"127.0.0.1:{port}")
+    with serving(old, kept_port):
+        node = make_node(scheduler=f"127.0.0.1:{kept_port}")
         until(lambda: old.heard)
         until(lambda: '"cluster_id":"c1"' in (node.state / "node.json").read_text())
         node.send(signal.SIGKILL)
 
     new.cluster_id = "c2"
-    with serving(new, port):
+    with serving(new, kept_port):
         node.start()
         until(lambda: '"cluster_id":"c2"' in (node.state / "node.json").read_text())
         node.send(signal.SIGKILL)

@@ -117,19 +117,20 @@ def test_frozen_agent_starts_nothing_from_an_order_whose_time_is_over(peer: Peer
     assert not (node.lease(1) / lease_files.LAUNCH_FILE).exists()
 
 
-def test_jobs_run_on_while_the_scheduler_is_away_and_end_with_their_leases(make_node: Callable[..., Node]) -> None:
+def test_jobs_run_on_while_the_scheduler_is_away_and_end_with_their_leases(
+    make_node: Callable[..., Node], kept_port: int
+) -> None:
     first, second = Peer(), Peer()
-    with serving(first) as port:
-        node = make_node(scheduler=f"127.0.0.1:{port}")
+    with serving(first, kept_port):
+        node = make_node(scheduler=f"127.0.0.1:{kept_port}")
         first.order(order(1, SLEEP, seconds=EDGE_S))
         first.until_running_on_the_edge(1, EDGE_S)
-    shim = node.shim(1)
-    assert processes.is_shim_alive(shim)
 
-    until(lambda: lease_files.read_end(node.lease(1)))
+    end = until(lambda: lease_files.read_end(node.lease(1)))
     second.incarnation = 2
-    with serving(second, port):
+    with serving(second, kept_port):
         assert second.until_phase(1, ENDED).outcome == pb.LEASE_OUTCOME_STOPPED
+    assert end.at_clock_s > first.orders[1].until_clock_s - EDGE_S / 2  # long after the scheduler went
 
 
 def test_repeated_and_older_orders_change_nothing(peer: Peer, node: Node) -> None:
