@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,19 +66,22 @@ def is_shim_alive(state: ShimState) -> bool:
 
 
 def lease_processes(state: ShimState, directory: Path) -> tuple[int, ...]:
-    """Processes left of a lease, its shim not among them: those of its session, and those with its environment.
+    """Processes left of a lease, its shim not among them: of its session, with its environment, or below its shim.
 
-    The number of a session is not given out again while any process is in it. Members of another boot are none.
+    The number of a session is not given out again while any process is in it. Below the shim is whatever descends
+    from it, as it adopts all orphans; once it is gone, who has left both session and environment cannot be told any
+    more. Members of another boot are none.
     """
     if state.boot_id != boot_id():
         return ()
     marker = f"{LEASE_DIRECTORY_VARIABLE}={directory.resolve()}".encode()
+    found = [facts for facts in all_processes() if facts.start_ticks >= state.process_start_ticks]
+    below = _descendants(found, state)
     return tuple(
         facts.process
-        for facts in all_processes()
+        for facts in found
         if facts.process not in (state.process, os.getpid())
-        and facts.start_ticks >= state.process_start_ticks
-        and (facts.session == state.process or marker in _environment(facts.process))
+        and (facts.session == state.process or facts.process in below or marker in _environment(facts.process))
     )
 
 
@@ -95,6 +99,21 @@ def send(process: int, number: int) -> None:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def _descendants(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
+    """What descends from the shim, if this very shim is there."""
+    children: dict[int, list[int]] = {}
+    for facts in found:
+        children.setdefault(facts.parent, []).append(facts.process)
+    is_there = any((facts.process, facts.start_ticks) == (state.process, state.process_start_ticks) for facts in found)
+    below: set[int] = set()
+    todo = [state.process] if is_there else []
+    while todo:
+        new = [child for child in children.get(todo.pop(), ()) if child not in below]
+        below.update(new)
+        todo += new
+    return below
 
 
 def _environment(process: int) -> list[bytes]:

@@ -12,6 +12,19 @@ from gavelpy.runtime.lease_files import Lease, Outcome, Phase, clock_s
 from gavelpy.runtime.shim.processes import is_shim_alive, kill_lease, process_facts
 from tests.runtime.shim.driver import Shim, on_the_edge, processes_left, sampled, started, wait_for
 
+WITH_A_STRANGER = """
+import os
+read, write = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        told = f"echo $$ >&{write}; exec sleep 60"
+        os.set_inheritable(write, True)
+        os.execve("/bin/sh", ["sh", "-c", told], {})
+    os._exit(0)
+print(os.read(read, 100).decode().strip())
+"""
 SLEEPS = "import time; print('ready'); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(60)"
 TELLS_SIGTERM = """
@@ -194,6 +207,15 @@ def test_grandchildren_end_with_their_job_also_outside_its_group(tmp_path: Path)
 
         assert end.outcome is Outcome.FINISHED
         assert processes_left(shim) == ()
+
+
+def test_what_has_left_group_session_and_environment_ends_with_the_job_too(tmp_path: Path) -> None:
+    with started(tmp_path, WITH_A_STRANGER) as shim:
+        end = shim.end()
+        [stranger] = [int(line) for line in shim.lines()]
+
+        assert end.outcome is Outcome.FINISHED
+        assert process_facts(stranger) is None
 
 
 def test_job_dies_with_its_shim(tmp_path: Path) -> None:
