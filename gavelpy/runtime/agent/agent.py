@@ -171,20 +171,29 @@ class Agent:
             self._changed.set()
 
     def _look(self) -> None:
-        """Sees what is, does what is to be done about it, and has the scheduler told if it is news."""
+        """Sees what is, does what is to be done about it, and has the scheduler told if it is news.
+
+        What the disk refuses for one lease is raised when all others have been seen to.
+        """
         now_clock_s = clock_s()
         self._book.observe(now_clock_s)
         place = Place(self._gpus.gpu_type, len(self._gpus.devices))
         local = [folder.local for folder in self._book.folders]
         orders = farewell(local) if self._moves_to else self._orders
+        refused: OSError | None = None
         for action in reconcile(local, None if self._is_draining else orders, place, now_clock_s):
             _log(action)
-            self._book.act(action, now_clock_s)
+            try:
+                self._book.act(action, now_clock_s)
+            except OSError as error:
+                refused = refused or error
         self._watch.follow(folder.shim_process for folder in self._book.folders)
         told = urgent_part(map(report_of, self._book.folders))
         if told != self._told:
             self._told = told
             self._changed.set()
+        if refused is not None:
+            raise refused
 
     def _obey(self, orders: Orders) -> None:
         """Takes orders over if they are newer than all before; those of another cluster when the old one is left."""

@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -159,7 +160,8 @@ class LeaseBook:
         target = self._state / ENDED / folder.directory.name
         if target.exists():
             shutil.rmtree(target)
-        folder.directory.rename(target)
+        with suppress(FileNotFoundError):  # its job may have removed it
+            folder.directory.rename(target)
 
     def _put_aside(self, directory: Path) -> None:
         """A directory that does not say what it is holds nothing that may run on."""

@@ -140,6 +140,8 @@ class LeaseFolder:
         if self.end is not None:
             self._reap()
             return
+        if not self.directory.is_dir():
+            self._make_anew()
         if self.launch is None:
             return
         self._read_shim()
@@ -250,6 +252,18 @@ class LeaseFolder:
         directory = self.launch.environment.get(lease_files.CHECKPOINT_DIRECTORY_VARIABLE) if self.launch else None
         whole = lease_files.whole_checkpoints(Path(directory)) if directory else ()
         return float(whole[-1]) if whole else 0.0
+
+    def _make_anew(self) -> None:
+        """A job can remove its lease's directory; its shim and it are given their orders all the same."""
+        self.directory.unlink(missing_ok=True)
+        self.directory.mkdir(mode=0o700)
+        self.keep()
+        if self.launch is not None:
+            lease_files.write_launch(self.directory, self.launch)
+        if self.shim is not None:
+            lease_files.write_shim(self.directory, self.shim)
+        lease_files.write_lease(self.directory, self.orders)
+        logger.error("lease directory was removed: made anew", extra={"lease": self.lease, "job": self.job})
 
     def _reap(self) -> None:
         if self._child is not None and self._child.poll() is not None:

@@ -22,6 +22,32 @@ def test_node_whose_state_directory_refuses_says_so_until_it_is_over(peer: Peer,
     until(lambda: not peer.heard[-1].trouble)
 
 
+def test_lease_that_the_disk_refuses_keeps_no_other_waiting(peer: Peer, node: Node) -> None:
+    until(lambda: peer.heard)
+    obstacle = node.state / "leases" / ".new-00000042"
+    obstacle.write_text("a file where a directory must be made")
+
+    peer.order(order(42, "sleep 100", job=1))
+    peer.order(order(43, "true", job=2, gpus=(1,)))
+
+    assert peer.until_phase(43, pb.LEASE_PHASE_ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
+    assert peer.heard[-1].trouble
+    assert peer.report(42) is None
+
+
+def test_job_that_removes_the_directory_of_its_lease_is_stopped_as_any_other(peer: Peer, node: Node) -> None:
+    removes = "cd /; until test -e $GAVEL_LEASE_DIR/go; do sleep 0.05; done; rm -r $GAVEL_LEASE_DIR; exec sleep 100"
+    peer.order(order(1, f"sh -c '{removes}'"))
+    peer.until_phase(1, pb.LEASE_PHASE_RUNNING)
+    (node.lease(1) / "go").touch()
+    until(lambda: "was removed: made anew" in node.log.read_text())
+
+    peer.wish(1, pb.LEASE_WISH_STOP)
+
+    assert peer.until_phase(1, pb.LEASE_PHASE_ENDED).outcome == pb.LEASE_OUTCOME_STOPPED
+    assert not peer.heard[-1].trouble
+
+
 def test_trouble_is_told_in_printable_characters_and_not_at_any_length() -> None:
     told = trouble_of(OSError(28, "No space left on device", "/a\nb" + "x" * 1_000))
 
