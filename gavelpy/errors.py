@@ -5,6 +5,7 @@
     │   └── JournalCorrupt  a journal that cannot be read to its end: where, and up to which event it is good
     │       └── EventsLost  events that were acknowledged are gone from it, and nobody has accepted that yet
     ├── JournalFailed       the world's: the journal's database refused or is gone; what was under way may be lost
+    ├── Stopping            the world's: the scheduler ends; what was asked of it may be asked again
     ├── FencedOut           the world's: a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        the world's: no certified answer; carries the solver's status and the problem's size
     ├── LeaseExpired        the world's: a job's lease was over before it could stop in good order
@@ -51,6 +52,10 @@ class EventsLost(JournalCorrupt):
 
 class JournalFailed(GavelError, RuntimeError):
     """The journal's database refused a statement or cannot be reached; open the journal anew to learn what lasts."""
+
+
+class Stopping(GavelError):
+    """The scheduler ends; what was asked for may or may not be done. Ask again with the same key."""
 
 
 class FencedOut(GavelError, RuntimeError):

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import Stopping as Stopping  # services know it from here
 from gavelpy.journal.codec import encode_state
 from gavelpy.journal.store import EventStore, Submission
 from gavelpy.journal.store_marks import Numbers
@@ -50,6 +51,7 @@ SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no 
 EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
 BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
+STOPPING = "the scheduler is stopping"
 LEASES_A_GPU_MAX = 2  # that one decision grants
 Answer = TypeVar("Answer")
 MakeEvents = Callable[[int], Sequence[Event]]  # from the serial of the first job to come
@@ -114,6 +116,7 @@ class Driver:
         self._queue: deque[_Entry] = deque()
         self._work = asyncio.Event()
         self._stopping = False
+        self._is_over = False
         self._batch: list[_Entry] = []  # that is being written or applied
         self._wakeup_allowed_s = 0.0  # by perf_counter
         self._progress_s = 0.0
@@ -140,7 +143,9 @@ class Driver:
         self._work.set()
 
     async def journal(self, use: Callable[[EventStore], Answer]) -> Answer:
-        """What a function finds in the journal, called in the journal's thread."""
+        """What a function finds in the journal, called in the journal's thread; raises Stopping when that has ended."""
+        if self._is_over:
+            raise Stopping(STOPPING)
         return await asyncio.get_running_loop().run_in_executor(self._thread, use, self._store)
 
     async def stop(self) -> None:
@@ -150,7 +155,7 @@ class Driver:
 
     async def _enter(self, entry: _Entry) -> int:
         if self._stopping:
-            raise Stopping("the scheduler is stopping")
+            raise Stopping(STOPPING)
         entry.done = asyncio.get_running_loop().create_future()
         self._queue.append(entry)
         self.jobs_under_way += entry.jobs
@@ -176,7 +181,7 @@ class Driver:
             await self._commit(self._collect(self._now_s()))
             await self._snapshot()
         finally:
-            self._stopping = True
+            self._stopping = self._is_over = True
             self._give_up()
             self._thread.shutdown(wait=True)
 
@@ -298,7 +303,7 @@ class Driver:
 
     def _give_up(self) -> None:
         for entry in (*self._batch, *self._queue):
-            _resolve(entry, Stopping("the scheduler is stopping"), 0)
+            _resolve(entry, Stopping(STOPPING), 0)
         self._queue.clear()
 
 
@@ -350,10 +355,6 @@ def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
 def _size_of(event: Event) -> int:
     """Bytes of an event in the journal, about."""
     return 100 + sum(getattr(value, "nbytes", 0) for value in vars(event).values())
-
-
-class Stopping(GavelError):
-    """The scheduler ends; what was asked for may or may not be done. Ask again with the same key."""
 
 
 def _resolve(entry: _Entry, error: GavelError | None, first_job: int) -> None:

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from gavelpy.errors import FencedOut, InvalidInput, JournalCorrupt, JournalFailed, RemoteViolation
+from gavelpy.errors import FencedOut, InvalidInput, JournalCorrupt, JournalFailed, RemoteViolation, Stopping
 from gavelpy.runtime.security.interceptor import Continuation
 from gavelpy.runtime.security.open_streams import Handler
 from gavelpy.runtime.security.refusal import Refusal
@@ -90,6 +90,8 @@ def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: what
             await _abort(context, error)
         except (JournalFailed, FencedOut):  # the daemon's main loop says why
             await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
+        except Stopping as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     return answer
 
@@ -107,6 +109,8 @@ def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
             await _abort(context, error)
         except (JournalFailed, FencedOut):
             await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
+        except Stopping as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     return answer
 
