@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,7 @@ def gavel_scheduler(
         return
     if config is None:
         raise InvalidInput("--config must be given; gavel-scheduler --help shows an example")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # would end it; it waits until `serve` can heed it
     set_up_logging(verbose=verbose)
     gc.disable()  # until the scheduler is ready: nothing of what it loads and reads until then is garbage
     from gavelpy.runtime.daemon.config import read_config

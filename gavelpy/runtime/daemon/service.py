@@ -109,6 +109,9 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGHUP}
+        )  # one that came while the journal was read is due now
 
     def _reload(self) -> None:
         task = asyncio.create_task(self.reload())

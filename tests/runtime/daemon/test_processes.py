@@ -177,6 +177,24 @@ def test_hangup_reads_the_configuration_again_and_a_bad_one_changes_nothing(lone
         assert client.GetCluster(pb.GetClusterRequest(), timeout=CALL_S).policy == "fifo"
 
 
+def test_hangup_while_it_starts_is_heeded_when_it_is_up(lone: LocalCluster) -> None:
+    good, pipe = lone.config.read_text(), lone.config
+    pipe.unlink()
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", "--config", str(pipe)]
+    with (lone.directory / "scheduler.log").open("ab") as log:
+        lone.processes[SCHEDULER] = subprocess.Popen(command, stderr=log)
+
+    with pipe.open("w") as writing:  # it waits for its configuration: neither earlier nor later than it should be
+        scheduler(lone).send_signal(signal.SIGHUP)
+        pipe.unlink()
+        pipe.write_text(good)
+        writing.write(good)
+    wait_until(lambda: "configuration reloaded" in lone.log(SCHEDULER), "it has read it again")
+
+    wait_until(lone.is_serving, "it serves")
+
+
 def test_metrics_and_health_are_served(lone: LocalCluster) -> None:
     lone.start_scheduler()
     wait_until(lambda: is_open(lone.http_port), "HTTP is served")
