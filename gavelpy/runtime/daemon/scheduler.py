@@ -173,6 +173,7 @@ class Scheduler:
             future.cancel()
 
     async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
+        self._check_room(len(specs))
         names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
         self._check_names(specs, owner, len(names))
         self._names_under_way |= names
@@ -199,11 +200,12 @@ class Scheduler:
             )
         if not owner:
             raise InvalidInput("owner must be a name, got ''")
+
+    def _check_room(self, count: int) -> None:
+        most = self.config.limits.jobs_living_max
         living = len(self.core.jobs.active) + self.driver.jobs_under_way
-        if living + len(specs) > limits.jobs_living_max:
-            raise LimitReached(
-                f"jobs_living_max is {limits.jobs_living_max}: {living} jobs live, {len(specs)} more do not fit"
-            )
+        if living + count > most:
+            raise LimitReached(f"jobs_living_max is {most}: {living} jobs live, {count} more do not fit")
 
     def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
         named = [str(spec.id) for spec in specs if spec.id != NAMELESS]

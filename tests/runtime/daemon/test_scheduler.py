@@ -159,6 +159,16 @@ def test_limits_are_kept(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_submission_is_answered_again_though_nothing_more_fits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, limits={"jobs_living_max": 2})) as cluster:
+            first = await cluster.submit(make_spec(), make_spec(), key="k")
+
+            assert await cluster.submit(make_spec(), make_spec(), key="k") == first
+
+    run(scenario())
+
+
 def test_the_job_of_a_silent_node_runs_elsewhere_once_its_lease_is_surely_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
