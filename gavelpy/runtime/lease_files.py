@@ -37,6 +37,7 @@ SHIM_FILE: Final = "shim.json"
 END_FILE: Final = "end.json"
 LOG_DIRECTORY: Final = "log"
 FILE_BYTES_MAX: Final = 4 << 20
+STEPS_MAX: Final = 1e15  # what a job may say that it has done
 
 # Names in the environment of a job.
 LEASE_DIRECTORY_VARIABLE: Final = "GAVEL_LEASE_DIR"
@@ -183,12 +184,20 @@ def read_shim(directory: Path) -> ShimState | None:
 
 def read_end(directory: Path) -> End | None:
     """How it ended; None while it has not."""
-    return _read(directory / END_FILE, End)
+    end = _read(directory / END_FILE, End)
+    if end is not None:
+        _check_steps(directory / END_FILE, steps_done=end.steps_done, steps_saved=end.steps_saved)
+    return end
 
 
 def read_progress(directory: Path, local_rank: int) -> Progress | None:
     """What a local rank last said; None where it has not said anything."""
-    return _read(directory / progress_file(local_rank), Progress)
+    path = directory / progress_file(local_rank)
+    said = _read(path, Progress)
+    if said is not None:
+        rate = said.rate_steps_per_s
+        _check_steps(path, steps_done=said.steps_done, steps_saved=said.steps_saved, rate_steps_per_s=rate)
+    return said
 
 
 def reporting_ranks(directory: Path) -> tuple[int, ...]:
@@ -316,6 +325,12 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
     if not isinstance(content, dict):
         raise RemoteViolation(f"{path} must be a JSON object, got {type(content).__name__}")
     return kind(**{item.name: _value(path, item, content) for item in fields(kind) if _is_given(item, content)})
+
+
+def _check_steps(path: Path, **values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value <= STEPS_MAX:
+            raise RemoteViolation(f"{path}: {name} must be in [0, {STEPS_MAX:g}], got {value!r}")
 
 
 def _is_given(item: Field[Any], content: dict[str, object]) -> bool:

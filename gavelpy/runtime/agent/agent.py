@@ -176,11 +176,10 @@ class Agent:
         What the disk refuses for one lease is raised when all others have been seen to.
         """
         now_clock_s = clock_s()
-        self._book.observe(now_clock_s)
+        refused = self._book.observe(now_clock_s)
         place = Place(self._gpus.gpu_type, len(self._gpus.devices))
         local = [folder.local for folder in self._book.folders]
         orders = farewell(local) if self._moves_to else self._orders
-        refused: OSError | None = None
         for action in reconcile(local, None if self._is_draining else orders, place, now_clock_s):
             _log(action)
             try:

@@ -89,10 +89,15 @@ class LeaseBook:
                 "lease found", extra={"lease": folder.lease, "job": folder.job, "phase": folder.local.phase.value}
             )
 
-    def observe(self, now_clock_s: float) -> None:
-        """Looks at every lease."""
+    def observe(self, now_clock_s: float) -> OSError | None:
+        """Looks at every lease; the first refusal of the disk, which keeps no other from being looked at."""
+        refused: OSError | None = None
         for folder in self._folders.values():
-            folder.observe(now_clock_s)
+            try:
+                folder.observe(now_clock_s)
+            except OSError as error:
+                refused = refused or error
+        return refused
 
     def act(self, action: Action, now_clock_s: float) -> None:
         """Does one thing."""

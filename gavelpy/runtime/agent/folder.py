@@ -250,7 +250,11 @@ class LeaseFolder:
 
     def _steps_on_disk(self) -> float:
         directory = self.launch.environment.get(lease_files.CHECKPOINT_DIRECTORY_VARIABLE) if self.launch else None
-        whole = lease_files.whole_checkpoints(Path(directory)) if directory else ()
+        try:
+            whole = lease_files.whole_checkpoints(Path(directory)) if directory else ()
+        except OSError as error:  # what was reported counts; a later lease looks again
+            logger.warning("checkpoints cannot be read: %s", error, extra={"lease": self.lease, "job": self.job})
+            return 0.0
         return float(whole[-1]) if whole else 0.0
 
     def _make_anew(self) -> None:

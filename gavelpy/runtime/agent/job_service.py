@@ -17,7 +17,7 @@ import grpc.aio
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.book import LeaseBook
 from gavelpy.runtime.agent.folder import LeaseFolder
-from gavelpy.runtime.lease_files import Progress, clock_s
+from gavelpy.runtime.lease_files import STEPS_MAX, Progress, clock_s
 from gavelpy.runtime.wire import job_pb2, job_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ WAIT_S_MAX: Final = 60.0
 MESSAGE_BYTES_MAX: Final = 64 << 10
 CALLS_MAX: Final = 1_000
 _POLL_S = 0.05
-_STEPS_MAX = 1e15
 _BEARER = "Bearer "
 Context = grpc.aio.ServicerContext[Any, Any]  # of any messages
 
@@ -121,8 +120,8 @@ def _complaint(request: job_pb2.ReportProgressRequest, folder: LeaseFolder) -> s
         return f"local_rank must be below {ranks}, got {request.local_rank}"
     for name in ("steps_done", "steps_saved", "rate_steps_per_s"):
         value = getattr(request, name)
-        if not math.isfinite(value) or not 0 <= value <= _STEPS_MAX:
-            return f"{name} must be in [0, {_STEPS_MAX:g}], got {value!r}"
+        if not math.isfinite(value) or not 0 <= value <= STEPS_MAX:
+            return f"{name} must be in [0, {STEPS_MAX:g}], got {value!r}"
     if request.steps_saved > request.steps_done:
         return f"steps_saved must be at most steps_done = {request.steps_done:g}, got {request.steps_saved:g}"
     return ""

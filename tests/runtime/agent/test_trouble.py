@@ -48,6 +48,26 @@ def test_job_that_removes_the_directory_of_its_lease_is_stopped_as_any_other(pee
     assert not peer.heard[-1].trouble
 
 
+def test_checkpoints_that_cannot_be_read_keep_no_lease_from_ending(peer: Peer, node: Node) -> None:
+    ruins = "rmdir $GAVEL_CHECKPOINT_DIR; ln -s $GAVEL_CHECKPOINT_DIR $GAVEL_CHECKPOINT_DIR"
+    peer.order(order(1, f"sh -c '{ruins}'"))
+
+    assert peer.until_phase(1, pb.LEASE_PHASE_ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
+    assert "checkpoints cannot be read" in node.log.read_text()
+
+
+def test_progress_that_cannot_be_is_not_told(peer: Peer, node: Node) -> None:
+    says = 'echo {\\"steps_done\\": -5, \\"steps_saved\\": -7} > $GAVEL_LEASE_DIR/progress.0.json; exec sleep 100'
+    peer.order(order(1, f"sh -c '{says}'"))
+    until(lambda: "steps_done must be in [0, 1e+15], got -5.0" in node.log.read_text())
+
+    report = peer.until_phase(1, pb.LEASE_PHASE_RUNNING)
+    peer.wish(1, pb.LEASE_WISH_STOP)
+    end = peer.until_phase(1, pb.LEASE_PHASE_ENDED)
+
+    assert min(report.steps_done, report.steps_saved, end.steps_done, end.steps_saved) >= 0
+
+
 def test_trouble_is_told_in_printable_characters_and_not_at_any_length() -> None:
     told = trouble_of(OSError(28, "No space left on device", "/a\nb" + "x" * 1_000))
 
