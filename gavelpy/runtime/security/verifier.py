@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 SCHEME = "Bearer "
 _SECRET_CHARACTERS_MAX = 512
+_GONE = (0, 0, 0, 0)
 
 
 class Verifier(Protocol):
@@ -59,6 +60,8 @@ class FileVerifier:
             return
         self._seen = version
         try:
+            if version == _GONE:  # replaced by hand, perhaps: not a word about anybody's token
+                raise InvalidInput("tokens file must be there; it was removed", file=str(self._file.path))
             self._by_digest = {token.digest: token for token in self._file.tokens()}
         except InvalidInput as error:
             self._by_digest = {}
@@ -72,7 +75,7 @@ class FileVerifier:
         try:
             found = self._file.path.stat()
         except OSError:
-            return 0, 0, 0, 0
+            return _GONE
         return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
 
 

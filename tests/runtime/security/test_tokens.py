@@ -119,13 +119,20 @@ def test_while_the_file_is_damaged_nobody_is_let_in_and_afterwards_all_are(file:
     assert verifier.caller(f"Bearer {secret}", now_s=1.0) is not None
 
 
-def test_file_that_is_taken_away_lets_nobody_in(file: TokenFile) -> None:
+def test_file_that_is_taken_away_lets_nobody_in_and_says_nothing_of_who_is(
+    file: TokenFile, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = file.create("alice", Role.USER, now_s=0.0)
     verifier = FileVerifier(file.path)
-
-    file.path.unlink()
+    kept = file.path.rename(file.path.with_name("kept"))
 
     assert verifier.caller(f"Bearer {secret}", now_s=1.0) is None
+    assert not verifier.is_sure  # so streams that are open go on
+    assert "tokens file cannot be read" in caplog.text
+
+    kept.rename(file.path)
+    assert verifier.caller(f"Bearer {secret}", now_s=1.0) is not None
+    assert verifier.is_sure
 
 
 @pytest.mark.parametrize(
