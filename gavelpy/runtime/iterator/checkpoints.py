@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -67,12 +67,16 @@ def read_place(directory: Path) -> Place:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run into its directory. `world` > 1: all ranks write each of them together."""
+    """Writes the checkpoints of one run into its directory. `world` > 1: all ranks write each of them together.
 
-    def __init__(self, directory: Path, rank: int = 0, world: int = 1) -> None:
+    `ranks` is how many resume from one, whoever writes.
+    """
+
+    def __init__(self, directory: Path, rank: int = 0, world: int = 1, ranks: int = 1) -> None:
         self._directory = directory
         self._rank = rank
         self._world = world
+        self._loaded = [directory / f".rank-{number}-loaded" for number in range(ranks)] if ranks > 1 else []
 
     def write(self, place: Place, save: Callable[[Path], object], deadline_s: float) -> float:
         """Saves and returns the seconds it took; raises LeaseExpired rather than finish after the deadline.
@@ -103,8 +107,20 @@ class CheckpointWriter:
         """Removes whole checkpoints with fewer steps than these, each in one move."""
         _prune(self._directory, steps)
 
+    def tell_loaded(self) -> None:
+        """Says that this rank needs no earlier checkpoint any more. Where that cannot be written, they all stay."""
+        if self._loaded:
+            with suppress(OSError):
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._loaded[self._rank].touch()
+
     def prune_earlier(self) -> None:
-        """Removes the checkpoints of the job's earlier leases, also half ones; what else is there stays."""
+        """Removes the checkpoints of the job's earlier leases, also half ones; what else is there stays.
+
+        Not while a rank that starts slowly may still have to load one: nothing else holds the others up.
+        """
+        if not all(path.exists() for path in self._loaded):
+            return
         own = lease_of(self._directory.name)
         jobs_own = self._directory.parent
         for lease in leases_of(jobs_own):

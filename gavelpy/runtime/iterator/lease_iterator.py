@@ -80,9 +80,8 @@ class LeaseIterator(Generic[Item]):
         self._total = place.steps_total if steps_total is None else steps_total
         self._all_save = save_on == "all" and place.world > 1
         directory = place.checkpoint_directory or (Path(checkpoint_directory) if checkpoint_directory else None)
-        self._writer = (
-            CheckpointWriter(directory, place.rank, place.world if self._all_save else 1) if directory else None
-        )
+        ranks = (place.rank, place.world if self._all_save else 1, place.world)
+        self._writer = CheckpointWriter(directory, *ranks) if directory else None
         self._resume = place.resume_directory or (
             newest_checkpoint(directory) if directory and place.lease_directory is None else None
         )
@@ -90,8 +89,7 @@ class LeaseIterator(Generic[Item]):
         self._walk = EpochWalk(loader, _epochs(epochs, self._total), start)
         self._steps = self._saved_steps = self._first_steps = start.steps
         self._over = self._finished = self._stopped = self._terminated = False
-        now_s = clock_s()
-        self._at_s = self._checkpoint_at_s = now_s
+        now_s = self._at_s = self._checkpoint_at_s = clock_s()
         self._slowest_s = 0.0
         self._look_at_s = now_s
         self._look_at_steps = self._end_steps = 0  # looks after the first step
@@ -108,6 +106,8 @@ class LeaseIterator(Generic[Item]):
             self._watch.start()
         if self._resume and load:
             load(self._resume)
+        if self._writer:
+            self._writer.tell_loaded()
         self._at_s = clock_s()
         if self._total and self._steps >= self._total:
             self.finish()

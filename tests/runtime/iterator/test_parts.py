@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gavelpy import LeaseIterator
 from gavelpy.errors import InvalidInput, LeaseExpired, RemoteViolation
 from gavelpy.runtime.iterator.agreement import Agreement
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, Place, read_place
@@ -18,6 +19,7 @@ from gavelpy.runtime.iterator.plan import checkpoint_guess_s, stop_at_s, wants_s
 from gavelpy.runtime.iterator.surroundings import surroundings
 from gavelpy.runtime.lease_files import Lease, clock_s, step_name, whole_checkpoints
 from tests.conftest import PROJECT
+from tests.runtime.iterator.conftest import Held
 from tests.runtime.shim.driver import wait_for
 
 FOREVER_S = float("inf")
@@ -171,6 +173,34 @@ def test_half_checkpoints_of_earlier_leases_go_with_the_whole_ones(tmp_path: Pat
     CheckpointWriter(own).prune_earlier()
 
     assert [directory.exists() for directory in (*kept, *gone)] == [True, True, True, False, False]
+
+
+def test_what_a_slow_rank_has_still_to_load_stays(tmp_path: Path) -> None:
+    own, resume = tmp_path / "lease-00000004", tmp_path / "lease-00000003" / step_name(6)
+    resume.mkdir(parents=True)
+    quick, slow = CheckpointWriter(own, 0, ranks=2), CheckpointWriter(own, 1, ranks=2)
+
+    quick.tell_loaded()
+    quick.prune_earlier()
+    was_there = resume.is_dir()
+    slow.tell_loaded()
+    quick.prune_earlier()
+
+    assert was_there
+    assert not resume.exists()
+
+
+def test_rank_says_that_it_has_loaded_when_it_has(held: Held) -> None:
+    resume = held.checkpoints.with_name("lease-00000003") / "step-000000000020"
+    resume.mkdir(parents=True)
+    held.environment(GAVEL_RESUME_DIR=str(resume), WORLD_SIZE="2", RANK="1")
+    loaded = held.checkpoints / ".rank-1-loaded"
+    seen: list[bool] = []
+
+    with LeaseIterator(range(10), load=lambda _: seen.append(loaded.exists())):
+        seen.append(loaded.exists())
+
+    assert seen == [False, True]
 
 
 def test_checkpoint_of_all_ranks_is_whole_once_all_have_written(tmp_path: Path) -> None:
