@@ -287,6 +287,8 @@ def write_text_whole(path: Path, text: str) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         _write_all(descriptor, text.encode())
+    except OSError as error:  # a write that fails does not know its file
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
     temporary.replace(path)

@@ -95,10 +95,8 @@ class Agent:
         self._book = LeaseBook(self._config.state, self._starter.begin)
         self._watch = ShimWatch(self._wake.set)
         self._book.load(clock_s(), has_booted_since=self._has_booted_since)
-        server, port = await serve_jobs(self._book, self._memory.job_service_port)
-        self._memory = replace(self._memory, job_service_port=port)
-        memory.remember(self._config.state, self._memory)
-        self._starter.around = self._surroundings(port)
+        server = await self._serve()
+        self._starter.around = self._surroundings(self.job_service_port)
         self._look()
         tasks = [
             asyncio.create_task(work)
@@ -126,6 +124,17 @@ class Agent:
             self._watch.close()
             self._starter.close()
             self._book.close()
+
+    async def _serve(self) -> grpc.aio.Server:
+        """Serves jobs where they knew it, if that can be had, and remembers where that is."""
+        server, port = await serve_jobs(self._book, self._memory.job_service_port)
+        self._memory = replace(self._memory, job_service_port=port)
+        try:
+            memory.remember(self._config.state, self._memory)
+        except OSError:
+            await server.stop(None)
+            raise
+        return server
 
     def leave(self) -> None:
         """Ends `run`. Jobs go on under their shims, unless the configuration says otherwise."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,15 @@ def test_node_without_gpus_says_what_to_do(tmp_path: Path, capsys: pytest.Captur
     assert main(["--state-dir", str(tmp_path / "state"), "--gpus", "", "check-config"]) == 2
 
     assert "gpus must be given, for example --gpus v100:4" in capsys.readouterr().err
+
+
+def test_node_whose_disk_takes_nothing_names_the_file(tmp_path: Path) -> None:
+    command = f"ulimit -f 0; exec {sys.executable} -m gavelpy.runtime.agent.main --gpus v100:1 --state-dir {tmp_path}"
+
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60.0, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"error: [Errno 27] File too large: '{tmp_path}/node.json'"
 
 
 def test_second_agent_of_a_state_directory_is_refused(peer: Peer, make_node: Callable[..., Node]) -> None:
