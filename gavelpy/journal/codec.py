@@ -61,7 +61,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 def encode(event: Event, now_s: float) -> bytes:
     """One record."""
     version, name = VERSION, type(event).__name__
-    values = [getattr(event, field.name) for field in fields(event)]
+    values = [getattr(event, field) for field, _ in _FIELDS[name]]
     match event:
         case AllocationSolved() if not len(event.pair_share):
             values = values[: -_LAST_FIELDS[name]]

@@ -45,6 +45,7 @@ from gavelpy.journal.store_schema import (
     SCHEMA_VERSION,
     SNAPSHOTS,
     SUBMISSIONS,
+    event_insertion,
     migrate,
     pending,
     prepare,
@@ -155,7 +156,7 @@ class EventStore:
         try:
             with self._transaction() as connection:
                 self._check_incarnation(connection)
-                connection.execute(EVENTS.insert(), [row._asdict() for row in rows])
+                connection.exec_driver_sql(event_insertion(connection.dialect.paramstyle), rows)
                 if answers:
                     connection.execute(SUBMISSIONS.insert(), [row._asdict() for row in answers])
         except IntegrityError as error:
@@ -342,14 +343,14 @@ class EventStore:
 
     def _rows(self, start: Position, records: Sequence[tuple[float, Event]], submissions: int) -> list[EventRow]:
         rows: list[EventRow] = []
-        at, end = start, start.sequence + len(records)
-        for now_s, event in records:
+        end, crc32 = start.sequence + len(records), start.crc32
+        for sequence, (now_s, event) in enumerate(records, start.sequence + 1):
             if not math.isfinite(now_s):
                 raise InvalidInput(f"now_s must be finite, got {now_s!r}")
-            place = (at.sequence + 1, end, submissions, at.crc32)
-            record = encode(event, now_s)
-            rows.append(event_row(self._incarnation, float(now_s), type(event).__name__, record, place))
-            at = Position(rows[-1].sequence, rows[-1].crc32)
+            place = (sequence, end, submissions, crc32)
+            row = event_row(self._incarnation, float(now_s), type(event).__name__, encode(event, now_s), place)
+            rows.append(row)
+            crc32 = row.crc32
         return rows
 
     def _conflict(self, submissions: Sequence[Submission], error: IntegrityError) -> GavelError:

@@ -40,9 +40,7 @@ class EventRow(NamedTuple):
 
     def checksum(self) -> int:
         """What crc32 must be."""
-        kind = self.kind.encode()
-        head = _EVENT.pack(*self[:3], *self[5:8], len(kind))
-        return zlib.crc32(self.record, zlib.crc32(kind, zlib.crc32(head, _EVENT_SEED)))
+        return _event_crc32(*self[:-1])
 
 
 class SnapshotRow(NamedTuple):
@@ -111,8 +109,8 @@ class Chain:
 def event_row(incarnation: int, now_s: float, kind: str, record: bytes, place: tuple[int, int, int, int]) -> EventRow:
     """A row with its checksum; `place` is its sequence, append_end, submissions and the checksum before it."""
     sequence, append_end, submissions, previous = place
-    row = EventRow(sequence, incarnation, now_s, kind, record, append_end, submissions, previous, 0)
-    return row._replace(crc32=row.checksum())
+    crc32 = _event_crc32(sequence, incarnation, now_s, kind, record, append_end, submissions, previous)
+    return EventRow(sequence, incarnation, now_s, kind, record, append_end, submissions, previous, crc32)
 
 
 def snapshot_row(sequence: int, incarnation: int, data: bytes, event_crc32: int) -> SnapshotRow:
@@ -168,6 +166,15 @@ def entry_of(row: EventRow, before: Position) -> Entry:
         return row.sequence, *decode(row.record)
     except JournalCorrupt as error:
         raise JournalCorrupt(f"event {row.sequence} cannot be decoded: {error}") from None
+
+
+def _event_crc32(
+    sequence: int, incarnation: int, now_s: float, kind: str, record: bytes, append_end: int, submissions: int,
+    previous_crc32: int,
+) -> int:  # fmt: skip
+    name = kind.encode()
+    head = _EVENT.pack(sequence, incarnation, now_s, append_end, submissions, previous_crc32, len(name))
+    return zlib.crc32(record, zlib.crc32(name, zlib.crc32(head, _EVENT_SEED)))
 
 
 def _mixed(table: str, values: Iterable[Any]) -> int:

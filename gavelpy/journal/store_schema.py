@@ -105,6 +105,13 @@ def prepare(connection: Connection) -> bool:
     return False
 
 
+def event_insertion(paramstyle: str) -> str:
+    """The statement that takes EventRows as they are: through the table's own, appends take twice the time."""
+    columns = EVENTS.columns.keys()
+    mark = "?" if paramstyle == "qmark" else "%s"
+    return f"INSERT INTO {EVENTS.name} ({', '.join(columns)}) VALUES ({', '.join([mark] * len(columns))})"
+
+
 def version_of(connection: Connection) -> int:
     """The layout's version; raises JournalCorrupt where it cannot be read, InvalidInput where it is too new."""
     query = text(f"SELECT value FROM {META.name} WHERE name = :name")

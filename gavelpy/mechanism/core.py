@@ -302,7 +302,7 @@ class SchedulerCore:
         if not event.spec.rates_steps_per_s:
             self.throughput.want([row])
             self.attention_s = self.now_s
-        elif self.runnable(np.array([row]))[0]:
+        elif lots.can_run_somewhere(self.jobs, self.pool, row):
             self._disturb()
         return []
 

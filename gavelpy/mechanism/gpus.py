@@ -45,6 +45,7 @@ class GpuPool:
         self.any_hindered = False
         self.in_order = True  # GPUs of a server have consecutive numbers
         self._counts: Ints | None = None
+        self._lot_counts: Ints | None = None
         self._lots: tuple[Ints, Ints] | None = None
 
     def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, sees_checkpoints: bool = True) -> bool:
@@ -54,7 +55,7 @@ class GpuPool:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
         kind = self.gpu_types.index(gpu_type)
-        self._counts = self._lots = None
+        self._counts = self._lot_counts = self._lots = None
         row = self.node_row.get(node_id)
         if row is None:
             row = self.node_row[node_id] = len(self.node_ids)
@@ -142,7 +143,7 @@ class GpuPool:
         here = self.node_of == row
         is_open = self._is_heard_and_up(row) and not self.node_hindrance[row]
         self.usable[here] = self.present[here] & is_open
-        self._counts = None
+        self._counts = self._lot_counts = None
 
     def _is_heard_and_up(self, row: int) -> bool:
         return self.node_state[row] is NodeState.UP and not self.node_silent[row]
@@ -183,7 +184,7 @@ class GpuPool:
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_heard_and_up(row) and not why for row, why in enumerate(self.node_hindrance)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
-        self._counts = self._lots = None
+        self._counts = self._lot_counts = self._lots = None
 
     @property
     def counts(self) -> Ints:
@@ -212,7 +213,12 @@ class GpuPool:
     @property
     def usable_counts(self) -> Ints:
         """Usable GPUs of each lot, (L,)."""
-        return self.counts if self.all_see else self.lot_counts(self.usable)
+        if self.all_see:
+            return self.counts
+        if self._lot_counts is None:
+            self._lot_counts = self.lot_counts(self.usable)
+            self._lot_counts.setflags(write=False)
+        return self._lot_counts
 
     def lot_counts(self, among: Bools) -> Ints:
         """How many of some GPUs (G,) each lot has, (L,)."""

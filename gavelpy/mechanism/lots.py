@@ -55,6 +55,13 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints) -> Bools:
     return (jobs.rate[rows] > 0) & enough
 
 
+def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
+    """Whether a job could run on any type with the GPUs there are. For one job, asked often: `can_run` is for many."""
+    if not pool.all_see:
+        return bool(can_run(jobs, pool, np.array([row])).any())
+    return bool(((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])).any())
+
+
 class Lots:
     """In which lot a job may take GPUs, where lots are not types."""
 

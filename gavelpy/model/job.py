@@ -51,8 +51,7 @@ class JobSpec:
     warning_signal: int = 0
 
     def __post_init__(self) -> None:
-        if not self.id or _NOT_IN_IDS.search(self.id):
-            raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
+        self._check_id()
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= GPUS_MAX:
             raise InvalidInput(f"gpus of job {self.id!r} must be a whole number in [1, {GPUS_MAX}], got {self.gpus!r}")
         _positive(self.id, "steps_total", self.steps_total)
@@ -68,11 +67,18 @@ class JobSpec:
             raise InvalidInput(
                 f"kind of job {self.id!r} must be 'batch' (the others are not built yet), got {self.kind!r}"
             )
+        self._check_owner()
         self._check_how_it_runs()
 
-    def _check_how_it_runs(self) -> None:
+    def _check_id(self) -> None:
+        if not self.id or _NOT_IN_IDS.search(self.id):
+            raise InvalidInput(f"id must be a non-empty name without commas, tabs or line breaks, got {self.id!r}")
+
+    def _check_owner(self) -> None:
         if not self.owner.isprintable():
             raise InvalidInput(f"owner of job {self.id!r} must be without control characters, got {self.owner!r}")
+
+    def _check_how_it_runs(self) -> None:
         object.__setattr__(self, "environment", dict(self.environment))
         for name, value in self.environment.items():
             if not _VARIABLE.fullmatch(name):
@@ -95,6 +101,14 @@ class JobSpec:
                 f"warning_signal of job {self.id!r} must be a whole number in [0, {SIGNAL_MAX}] (0 = none), "
                 f"got {number!r}"
             )
+
+    def renamed(self, id: JobId, owner: str) -> JobSpec:
+        """The same job under another id, of this owner. Only these two are checked: the rest has been."""
+        spec = object.__new__(JobSpec)
+        vars(spec).update(vars(self), id=id, owner=owner)
+        spec._check_id()
+        spec._check_owner()
+        return spec
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
         """The same job with these rates."""

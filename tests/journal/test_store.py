@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import create_engine, make_url, select
+from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import FencedOut, InvalidInput, JournalFailed
-from gavelpy.journal.codec import encode_state
+from gavelpy.journal.codec import encode, encode_state
 from gavelpy.journal.store import EventStore, open_store
+from gavelpy.journal.store_rows import event_row
+from gavelpy.journal.store_schema import EVENTS, event_insertion
 from gavelpy.mechanism.events import AllocationFailed, ProgressReported
 from tests.journal.stores import begun, bytes_of, cancelled, execute, expected, filled, loaded, path_of, submission
 
@@ -50,6 +54,21 @@ def test_events_come_back_as_they_were_appended(url: str) -> None:
     assert last == found.sequence == 4
     assert events == expected(records)
     assert found.damage == ""
+
+
+def test_a_table_holds_the_rows_that_were_written(url: str) -> None:
+    records = cancelled(0, 2)
+    with begun(url) as store:
+        store.append(records)
+        incarnation = store.begin_incarnation() - 1
+
+    with create_engine(make_url(url), poolclass=NullPool).connect() as connection:
+        rows = connection.execute(select(EVENTS).order_by(EVENTS.c.sequence)).all()
+
+    first = event_row(incarnation, 0.0, "JobCancelled", encode(records[0][1], 0.0), (1, 2, 0, 0))
+    second = event_row(incarnation, 1.0, "JobCancelled", encode(records[1][1], 1.0), (2, 2, 0, first.crc32))
+    assert [tuple(row) for row in rows] == [first, second]
+    assert event_insertion("qmark").endswith("VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
 
 
 def test_sequences_go_on_after_reopening(url: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,14 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     JobSubmitted,
+    NodeDraining,
     NodeJoined,
     NodeLost,
     Outcome,
     SchedulerRestarted,
 )
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.lots import SHARED
+from gavelpy.mechanism.lots import SHARED, can_run, can_run_somewhere
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, QueueRule
 from gavelpy.model.ids import NodeId
@@ -37,6 +40,11 @@ def submit(core: SchedulerCore, *specs: JobSpec) -> None:
 
     for spec in specs:
         tell(core, JobSubmitted(spec))
+
+
+def lose(core: SchedulerCore, servers: set[int]) -> None:
+    for node in sorted(servers & set(range(len(core.pool.node_ids)))):
+        tell(core, NodeLost(NodeId(f"n{node}")))
 
 
 def run_and_save(core: SchedulerCore, job: int, steps: float = 100.0) -> None:
@@ -220,3 +228,30 @@ def test_the_seeing_servers_of_a_mixed_cluster_fill_up() -> None:
     plan = plans(answer(core, *((job, 0, 1.0) for job in range(4))))[0]
 
     assert sorted(plan.grant_gpus.tolist()) == [0, 1, 2, 3]
+
+
+@given(
+    servers=st.text("sb", min_size=1, max_size=4),
+    lost=st.sets(st.integers(0, 3)),
+    gpus=st.integers(1, 9),
+    rate=st.sampled_from([0.0, 1.0, math.nan]),
+)
+def test_one_new_job_can_run_where_many_can(servers: str, lost: set[int], gpus: int, rate: float) -> None:
+    core = blind_core(make_spec("a", gpus=gpus, rates={"v100": 1.0}), servers=servers, gpus=4)
+    lose(core, lost)
+    core.jobs.rate[0] = rate
+
+    one = can_run_somewhere(core.jobs, core.pool, 0)
+
+    assert one == can_run(core.jobs, core.pool, np.array([0])).any()
+
+
+def test_usable_gpus_of_lots_follow_the_servers() -> None:
+    core = blind_core(servers="sb", gpus=2)
+
+    before = core.pool.usable_counts.tolist()
+    tell(core, NodeDraining(NodeId("n1")))
+    drained = core.pool.usable_counts.tolist()
+    tell(core, NodeJoined(NodeId("n2"), "v100", 3, False))
+
+    assert (before, drained, core.pool.usable_counts.tolist()) == ([2, 0, 2], [2, 0, 0], [2, 0, 0, 3])

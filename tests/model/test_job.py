@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.journal.codec import encode_state
+from gavelpy.journal.codec import encode, encode_state
+from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobKind, JobSpec, Trace
@@ -140,3 +142,19 @@ def test_arrivals_of_a_trace_cannot_be_changed() -> None:
         trace.arrival_s[0] = 5.0
 
     assert len(trace) == 1
+
+
+def test_a_renamed_job_is_the_same_in_all_else_to_the_byte() -> None:
+    job = make_job(gpus=2, rates_steps_per_s={"v100": 2.0}, environment={"A": "1"}, command="true", warning_s=5.0)
+
+    renamed = job.renamed(JobId("b#1"), "ann")
+
+    assert renamed == replace(job, id=JobId("b#1"), owner="ann")
+    assert encode(JobSubmitted(renamed), 1.0) == encode(JobSubmitted(replace(job, id=JobId("b#1"), owner="ann")), 1.0)
+    assert (job.id, job.owner) == ("a", "")
+
+
+@pytest.mark.parametrize(("id", "owner", "field"), [("a,b", "ann", "id"), ("", "ann", "id"), ("b", "a\nn", "owner")])
+def test_what_is_renamed_is_checked(id: str, owner: str, field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field} "):
+        make_job().renamed(JobId(id), owner)

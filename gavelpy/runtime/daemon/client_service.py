@@ -25,7 +25,7 @@ from gavelpy.runtime.daemon.client_service_events import EventStream
 from gavelpy.runtime.daemon.client_service_explain import Explainer
 from gavelpy.runtime.daemon.client_service_logs import LogStream
 from gavelpy.runtime.daemon.driver import Stopping
-from gavelpy.runtime.daemon.facts import NAMELESS, name_of
+from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.forecast import Forecaster
 from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish, Scheduler
 from gavelpy.runtime.security.identity import caller
@@ -188,12 +188,9 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def _specs(self, described: Sequence[pb.JobDescription], owner: str) -> list[JobSpec]:
         specs: list[JobSpec] = []
-        names: set[str] = set()
+        reader = checks.JobReader(owner)
         for row, job in enumerate(described):
-            spec = checks.job_spec(f"jobs[{row}]", job, owner)
-            checks.require(spec.id not in names, f"jobs[{row}].name", "unique among the jobs of a request", spec.id)
-            names |= {spec.id} - {NAMELESS}
-            specs.append(spec)
+            specs.append(reader.spec(f"jobs[{row}]", job))
             await _give_way(row)
         return specs
 

@@ -61,12 +61,39 @@ def text(field: str, value: str, *, characters_max: int = TEXT_CHARACTERS_MAX) -
     return value
 
 
-def job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
-    """The job that a description asks for; its id is its name. `field` is what complaints call the description."""
-    require(not job.name or bool(NAME.fullmatch(job.name)), f"{field}.name", NAME_ALLOWED, job.name)
+class JobReader:
+    """Reads the jobs of one request. Many are alike but for their names, and what is like one before is right, too."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._names: set[str] = set()
+        self._known: dict[bytes, JobSpec] = {}  # by description without name
+
+    def spec(self, field: str, job: client_pb2.JobDescription) -> JobSpec:
+        """The job that a description asks for; its id is its name. `field` is what complaints call the description."""
+        name = job.name
+        if name:
+            require(bool(NAME.fullmatch(name)), f"{field}.name", NAME_ALLOWED, name)
+            nameless = client_pb2.JobDescription()
+            nameless.CopyFrom(job)
+            nameless.ClearField("name")
+            job = nameless
+        description = job.SerializeToString(deterministic=True)
+        known = self._known.get(description)
+        if known is None:
+            known = self._known[description] = _job_spec(field, job, self._owner)
+        if not name:
+            return known
+        require(name not in self._names, f"{field}.name", "unique among the jobs of a request", name)
+        self._names.add(name)
+        return known.renamed(JobId(name), self._owner)
+
+
+def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
+    """The job of a description without name."""
     require(job.gpus <= GPUS_MAX, f"{field}.gpus", f"a whole number in [1, {GPUS_MAX}]", job.gpus)
     return JobSpec(
-        id=JobId(job.name or NAMELESS),
+        id=JobId(NAMELESS),
         steps_total=number(f"{field}.steps_total", job.steps_total, above=True),
         gpus=job.gpus or 1,
         weight=number(f"{field}.weight", job.weight or 1.0, above=True),

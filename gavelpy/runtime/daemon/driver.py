@@ -53,6 +53,8 @@ BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
 STOPPING = "the scheduler is stopping"
 LEASES_A_GPU_MAX = 2  # that one decision grants
+_PLANS = (WakeupDue, AllocationSolved)  # events on which the core decides at length
+_DECISIONS = (*_PLANS, AllocationFailed)  # and all on which it may grant leases
 Answer = TypeVar("Answer")
 MakeEvents = Callable[[int], Sequence[Event]]  # from the serial of the first job to come
 MakeSubmission = Callable[[int, float], Submission | None]  # from that and the time
@@ -275,7 +277,7 @@ class Driver:
                 continue
             self._written.replay_s += perf_counter() - began_s
             self._shell.applied(event, now_s, commands)
-            if isinstance(event, WakeupDue | AllocationSolved):
+            if isinstance(event, _PLANS):
                 seconds = perf_counter() - began_s
                 self._wakeup_allowed_s = perf_counter() + WAKEUP_LOAD * seconds
                 self._shell.measured("plan", seconds)
@@ -343,7 +345,7 @@ class Written:
 def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
     """The first job and lease that nobody can have got when a core has handled these events, at most."""
     gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
-    decisions = sum(isinstance(event, WakeupDue | AllocationSolved | AllocationFailed) for event in events)
+    decisions = sum(isinstance(event, _DECISIONS) for event in events)
     skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, NumbersSkipped)]
     first = Numbers(core.jobs.count, core.leases.next_lease)
     for numbers in skipped:

@@ -55,6 +55,7 @@ TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as
 HEARTBEATS_PER_S = 1_000  # of all nodes: more than so many are asked to talk less often
 REFRESH_S = 1.0  # orders are repeated after this, for few nodes
 NODES_REFRESHED_PER_S = 500  # and later for many
+_OF_NODES = (NodeSilent, NodeLost, NodeDraining, NodeHindered, NodeJoined, AgentRejoined)
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
@@ -211,7 +212,7 @@ class Execution:
                 self.around.policy_changed(event)
             case _:
                 pass
-        if isinstance(event, NodeSilent | NodeLost | NodeDraining | NodeHindered | NodeJoined | AgentRejoined):
+        if isinstance(event, _OF_NODES):
             self._telling.discard((type(event), event.node_id))
             logger.info("node", extra={"event": type(event).__name__, "node_id": event.node_id})
         for command in commands:

@@ -180,7 +180,7 @@ class Scheduler:
         try:
             first = await self.driver.submit(
                 lambda first_job: [
-                    JobSubmitted(replace(spec, id=JobId(full_id(spec.id, first_job + i)), owner=owner))
+                    JobSubmitted(spec.renamed(JobId(full_id(spec.id, first_job + i)), owner))
                     for i, spec in enumerate(specs)
                 ],
                 len(specs),

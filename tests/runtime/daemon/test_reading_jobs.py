@@ -1,0 +1,70 @@
+"""Jobs of one request: those that are alike are checked once, and complaints still name the one that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.client_service_checks import JobReader
+from gavelpy.runtime.wire import client_pb2 as pb
+
+
+def make_description(name: str = "", **fields: Any) -> pb.JobDescription:
+    values = {"steps_total": 10.0, "command": "true", "rates_steps_per_s": {"v100": 2.0, "k80": 1.0}} | fields
+    return pb.JobDescription(name=name, **values)
+
+
+def read(*jobs: pb.JobDescription) -> list[JobSpec]:
+    reader = JobReader("ann")
+    return [reader.spec(f"jobs[{row}]", job) for row, job in enumerate(jobs)]
+
+
+def test_a_job_like_one_before_is_what_it_would_be_alone() -> None:
+    like = make_description("b", environment={"A": "1"}, weight=2.0, deadline_s=60.0)
+
+    together = read(make_description("a", environment={"A": "1"}, weight=2.0, deadline_s=60.0), like)
+
+    assert together[1] == read(like)[0]
+    assert together[1].id == "b"
+
+
+def test_jobs_that_differ_in_anything_but_the_name_are_read_each_for_itself() -> None:
+    jobs = read(make_description(), make_description(gpus=4), make_description(environment={"A": "1"}))
+
+    assert [(job.gpus, job.environment) for job in jobs] == [(1, {}), (4, {}), (1, {"A": "1"})]
+
+
+def test_alike_are_jobs_whose_rates_come_in_another_order() -> None:
+    first, second = read(make_description(), make_description(rates_steps_per_s={"k80": 1.0, "v100": 2.0}))
+
+    assert first is second
+
+
+def test_reading_leaves_the_message_as_it_is() -> None:
+    job = make_description("a")
+
+    read(job)
+
+    assert job == make_description("a")
+
+
+def test_the_first_of_many_wrong_jobs_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"^jobs\[2\]\.gpus must be a whole number in \[1, 1000000\], got 1000001$"):
+        read(make_description("a"), make_description("b"), *[make_description("c", gpus=1_000_001)] * 2)
+
+
+def test_a_wrong_name_is_named_though_the_job_is_like_one_before() -> None:
+    with pytest.raises(InvalidInput, match=r"^jobs\[1\]\.name must be 1 to 128 letters.*got '7'$"):
+        read(make_description("a"), make_description("7"))
+
+
+def test_a_name_that_comes_twice_is_refused_also_where_all_else_differs() -> None:
+    with pytest.raises(InvalidInput, match=r"^jobs\[2\]\.name must be unique among the jobs of a request, got 'a'$"):
+        read(make_description("a"), make_description("b"), make_description("a", gpus=2))
+
+
+def test_jobs_without_names_are_many() -> None:
+    assert [job.id for job in read(make_description(), make_description())] == ["-", "-"]
