@@ -9,6 +9,7 @@ import numpy as np
 
 from gavelpy.mechanism import back_off
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.lots import NOT_BOUND, SHARED, bound, most
@@ -43,8 +44,8 @@ class Reason:
 def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
     """The reason of every living job that does not run, or of those among `rows`, by serial."""
     jobs = core.jobs
-    asked = jobs.active if rows is None else np.intersect1d(rows, jobs.active)
-    waiting = asked[jobs.state[asked] != JobState.RUNNING]
+    asked = jobs.active if rows is None else np.unique(rows)
+    waiting = asked[jobs.state[asked] < JobState.RUNNING]
     explain = _Explanation(core, waiting)
     return {row: explain(k, row) for k, row in enumerate(waiting.tolist())}
 
@@ -56,9 +57,13 @@ class _Explanation:
         jobs, pool = core.jobs, core.pool
         self.core, self.jobs, self.pool = core, jobs, pool
         self.most = most(jobs, pool, waiting)
+        can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
+        self.is_able: list[bool] = can_run.any(axis=1).tolist()
+        self.is_due: list[bool] = back_off.is_over(jobs, waiting, core.now_s).tolist()
+        self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types of which the policy gives it time
+        self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
-        is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
-        self.away: Bools = pool.present & ~pool.usable & ~is_lost[pool.node_of]  # (G,) whose servers may come back
+        self.away = _may_come_back(pool)
         self.most_back = most(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
         self.unclear = set(leases_on(jobs, pool, pool.silent).tolist()) if pool.any_silent else set[int]()
         self.ending: Bools = np.zeros(len(pool.job), dtype=np.bool_)  # (G,) a stopping lease may still use it
@@ -72,7 +77,16 @@ class _Explanation:
             return self._granted(row)
         if row in self.unclear:
             return self._unclear(row)
-        return self._unable(k, row) or self._backing_off(row) or self._in_turn(row)
+        if not self.is_able[k]:
+            return self._unable(k, row)
+        if not self.is_due[k]:
+            return self._backing_off(row)
+        if self.jobs.solved[row] < 0:
+            return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
+        key = self.wanted[k].tobytes()
+        if key not in self.in_turn:
+            self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))
+        return self.in_turn[key]
 
     def _granted(self, row: int) -> Reason:
         older = int(self.jobs.stopping[row])
@@ -90,14 +104,12 @@ class _Explanation:
         text = f"may still run under lease {lease} on {where}, from where nothing is heard; waits until that is known"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
 
-    def _unable(self, k: int, row: int) -> Reason | None:
-        """Why a job cannot run on the GPUs there are, if it cannot."""
+    def _unable(self, k: int, row: int) -> Reason:
+        """Why a job cannot run on the GPUs there are."""
         jobs, pool = self.jobs, self.pool
         rate, gpus, most_there = jobs.rate[row], int(jobs.gpus[row]), self.most[k]
         wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         usable, unknown = np.flatnonzero(rate > 0), np.flatnonzero(np.isnan(rate))
-        if (most_there[usable] >= gpus).any():
-            return None
         job_type, elsewhere = jobs.specs[row].job_type, ""
         if len(unknown):
             on = "" if len(unknown) == len(rate) else f" of {_names([pool.gpu_types[t] for t in unknown], 'or')}"
@@ -132,19 +144,14 @@ class _Explanation:
         how = pool.node_hindrance[node] or how if how == "up" else how
         return name if how == "up" else f"{name} ({how})"
 
-    def _backing_off(self, row: int) -> Reason | None:
+    def _backing_off(self, row: int) -> Reason:
         jobs = self.jobs
-        if back_off.is_over(jobs, np.array([row]), self.core.now_s)[0]:
-            return None
         when = f"at {jobs.retry_at_s[row]:g} s"
         return Reason(ReasonKind.BACKING_OFF, back_off.in_words(int(jobs.misses[row]), when))
 
-    def _in_turn(self, row: int) -> Reason:
-        """Why a job that could run does not."""
-        core, jobs, types = self.core, self.jobs, self.pool.gpu_types
-        if jobs.solved[row] < 0:
-            return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
-        wanted = np.flatnonzero(jobs.share[row] > 0)
+    def _in_turn(self, wanted: Ints) -> Reason:
+        """Why jobs that could run, and are given time of these types, do not."""
+        core, types = self.core, self.pool.gpu_types
         if not len(wanted):
             return Reason(ReasonKind.NO_SHARE, "the policy gives it no share of time now; others come first")
         ahead = int(self.leases[wanted].sum())
@@ -161,6 +168,15 @@ class _Explanation:
             return ""
         here = np.unique(pool.node_of[pool.hindered & np.isin(pool.type_of, types)])
         return f"; nobody can begin on {_names([self._server(node) for node in here])}" if len(here) else ""
+
+
+def _may_come_back(pool: GpuPool) -> Bools:
+    """GPUs (G,) that nobody may have now, whose servers may come back."""
+    away: Bools = pool.present & ~pool.usable
+    if away.any():
+        is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
+        away = away & ~is_lost[pool.node_of]
+    return away
 
 
 def _names(names: list[str], last: str = "and") -> str:

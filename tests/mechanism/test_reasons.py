@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeJoined
+from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeDraining, NodeJoined
 from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
 from gavelpy.model.ids import NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, tell, wake
@@ -111,3 +112,46 @@ def test_draining_servers_do_not_count() -> None:
     tell(core, NodeDraining(NodeId("n0")))
 
     assert reason_of(core, 0).text == "asks for 1 GPU; there are enough only with those of n0 (draining)"
+
+
+def test_of_some_jobs_the_same_is_said_as_among_all() -> None:
+    rates = {"v100": 4.0, "k80": 1.0}
+    specs = [make_spec("a"), make_spec("b", rates=rates), make_spec("c", gpus=9), make_spec("d"), make_spec("e")]
+    core = make_core(*specs, servers=[("v100", 1), ("k80", 1)])
+    wake(core)
+    answer(core, (0, 0, 0.9), (1, 1, 0.4), (1, 0, 0.1))
+    tell(core, JobSubmitted(make_spec("f", rates=rates)), 5.0)
+    tell(core, JobCancelled(4), 6.0)
+
+    said = reasons(core)
+    some = reasons(core, np.array([5, 2, 4, 2, 3]))
+
+    assert some == {job: said[job] for job in (2, 3, 5)}
+    assert [said[job].kind for job in (2, 3, 5)] == [
+        ReasonKind.GANG_TOO_LARGE,
+        ReasonKind.NO_SHARE,
+        ReasonKind.AWAITS_ALLOCATION,
+    ]
+
+
+def test_jobs_that_wait_for_the_same_are_told_the_same() -> None:
+    core = make_core(*map(make_spec, "abc"), servers=[("v100", 1)])
+    wake(core)
+    answer(core, (0, 0, 0.5), (1, 0, 0.4), (2, 0, 0.1))
+
+    said = reasons(core)
+
+    assert said[1] == said[2]
+    assert said[1].text == "waits for its turn on v100: 1 job has it until the round ends at 360 s"
+
+
+def test_time_with_others_is_a_share_too() -> None:
+    core = make_core(*map(make_spec, "abc"), servers=[("v100", 1)], packing=True)
+    wake(core)
+    one = np.array([0])
+    pair = {"pair_jobs": np.array([[1, 2]]), "pair_gpu_type": one, "pair_share": np.array([0.3])}
+    tell(core, AllocationSolved(core.question.open_epoch, one, one, np.array([0.7]), **pair))
+
+    said = reasons(core)
+
+    assert [said[job].kind for job in (1, 2)] == [ReasonKind.BEHIND_OTHERS] * 2

@@ -21,7 +21,7 @@ import numpy as np
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates, RatesLearned
-from gavelpy.runtime.daemon.pipe_messages import LENGTH
+from gavelpy.runtime.daemon.pipe_messages import LENGTH, send
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,7 @@ class EngineProcess:
     async def _send(self, process: asyncio.subprocess.Process, message: object) -> None:
         assert process.stdin is not None, "the engine has a pipe"
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        process.stdin.write(LENGTH.pack(len(data)) + data)
-        await asyncio.wait_for(process.stdin.drain(), self.timeout_s)
+        await asyncio.wait_for(send(process.stdin, data), self.timeout_s)
 
     def _failed(self, error: Exception) -> None:
         if self._stopping:

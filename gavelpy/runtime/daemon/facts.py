@@ -7,7 +7,6 @@ A fold over the journal's events, so a restart brings the same facts. Times are 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -84,7 +83,7 @@ class Facts:
         self._started_s: Floats = np.full(64, np.nan)
         self._ended_s: Floats = np.full(64, np.nan)
         self._starts: Ints = np.zeros(64, dtype=np.int64)
-        self._history: list[deque[Happened]] = []
+        self._history: list[tuple[Happened, ...]] = []  # none is ever changed: a snapshot takes the list
         self._notes: dict[int, str] = {}  # last detail of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
         self.agents: dict[str, str] = {}  # state_id of the agent of each node that has told one and was not lost since
@@ -111,7 +110,7 @@ class Facts:
 
     def history(self, job: int) -> tuple[Happened, ...]:
         """The newest entries, oldest first."""
-        return tuple(self._history[job])
+        return self._history[job]
 
     def newest(self, owner: str, name: str) -> int:
         """Serial of the newest job of this name; -1 = there is none."""
@@ -165,7 +164,7 @@ class Facts:
         if job == len(self._starts):
             self._grow()
         self.count += 1
-        self._history.append(deque((happened,), maxlen=HISTORY_MAX))
+        self._history.append((happened,))
         return job
 
     def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
@@ -184,7 +183,7 @@ class Facts:
             self._add(job, Happened(now_s, kind, lease, steps))
 
     def _add(self, job: int, happened: Happened) -> None:
-        self._history[job].append(happened)
+        self._history[job] = (*self._history[job][1 - HISTORY_MAX :], happened)
 
     def _grow(self) -> None:
         count = len(self._starts)
@@ -201,7 +200,7 @@ class Facts:
             "started_s": self._started_s[:n].copy(),
             "ended_s": self._ended_s[:n].copy(),
             "starts": self._starts[:n].copy(),
-            "history": [tuple(line) for line in self._history],
+            "history": self._history.copy(),
             "notes": {str(job): text for job, text in self._notes.items()},
             "agents": dict(self.agents),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
@@ -217,7 +216,7 @@ class Facts:
                 facts._grow()
             facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
             facts._starts[:n] = state["starts"]
-            facts._history = [deque(map(Happened._make, line), HISTORY_MAX) for line in state["history"]]
+            facts._history = [tuple(map(Happened._make, line[-HISTORY_MAX:])) for line in state["history"]]
             facts._notes = {int(job): text for job, text in state["notes"].items()}
             facts.agents = dict(state.get("agents", {}))  # an earlier version kept none
             facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])

@@ -20,7 +20,7 @@ from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.core_copy import copied
 from gavelpy.runtime.daemon.forecast_values import Ahead, Expected, LookAhead
-from gavelpy.runtime.daemon.pipe_messages import LENGTH
+from gavelpy.runtime.daemon.pipe_messages import LENGTH, send
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Forecaster:
         """Ends the process."""
         await self._end()
 
-    async def _answer(self, data: Sequence[bytes]) -> Ahead:
+    async def _answer(self, data: bytes) -> Ahead:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gavelpy.runtime.daemon.forecast_worker",
@@ -109,18 +109,16 @@ def without_specs(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec
     return bare, [specs[k : k + _SPECS_A_PART] for k in range(0, len(specs), _SPECS_A_PART)]
 
 
-def _packed(question: LookAhead, parts: Sequence[list[JobSpec]]) -> list[bytes]:
+def _packed(question: LookAhead, parts: Sequence[list[JobSpec]]) -> bytes:
     specs = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts]
     values: dict[str, Any] = {**vars(question), "specs": specs}  # Any: fields of several types
-    data = pickle.dumps(LookAhead(**values), pickle.HIGHEST_PROTOCOL)
-    return [LENGTH.pack(len(data)), data]
+    return pickle.dumps(LookAhead(**values), pickle.HIGHEST_PROTOCOL)
 
 
-async def _asked(process: asyncio.subprocess.Process, data: Sequence[bytes]) -> Ahead:
+async def _asked(process: asyncio.subprocess.Process, data: bytes) -> Ahead:
     assert process.stdin is not None, "the worker has pipes"
     assert process.stdout is not None, "the worker has pipes"
-    process.stdin.writelines(data)
-    await process.stdin.drain()
+    await send(process.stdin, data)
     size = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0]
     answer = pickle.loads(await process.stdout.readexactly(size))
     assert isinstance(answer, Ahead), f"not an answer: {answer!r}"

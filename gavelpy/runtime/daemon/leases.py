@@ -13,7 +13,6 @@ No clock, no I/O: time is an argument, and the nodes whose orders have changed a
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -199,11 +198,13 @@ class LeaseTable:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
         events.extend(JobNoted(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
-        for outcome, by_time in itertools.product(Outcome, (False, True)):
-            if group := [lease for lease in ended if (outcome_of(lease), is_by_time(lease)) == (outcome, by_time)]:
-                is_all = outcome is Outcome.FINISHED
-                counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
-                events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
+        groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
+        for lease in ended:
+            groups[outcome_of(lease), is_by_time(lease)].append(lease)
+        for (outcome, by_time), group in sorted(groups.items()):
+            is_all = outcome is Outcome.FINISHED
+            counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
+            events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
         self._started, self._ended, self._saved = [], [], set()
         return events
 

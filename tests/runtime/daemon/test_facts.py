@@ -94,6 +94,17 @@ def test_a_snapshot_brings_everything_back() -> None:
     assert again.newest("alice", "job-1") == 1
 
 
+def test_a_snapshot_says_what_was_so_when_it_was_taken() -> None:
+    facts, core = folded(started(0))
+    taken = facts.snapshot()
+    facts.apply(ended(0, Outcome.STOPPED), 9.0, core)
+
+    before = Facts.restore(decode_state(encode_state(taken)), core)
+
+    assert [happened.kind for happened in before.history(1)] == ["submitted", "started"]
+    assert [happened.kind for happened in facts.history(1)] == ["submitted", "started", "stopped"]
+
+
 @pytest.mark.parametrize("broken", [{"starts": np.zeros(1)}, {"history": 5}, {"notes": {"x": "y"}}, {"policy": [1]}])
 def test_a_snapshot_that_is_not_whole_is_said(broken: dict[str, object]) -> None:
     facts, core = folded(started(0))

@@ -373,3 +373,21 @@ def test_strangers_reports_change_nothing() -> None:
 
     assert wrong_node == wrong_job == []
     assert bench.core.jobs.state[0] == JobState.RUNNING
+
+
+def test_ends_of_one_kind_are_told_together_in_the_order_of_kinds() -> None:
+    bench = Bench(("n0", 4))
+    bench.submit("a", "b", "c", "d")
+    bench.wake()
+    bench.orders("n0")
+    outcomes = (Outcome.LOST, Outcome.STOPPED, Outcome.FINISHED, Outcome.STOPPED)
+
+    told = bench.say("n0", *[ended(k, k, outcome, is_by_time=k == 1) for k, outcome in enumerate(outcomes)])
+
+    ends = [(end.outcome, end.is_by_time, end.jobs.tolist()) for end in told if isinstance(end, LeaseEnded)]
+    assert ends == [
+        (Outcome.FINISHED, False, [2]),
+        (Outcome.STOPPED, False, [3]),
+        (Outcome.STOPPED, True, [1]),
+        (Outcome.LOST, False, [0]),
+    ]
