@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, bindparam, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
@@ -45,7 +45,7 @@ from gavelpy.journal.store_schema import (
     SCHEMA_VERSION,
     SNAPSHOTS,
     SUBMISSIONS,
-    event_insertion,
+    insertion,
     migrate,
     pending,
     prepare,
@@ -57,7 +57,11 @@ from gavelpy.mechanism.events import Event
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
 NUMBERS = "numbers"  # meta value: marks that have no place elsewhere
 _RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE, NUMBERS})
-_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()  # made once: every append asks it
+# Made once: every append asks the first, every submission the second.
+_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
+_ANSWER = select(SUBMISSIONS).where(
+    SUBMISSIONS.c.owner == bindparam("its_owner"), SUBMISSIONS.c.key == bindparam("its_key")
+)
 
 
 def open_store(url: str, *, create: bool = True, accept_loss: bool = False) -> EventStore:
@@ -156,9 +160,9 @@ class EventStore:
         try:
             with self._transaction() as connection:
                 self._check_incarnation(connection)
-                connection.exec_driver_sql(event_insertion(connection.dialect.paramstyle), rows)
+                connection.exec_driver_sql(insertion(EVENTS, connection.dialect.paramstyle), rows)
                 if answers:
-                    connection.execute(SUBMISSIONS.insert(), [row._asdict() for row in answers])
+                    connection.exec_driver_sql(insertion(SUBMISSIONS, connection.dialect.paramstyle), answers)
         except IntegrityError as error:
             raise self._conflict(submissions, error) from None
         self._position = Position(rows[-1].sequence, rows[-1].crc32)
@@ -168,10 +172,9 @@ class EventStore:
 
     def submission(self, owner: str, key: str) -> Submission | None:
         """What a key was answered with, or None where its owner has not used it."""
-        named = (SUBMISSIONS.c.owner == storable("owner", owner), SUBMISSIONS.c.key == storable("key", key))
-        query = select(SUBMISSIONS).where(*named)
+        named = {"its_owner": storable("owner", owner), "its_key": storable("key", key)}
         with self._transaction() as connection:
-            found = connection.execute(query).one_or_none()
+            found = connection.execute(_ANSWER, named).one_or_none()
         if found is None:
             return None
         row = SubmissionRow(*found)

@@ -105,11 +105,11 @@ def prepare(connection: Connection) -> bool:
     return False
 
 
-def event_insertion(paramstyle: str) -> str:
-    """The statement that takes EventRows as they are: through the table's own, appends take twice the time."""
-    columns = EVENTS.columns.keys()
+def insertion(table: Table, paramstyle: str) -> str:
+    """The statement that takes rows as the tuples they are: by way of dictionaries, appends take twice the time."""
+    columns = table.columns.keys()
     mark = "?" if paramstyle == "qmark" else "%s"
-    return f"INSERT INTO {EVENTS.name} ({', '.join(columns)}) VALUES ({', '.join([mark] * len(columns))})"
+    return f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join([mark] * len(columns))})"
 
 
 def version_of(connection: Connection) -> int:

@@ -58,8 +58,8 @@ class _Explanation:
         self.core, self.jobs, self.pool = core, jobs, pool
         self.most = most(jobs, pool, waiting)
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
-        self.is_able: list[bool] = can_run.any(axis=1).tolist()
-        self.is_due: list[bool] = back_off.is_over(jobs, waiting, core.now_s).tolist()
+        self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
+        self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types of which the policy gives it time
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))

@@ -15,7 +15,7 @@ from gavelpy.errors import FencedOut, InvalidInput, JournalFailed
 from gavelpy.journal.codec import encode, encode_state
 from gavelpy.journal.store import EventStore, open_store
 from gavelpy.journal.store_rows import event_row
-from gavelpy.journal.store_schema import EVENTS, event_insertion
+from gavelpy.journal.store_schema import EVENTS, insertion
 from gavelpy.mechanism.events import AllocationFailed, ProgressReported
 from tests.journal.stores import begun, bytes_of, cancelled, execute, expected, filled, loaded, path_of, submission
 
@@ -68,7 +68,7 @@ def test_a_table_holds_the_rows_that_were_written(url: str) -> None:
     first = event_row(incarnation, 0.0, "JobCancelled", encode(records[0][1], 0.0), (1, 2, 0, 0))
     second = event_row(incarnation, 1.0, "JobCancelled", encode(records[1][1], 1.0), (2, 2, 0, first.crc32))
     assert [tuple(row) for row in rows] == [first, second]
-    assert event_insertion("qmark").endswith("VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+    assert insertion(EVENTS, "qmark").endswith("VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
 
 
 def test_sequences_go_on_after_reopening(url: str) -> None:
