@@ -35,12 +35,13 @@ class Learner:
     def learn(self, question: LearnRates) -> RatesLearned:
         """Takes all in; where jobs are named, says what has become of their rates."""
         remarks = [remark for measured in question.measured for remark in self._take(measured)]
-        if not question.jobs:
+        jobs = tuple(question.jobs)
+        if not jobs:
             return RatesLearned(remarks=tuple(remarks))
-        self._absorb(question.jobs)
-        notes = {job.serial: self._differences(job) for job in question.jobs if self._is_measured(job) and job.claims}
+        self._absorb(jobs)
+        notes = {job.serial: self._differences(job) for job in jobs if self._is_measured(job) and job.claims}
         self._outvoted |= {serial for serial, found in notes.items() if found}
-        told = [job for job in question.jobs if self._is_told(job)]
+        told = [job for job in jobs if self._is_told(job)]
         rates = self._rates(told, question.gpu_types)
         return RatesLearned(np.array([job.serial for job in told], dtype=np.int64), rates, notes, tuple(remarks))
 

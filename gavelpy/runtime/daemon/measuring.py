@@ -18,7 +18,14 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ThroughputEstimated
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.config import ThroughputSettings
-from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
+from gavelpy.runtime.daemon.estimation_values import (
+    EstimationChoice,
+    KnownJob,
+    KnownJobs,
+    LearnRates,
+    Measured,
+    RatesLearned,
+)
 from gavelpy.runtime.daemon.lease_facts import is_by_time
 from gavelpy.runtime.daemon.lease_values import Lease
 
@@ -80,8 +87,8 @@ class Measuring:
         is_due = now_s - self._learned_s >= max(min(LEARN_EVERY_S, round_s), self._learn_pause_s)
         if self._is_asked or not (self._readings or is_due):
             return None
-        jobs = self._living() if is_due else ()
-        if not (jobs or self._readings):
+        jobs = self._living() if is_due else KnownJobs()
+        if not (len(jobs) or self._readings):
             return None
         self._learned_s = now_s if is_due else self._learned_s
         self._is_asked = True
@@ -119,8 +126,10 @@ class Measuring:
         if is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease):
             self._readings.append(Measured(self._known(lease.job), lease.gpu_type, rate, seconds))
 
-    def _living(self) -> tuple[KnownJob, ...]:
-        return tuple(self._known(job) for job in self.core.jobs.active.tolist())
+    def _living(self) -> KnownJobs:
+        active, gpus = self.core.jobs.active, self.core.jobs.gpus
+        specs = [self.core.jobs.specs[job] for job in active.tolist()]
+        return KnownJobs(active, [s.job_type for s in specs], gpus[active], [s.rates_steps_per_s for s in specs])
 
     def _known(self, job: int) -> KnownJob:
         spec = self.core.jobs.specs[job]

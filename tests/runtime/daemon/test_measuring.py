@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from gavelpy.mechanism.events import ThroughputEstimated
+from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.config import ThroughputSettings
-from gavelpy.runtime.daemon.estimation_values import Measured, RatesLearned
+from gavelpy.runtime.daemon.estimation_values import KnownJob, Measured, RatesLearned
 from gavelpy.runtime.daemon.lease_values import Lease, Part, PartReport, Phase
 from gavelpy.runtime.daemon.measuring import Measuring
-from tests.mechanism.builders import make_core, make_spec
+from tests.mechanism.builders import make_core, make_spec, tell
 
 NODE = NodeId("n0")
 JOB, LEASE = 0, 5
@@ -101,3 +103,15 @@ def test_the_core_hears_of_rates_that_have_changed(rate: float, told: list[float
 
     assert ([] if event is None else event.rates_steps_per_s[:, 0].tolist()) == told
     assert isinstance(event, ThroughputEstimated) == bool(told)
+
+
+def test_the_engine_hears_of_every_living_job_what_its_owner_said() -> None:
+    claims = {"v100": 10.0}
+    core = make_core(make_spec("a", rates=claims, gpus=2), make_spec("b", rates={}, job_type="lstm"), make_spec("c"))
+    tell(core, JobCancelled(2))
+    measuring = Measuring(core, ThroughputSettings())
+
+    question = measuring.look({}, 0.0)
+
+    assert question is not None
+    assert list(pickle.loads(pickle.dumps(question)).jobs) == [KnownJob(0, "", 2, claims), KnownJob(1, "lstm", 1, {})]
