@@ -1,0 +1,87 @@
+"""What a scheduler acknowledges once: keys, names and limits of submissions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.daemon.scheduler import LimitReached
+from tests.runtime.daemon.harness import make_config, make_spec, running
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 120.0))
+
+
+def test_the_same_key_is_answered_the_same_also_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config, spec = make_config(tmp_path), make_spec()
+        async with running(config) as cluster:
+            first, second = await asyncio.gather(*(cluster.scheduler.submit([spec], "k", "alice") for _ in range(2)))
+            other = await cluster.scheduler.submit([spec], "k", "bob")
+            with pytest.raises(InvalidInput, match="'k' must come with the jobs it came with before"):
+                await cluster.scheduler.submit([make_spec(gpus=2)], "k", "alice")
+        async with running(config) as cluster:
+            third = await cluster.scheduler.submit([spec], "k", "alice")
+
+            assert (first.first_job, second.first_job, third.first_job) == (0, 0, 0)
+            assert sorted([first.repeated, second.repeated]) == [False, True]
+            assert third.repeated
+            assert (other.first_job, other.repeated) == (1, False)
+            assert cluster.core.jobs.count == 2
+
+    run(scenario())
+
+
+def test_names_are_unique_among_living_jobs_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            (job,) = await cluster.submit(make_spec("a"))
+            with pytest.raises(InvalidInput, match="name must be unique among the living jobs of 'alice', got 'a'"):
+                await cluster.submit(make_spec("a"))
+            with pytest.raises(InvalidInput, match="got 'b' twice"):
+                await cluster.submit(make_spec("b"), make_spec("b"))
+            await cluster.scheduler.cancel([job])
+            (again,) = await cluster.submit(make_spec("a"))
+
+            assert cluster.scheduler.job_named("alice", "a") == again
+
+    run(scenario())
+
+
+def test_the_name_that_a_large_request_gives_twice_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            specs = [make_spec(f"job-of-{k}") for k in range(5_000)]
+            with pytest.raises(InvalidInput, match="got 'job-of-4999' twice"):
+                await cluster.submit(*specs, make_spec("job-of-4999"))
+
+    run(scenario())
+
+
+def test_limits_are_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path, limits={"jobs_a_request_max": 2, "jobs_living_max": 3})
+        async with running(config) as cluster:
+            with pytest.raises(InvalidInput, match="jobs must be 1 to 2 in a request, got 3"):
+                await cluster.submit(*[make_spec()] * 3)
+            await cluster.submit(*[make_spec()] * 2)
+            with pytest.raises(LimitReached, match="jobs_living_max is 3: 2 jobs live, 2 more do not fit"):
+                await cluster.submit(*[make_spec()] * 2)
+
+    run(scenario())
+
+
+def test_a_submission_is_answered_again_though_nothing_more_fits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, limits={"jobs_living_max": 2})) as cluster:
+            first = await cluster.submit(make_spec(), make_spec(), key="k")
+
+            assert await cluster.submit(make_spec(), make_spec(), key="k") == first
+
+    run(scenario())
