@@ -209,7 +209,12 @@ class Supervisor:
         self._send_group(signal.SIGKILL)
 
     def _kill_all(self) -> None:
-        """Ends whatever is left of the job, also what has left its group, and takes the last of its output."""
+        """Ends whatever is left of the job, also what has left its group, and takes the last of its output.
+
+        The group first, in one move: a process that forks and exits faster than /proc is read is never found there.
+        """
+        if self._ranks:
+            self._send_group(signal.SIGKILL)
         while not processes.kill_lease(self._state, self._directory):
             self._capture(POLL_S / 5)
             ranks.reap_orphans(self._state.job_processes)

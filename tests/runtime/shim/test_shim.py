@@ -9,9 +9,19 @@ import pytest
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import Lease, Outcome, Phase, clock_s
-from gavelpy.runtime.shim.processes import is_shim_alive, kill_lease, process_facts
+from gavelpy.runtime.shim.processes import all_processes, is_shim_alive, kill_lease, process_facts
 from tests.runtime.shim.driver import Shim, on_the_edge, processes_left, sampled, started, wait_for
 
+HOPS = """
+import ctypes, os, time
+libc, ends_s = ctypes.CDLL(None), time.monotonic() + 3.0
+if os.fork() == 0:
+    while time.monotonic() < ends_s:
+        if libc.fork():
+            libc._exit(0)
+    libc._exit(0)
+time.sleep(0.2)
+"""
 WITH_A_STRANGER = """
 import os
 read, write = os.pipe()
@@ -207,6 +217,15 @@ def test_grandchildren_end_with_their_job_also_outside_its_group(tmp_path: Path)
 
         assert end.outcome is Outcome.FINISHED
         assert processes_left(shim) == ()
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_process_that_forks_and_exits_faster_than_it_is_found_ends_with_its_job(tmp_path: Path, attempt: int) -> None:
+    with started(tmp_path, HOPS) as shim:
+        shim.end()
+        group = shim.state().group
+
+        assert [facts for _ in range(20) for facts in all_processes() if facts.group == group] == []
 
 
 def test_what_has_left_group_session_and_environment_ends_with_the_job_too(tmp_path: Path) -> None:
