@@ -37,6 +37,7 @@ SHIM_FILE: Final = "shim.json"
 END_FILE: Final = "end.json"
 LOG_DIRECTORY: Final = "log"
 FILE_BYTES_MAX: Final = 4 << 20
+PROCESS_MAX: Final = 1 << 22  # Linux gives no process a higher number
 STEPS_MAX: Final = 1e15  # what a job may say that it has done
 
 # Names in the environment of a job.
@@ -179,25 +180,18 @@ def read_lease(directory: Path) -> Lease | None:
 
 def read_shim(directory: Path) -> ShimState | None:
     """The shim's own word."""
-    return _read(directory / SHIM_FILE, ShimState)
+    return _bounded(directory / SHIM_FILE, ShimState, PROCESS_MAX, "process", "group")
 
 
 def read_end(directory: Path) -> End | None:
     """How it ended; None while it has not."""
-    end = _read(directory / END_FILE, End)
-    if end is not None:
-        _check_steps(directory / END_FILE, steps_done=end.steps_done, steps_saved=end.steps_saved)
-    return end
+    return _bounded(directory / END_FILE, End, STEPS_MAX, "steps_done", "steps_saved")
 
 
 def read_progress(directory: Path, local_rank: int) -> Progress | None:
     """What a local rank last said; None where it has not said anything."""
     path = directory / progress_file(local_rank)
-    said = _read(path, Progress)
-    if said is not None:
-        rate = said.rate_steps_per_s
-        _check_steps(path, steps_done=said.steps_done, steps_saved=said.steps_saved, rate_steps_per_s=rate)
-    return said
+    return _bounded(path, Progress, STEPS_MAX, "steps_done", "steps_saved", "rate_steps_per_s")
 
 
 def reporting_ranks(directory: Path) -> tuple[int, ...]:
@@ -329,10 +323,13 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
     return kind(**{item.name: _value(path, item, content) for item in fields(kind) if _is_given(item, content)})
 
 
-def _check_steps(path: Path, **values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value <= STEPS_MAX:
-            raise RemoteViolation(f"{path}: {name} must be in [0, {STEPS_MAX:g}], got {value!r}")
+def _bounded(path: Path, kind: type[Record], most: float, *names: str) -> Record | None:
+    """The same, with these numbers in [0, most]: a job can write what it likes into its lease's directory."""
+    record = _read(path, kind)
+    for name in names if record is not None else ():
+        if not 0 <= (value := getattr(record, name)) <= most:
+            raise RemoteViolation(f"{path}: {name} must be in [0, {most:.12g}], got {value!r}")
+    return record
 
 
 def _is_given(item: Field[Any], content: dict[str, object]) -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -223,6 +224,20 @@ def test_garbage_that_a_job_leaves_in_its_lease_directory_harms_nobody_but_it(sh
     mess = "cd $GAVEL_LEASE_DIR; echo { > end.json; echo 7 > progress.0.json; mkfifo pipe; mv pipe shim.json; sleep 9"
     peer.order(order(1, f"sh -c '{mess}'", job=1))
     until(lambda: peer.report(1))
+    peer.order(order(2, "true", job=2, gpus=(1,)))
+
+    assert peer.until_phase(2, ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
+    peer.wish(1, pb.LEASE_WISH_KILL)
+    peer.until_phase(1, ENDED)
+
+
+def test_process_that_cannot_be_in_the_word_of_a_shim_is_no_process(shared: tuple[Peer, Node]) -> None:
+    peer, node = shared
+    peer.order(order(1, SLEEP, job=1))
+    peer.until_phase(1, RUNNING)
+
+    lease_files.write_shim(node.lease(1), replace(node.shim(1), process=1 << 62))
+    until(lambda: "shim.json: process must be in [0, 4194304]" in node.log.read_text())
     peer.order(order(2, "true", job=2, gpus=(1,)))
 
     assert peer.until_phase(2, ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
