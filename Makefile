@@ -1,12 +1,12 @@
 # Every target makes the virtual environment it needs and reuses it while it is up to date.
 #
 #   PYTHON=python3.12 make test    another interpreter (3.11 or newer) for a new environment
-#   WORKERS=8 make test            test processes; 2 by default
+#   WORKERS=8 make test            test processes; by default 3, for two cores and tests that wait; 2 for the slow ones
 #   TESTS=tests/solve make test    a part of the tests
 
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?=
 TESTS ?= tests
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -25,11 +25,11 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
 
-test: $(STAMP)  ## every test that is not slow (up to 5 minutes)
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(TESTS)
+test: $(STAMP)  ## every test that is not slow (up to 7 minutes)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
-	@$(BIN)/python -m pytest -n $(WORKERS) -m slow $(TESTS)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m slow $(TESTS)
 
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (some minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.1
 TROUBLE_S: Final = 1.0  # until a disk that refused is tried again
 MARKER_S: Final = 3.0  # a shared file system that takes longer is not seen
-LAST_WORDS_S: Final = 2.0
+LAST_WORDS_S: Final = 5.0  # for the scheduler to say that it has heard how the jobs ended
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
 ROOM_S: Final = 2.0
@@ -353,8 +353,13 @@ class Agent:
             await asyncio.sleep(LOOK_S / 2)
         self._changed.set()
         until_s = clock_s() + LAST_WORDS_S
-        while self._changed.is_set() and clock_s() < until_s:
+        while not self._is_all_known() and clock_s() < until_s:
             await asyncio.sleep(LOOK_S / 10)
+
+    def _is_all_known(self) -> bool:
+        """Whether the scheduler has heard how every lease here ended: what was sent may be lost with the stream."""
+        forgotten = self._orders.forget if self._orders else frozenset()
+        return all(folder.lease in forgotten for folder in self._book.folders)
 
 
 def _log(action: Action) -> None:

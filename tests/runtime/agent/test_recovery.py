@@ -60,10 +60,15 @@ def test_agent_that_stops_jobs_on_exit_says_how_they_ended(peer: Peer, make_node
     peer.order(order(1, SLEEP))
     peer.until_phase(1, RUNNING)
 
-    assert node.send(signal.SIGTERM) == 0
+    assert node.process is not None
+    node.process.terminate()
 
     assert peer.until_phase(1, ENDED).outcome == pb.LEASE_OUTCOME_STOPPED
     assert peer.heard[-1].draining
+    peer.orders.clear()
+    peer.forget = [1]
+    peer.push()
+    assert node.process.wait(60) == 0
 
 
 def test_job_of_a_killed_shim_dies_and_is_lost(peer: Peer, node: Node) -> None:
