@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+import time
+from collections.abc import Callable
 
 import pytest
 
-from gavelpy.runtime.daemon.forecast import LENGTH, Forecaster
+from gavelpy.runtime.daemon.forecast import Forecaster
 
-ENDLESS = [LENGTH.pack(1_000)]  # a question of which the rest never comes
+
+class _Endless:
+    """A question that nobody ever has read to its end."""
+
+    def __reduce__(self) -> tuple[Callable[[float], None], tuple[float]]:
+        return time.sleep, (3_600.0,)
+
+
+ENDLESS = pickle.dumps(_Endless())
 
 
 def test_who_is_called_off_while_forecasts_are_closed_just_ends() -> None:
