@@ -60,14 +60,16 @@ def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int
         time.sleep(ONE_BY_ONE_S)
     submitted += one_by_one(cluster, f"the same beside {NODES:,} nodes of {GPUS} GPUs", agents.pid)
     rest = max(BATCH, JOBS - submitted)
+    batches = [request(min(BATCH, rest - first)) for first in range(0, rest, BATCH)]  # made before the clock runs
     with (
         cluster.client() as client,
         timed(cluster, f"submitted in batches of {BATCH:,} (goal 5,000/s)", [rest], agents.pid),
     ):
-        for first in range(0, rest, BATCH):
-            client.SubmitJobs(request(min(BATCH, rest - first)), timeout=60.0)
+        for batch in batches:
+            client.SubmitJobs(batch, timeout=60.0)
     with timed(cluster, f"{NODES:,} nodes and {submitted + rest:,} jobs for {LISTEN_S:g} s", [], agents.pid):
         time.sleep(LISTEN_S)
+    listed(cluster)
     metrics = page(cluster)
     print(f"nodes up: {cluster.nodes_up()} of {NODES}; fell silent meanwhile: {silences(metrics)} (goal 0)")
     for name in ("gavel_round_planning_seconds", "gavel_journal_commit_seconds", "gavel_solve_seconds"):
@@ -121,6 +123,30 @@ def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:
         for thread in threads:
             thread.join()
     return sum(counts)
+
+
+def listed(cluster: LocalCluster) -> None:
+    """Prints how long a list of all jobs takes, and the longest that anybody else waits for an answer meanwhile."""
+    waits_s: list[float] = []
+    is_over = threading.Event()
+
+    def others() -> None:
+        with cluster.client() as client:
+            while not is_over.is_set():
+                began_s = time.monotonic()
+                client.GetServerInfo(pb.GetServerInfoRequest(api_versions=[1]), timeout=10.0)
+                waits_s.append(time.monotonic() - began_s)
+                is_over.wait(0.001)
+
+    thread = threading.Thread(target=others)
+    with cluster.client() as client:
+        thread.start()
+        began_s = time.monotonic()
+        page = client.ListJobs(pb.ListJobsRequest(page_size=JOBS, all_states=True), timeout=60.0)
+        took_s = time.monotonic() - began_s
+        is_over.set()
+        thread.join()
+    print(f"{len(page.jobs):,} jobs listed in {took_s:.2f} s; others are answered within {1e3 * max(waits_s):.0f} ms")
 
 
 def request(count: int) -> pb.SubmitJobsRequest:
