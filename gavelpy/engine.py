@@ -7,6 +7,7 @@ meaning.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,10 +15,13 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.estimator.kinds import Key, key_of
 from gavelpy.estimator.online import ThroughputEstimator
-from gavelpy.estimator.plan import Candidates, plan, with_probes
+from gavelpy.estimator.pair_candidates import pair_candidates, worth_alone
+from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan
+from gavelpy.estimator.probes import Shares, with_probes
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
-from gavelpy.model.arrays import Floats
+from gavelpy.model.allocation import Allocation
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.pairs import with_gaining_pairs
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
@@ -27,8 +31,31 @@ from gavelpy.solve.solver import Solver
 PAIR_QUANTILE = 0.15  # of what a job keeps beside a partner
 SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this
 PROBE_SHARE = 0.25  # of a probed job's time, until the next allocation
+KEYS_SPARE = 1024  # jobs of no question whose keys are kept: those that have just come, and those that may come back
+PAIR_PROBE_SHARE = (
+    0.5  # the same of two jobs that are probed together: a pair's claim waits behind those of larger share
+)
 LEFT_MAX_S = 86400.0 * 365.0  # of GPU time that a better type can save a share of
 ROUNDING = 2.0**-34  # what a solver's last bits may lack of a multiple
+
+
+@dataclass
+class Profiled:
+    """Measurements that an engine has asked for: what they are of, and the GPU time that was set aside for them."""
+
+    gpu_s: float = 0.0
+    alone: set[tuple[int, int]] = field(default_factory=set)  # serial, GPU type
+    pairs: set[tuple[int, int, int]] = field(default_factory=set)  # two serials, GPU type
+
+    def add(self, jobs: Ints, probes: Sequence[Probe]) -> None:
+        """Probes whose rows are of these jobs, by serial."""
+        for probe in probes:
+            self.gpu_s += probe.gpu_s
+            job = int(jobs[probe.row])
+            if probe.partner < 0:
+                self.alone.add((job, probe.gpu_type))
+            else:
+                self.pairs.add((job, int(jobs[probe.partner]), probe.gpu_type))
 
 
 @dataclass(eq=False)
@@ -51,6 +78,7 @@ class Engine:
     pair_quantile: float = PAIR_QUANTILE
     profile_budget_s: float = 0.0  # GPU-seconds of each allocation that go to measuring what is worth knowing
     profile_probe_s: float = 360.0  # a probe: the mechanism's round
+    profiled: Profiled = field(default_factory=Profiled)  # what was asked for so far
     _keys: dict[int, Key] = field(default_factory=dict)  # by serial of the jobs whose rates were asked for
 
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
@@ -65,27 +93,22 @@ class Engine:
             return AllocationFailed(question.epoch, str(failure))
         finally:
             self.cpu_s += time.process_time() - began_s
-        J = asked.job_count
-        everything = np.where(asked.fits, allocation.share, 0.0)
-        share, together = everything[:J], everything[J:]
-        if self.estimator is not None and self.profile_budget_s > 0:
-            share = self._with_probes(self.estimator, question, share, allocation.prices)
-        share, together = (np.floor((part + ROUNDING) / SHARE_UNIT) * SHARE_UNIT for part in (share, together))
-        row, gpu_type = np.nonzero(share)
-        pair, pair_type = np.nonzero(together)
+        shares = self._shares(question, asked, allocation)
+        row, gpu_type = np.nonzero(shares.alone)
+        pair = np.flatnonzero(shares.together)
         self.prices = dict(zip(problem.gpu_types, allocation.prices.tolist(), strict=True))
         certificate = allocation.certificate
         return AllocationSolved(
             question.epoch,
             question.jobs[row],
             gpu_type,
-            share[row, gpu_type],
+            shares.alone[row, gpu_type],
             certificate.objective,
             certificate.gap,
             certificate.path,
-            question.jobs[asked.member_job[J:].reshape(-1, 2)[pair]],
-            pair_type,
-            together[pair, pair_type],
+            question.jobs[shares.pairs[pair]],
+            shares.pair_type[pair],
+            shares.together[pair],
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:
@@ -101,11 +124,23 @@ class Engine:
             rates[row] = [known.get(gpu_type, np.nan) for gpu_type in question.gpu_types]
         return ThroughputEstimated(question.jobs, rates)
 
+    def _shares(self, question: SolveAllocation, asked: AllocationProblem, allocation: Allocation) -> Shares:
+        """What the policy answered, with time for probes, in multiples of the unit."""
+        J, everything = asked.job_count, np.where(asked.fits, allocation.share, 0.0)
+        pair, pair_type = np.nonzero(everything[J:])
+        members = asked.member_job[J:].reshape(-1, 2)[pair]
+        shares = Shares(everything[:J], members, pair_type, everything[J:][pair, pair_type])
+        if self.estimator is not None and self.profile_budget_s > 0:
+            probes = self._probes(self.estimator, question, asked, shares, allocation)
+            self.profiled.add(question.jobs, probes)
+            shares = with_probes(shares, asked.gpus_asked, asked.gpu_counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
+        alone, together = (np.floor((x + ROUNDING) / SHARE_UNIT) * SHARE_UNIT for x in (shares.alone, shares.together))
+        return replace(shares, alone=alone, together=together)
+
     def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
         """The problem with the pairs that gain by what the estimator, else the table, says of them."""
         problem = question.problem
-        named = zip(question.jobs.tolist(), question.job_types, problem.gpus_asked.tolist(), strict=True)
-        keys = [key_of(serial, job_type, int(gpus)) for serial, job_type, gpus in named]
+        keys = _keys_of(question)
         row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         if self.estimator is not None:
             kept = self.estimator.pairs(list(row), problem.gpu_types, self.pair_quantile)
@@ -115,16 +150,22 @@ class Engine:
             return problem
         return with_gaining_pairs(problem, [row[key] for key in keys], kept)
 
-    def _with_probes(
-        self, estimator: ThroughputEstimator, question: SolveAllocation, share: Floats, prices: Floats
-    ) -> Floats:
-        """The shares with some time for probes, where jobs of unknown rates are asked about."""
+    def _probes(
+        self,
+        estimator: ThroughputEstimator,
+        question: SolveAllocation,
+        asked: AllocationProblem,
+        shares: Shares,
+        allocation: Allocation,
+    ) -> list[Probe]:
+        """What is worth measuring, among the jobs of unknown rates that are asked about; and pairs, where they pack."""
+        self._forget(question.jobs)
         problem = question.problem
         rows = np.array(
             [row for row, serial in enumerate(question.jobs.tolist()) if serial in self._keys], dtype=np.int64
         )
         if not len(rows):
-            return share
+            return []
         keys = [self._keys[serial] for serial in question.jobs[rows].tolist()]
         known = estimator.estimates(keys, problem.gpu_types)
         rate = problem.member_rate_steps_per_s[rows]
@@ -132,7 +173,45 @@ class Engine:
         gpus = problem.gpus_asked[rows]
         left = np.divide(problem.steps_remaining[rows] * gpus, best, out=np.zeros(len(rows)), where=best > 0)
         is_open = (rate > 0) & problem.is_whole[rows]
-        jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), prices)
-        probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s)
-        probes = [replace(probe, row=int(rows[probe.row])) for probe in probes]
-        return with_probes(share, problem.gpus_asked, problem.gpu_counts, probes, PROBE_SHARE)
+        jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.prices)
+        pairs = None
+        if question.packing:
+            worth = worth_alone(asked, allocation.share, allocation.prices)[rows]
+            pairs = self._pairs(estimator, keys, problem.gpu_types, worth, jobs.gpu_s_left, _among(rows, shares))
+        probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
+        at = [*rows.tolist(), -1]  # -1 stays: alone
+        return [replace(probe, row=at[probe.row], partner=at[probe.partner]) for probe in probes]
+
+    def _pairs(
+        self,
+        estimator: ThroughputEstimator,
+        keys: Sequence[Key],
+        gpu_types: tuple[str, ...],
+        worth: Floats,
+        gpu_s_left: Floats,
+        running: Ints,
+    ) -> PairCandidates:
+        kinds = list(dict.fromkeys(keys))
+        slowdowns, fits = estimator.company(kinds, gpu_types)
+        told = estimator.pairs(kinds, gpu_types, self.pair_quantile)
+        return pair_candidates(keys, slowdowns, fits, told, worth, gpu_s_left, running)
+
+    def _forget(self, asked: Ints) -> None:
+        """Keys of jobs that are over: all that are not asked about but the newest few."""
+        present = set(asked.tolist())
+        absent = sorted(serial for serial in self._keys if serial not in present)
+        for serial in absent[: max(len(absent) - KEYS_SPARE, 0)]:
+            del self._keys[serial]
+
+
+def _keys_of(question: SolveAllocation) -> list[Key]:
+    named = zip(question.jobs.tolist(), question.job_types, question.problem.gpus_asked.tolist(), strict=True)
+    return [key_of(serial, job_type, int(gpus)) for serial, job_type, gpus in named]
+
+
+def _among(rows: Ints, shares: Shares) -> Ints:
+    """Pairs with a share, by their places among these rows, and their type, (P, 3)."""
+    place = np.full(len(shares.alone), -1)
+    place[rows] = np.arange(len(rows))
+    found = np.column_stack([place[shares.pairs], shares.pair_type])
+    return found[(found >= 0).all(axis=1)]

@@ -252,6 +252,17 @@ ClaimsOffOption = Annotated[
         help="With --estimate: users say rates, wrong by factors of up to X, 1 to 1000. Default: they say none.",
     ),
 ]
+ProfileGpuSOption = Annotated[
+    float | None,
+    typer.Option(
+        "--profile-gpu-s",
+        metavar="X",
+        parser=number(0, 1e9),
+        rich_help_panel=_POLICIES,
+        help="With --estimate: GPU-seconds of each allocation for measurements that are worth most, of jobs alone and, "
+        "with --packing, of pairs. Default: 0.",
+    ),
+]
 WindowOption = Annotated[
     str | None,
     typer.Option(

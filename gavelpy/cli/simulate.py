@@ -82,6 +82,7 @@ def simulate(
     blind: o.BlindOption = False,
     estimate: o.EstimateOption = False,
     claims_off: o.ClaimsOffOption = None,
+    profile_gpu_s: o.ProfileGpuSOption = None,
     preset: o.PresetOption = "default",
     round_s: o.RoundOption = None,
     solve_interval_s: o.SolveIntervalOption = None,
@@ -119,10 +120,10 @@ def simulate(
         trace=_trace(trace, generate, choices, throughputs, seed),
         seed=seed,
         throughputs=_pairs(throughputs) if packing else None,
-        learning=_learning(estimate, claims_off),
+        learning=_learning(estimate, claims_off, profile_gpu_s),
         said={"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
         | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
-        | _said({"estimate": estimate or None, "claims_off": claims_off}),
+        | _said({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
     _tell(experiment, run(experiment), report, output)
 
@@ -193,12 +194,14 @@ def _pairs(path: Path | None) -> ThroughputTable:
     return table
 
 
-def _learning(estimate: bool, claims_off: float | None) -> Learning | None:
+def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | None) -> Learning | None:
     from gavelpy.simulator.estimation import Learning
 
     if not estimate and claims_off is not None:
         raise InvalidInput(f"--claims-off goes with --estimate, got it alone, {claims_off:g}")
-    return Learning(claims_off or 0.0) if estimate else None
+    if not estimate and profile_gpu_s is not None:
+        raise InvalidInput(f"--profile-gpu-s goes with --estimate, got it alone, {profile_gpu_s:g}")
+    return Learning(claims_off or 0.0, profile_gpu_s or 0.0) if estimate else None
 
 
 def _check_report(path: Path | None) -> None:

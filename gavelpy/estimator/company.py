@@ -15,7 +15,7 @@ import numpy as np
 from gavelpy.estimator.completion import Completion
 from gavelpy.estimator.gauge import Gauge
 from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.pairs import Slowdowns, kept
+from gavelpy.estimator.pairs import Slowdowns
 from gavelpy.model.arrays import Floats, Ints
 
 STUCK_S = 240.0  # without a step beside a partner: the two do not fit together
@@ -56,14 +56,14 @@ class CompanyReadings:
         place = keys.index(first), keys.index(second), gpu_types.index(gpu_type)
         return float(self._slowdowns.mean[place]), float(self._slowdowns.sd[place])
 
-    def kept(
-        self, completion: Completion, keys: Sequence[Key], gpu_types: Sequence[str], log_alone: Floats, quantile: float
-    ) -> Floats:
-        """Part of its rate that each key keeps beside each, (N, N, T): 0 = they likely do not fit.
+    def believed(
+        self, completion: Completion, keys: Sequence[Key], gpu_types: Sequence[str], log_alone: Floats
+    ) -> tuple[Slowdowns, Floats]:
+        """Slowdowns of each key beside each, and the probability that the two fit, (N, N, T).
 
         `log_alone` (N, T) are logarithms of rates alone, against which rates beside partners are held.
         """
-        slowdowns, fits = self._believed(completion, tuple(keys), tuple(gpu_types))
+        slowdowns, fits = self._by_model(completion, tuple(keys), tuple(gpu_types))
         mean, sd, fits = slowdowns.mean.copy(), slowdowns.sd.copy(), fits.copy()
         row = {key: i for i, key in enumerate(keys)}
         column = {name: t for t, name in enumerate(gpu_types)}
@@ -77,7 +77,7 @@ class CompanyReadings:
             if self.is_stuck(cell) and first in row and second in row and gpu_type in column:
                 i, j, t = row[first], row[second], column[gpu_type]
                 fits[i, j, t] = fits[j, i, t] = 0.0
-        return kept(replace(slowdowns, mean=mean, sd=sd), fits, quantile)
+        return replace(slowdowns, mean=mean, sd=sd), fits
 
     def into(
         self, rows: dict[Key, int], columns: dict[str, int], pair_rows: Ints, rates: Floats
@@ -109,7 +109,7 @@ class CompanyReadings:
             for cell in [cell for cell in told if cell[0] not in keys or cell[1] not in keys]:
                 del told[cell]
 
-    def _believed(
+    def _by_model(
         self, completion: Completion, keys: tuple[Key, ...], gpu_types: tuple[str, ...]
     ) -> tuple[Slowdowns, Floats]:
         """What the completion says; asked once for the same keys and types."""

@@ -13,7 +13,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.estimator.isolated import Blocks, IsolatedModel
 from gavelpy.estimator.kinds import Key, kind_of
 from gavelpy.estimator.memory import Fitting
-from gavelpy.estimator.pairs import PairModel, Slowdowns
+from gavelpy.estimator.pairs import Alone, PairModel, PairPosterior, Slowdowns
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
@@ -72,6 +72,7 @@ class Completion:
         self._isolated = self.model.isolated.given(table)
         self._fitting = Fitting(table)
         known = np.unique(np.nonzero(table.rate_steps_per_s > 0)[0]).tolist()
+        self._pairs: PairPosterior | None = None
         self._families = {kind_of(table.keys[row][0]).family for row in known}
 
     def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
@@ -85,8 +86,17 @@ class Completion:
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
         """Slowdowns of every key beside every key, and the probability that the two fit together, (N, N, T)."""
-        slowdowns = self.model.pairs.given(self.table).slowdowns(keys, gpu_types)
-        return slowdowns, self._fitting.together(keys, gpu_types)
+        return self._by_pairs().slowdowns(keys, gpu_types), self._fitting.together(keys, gpu_types)
+
+    def alone_by_pairs(self, alone: Alone) -> PairPosterior:
+        """Conditioned also on pairs whose rates alone are not in the table, but believed to be so; kept for `pairs`."""
+        self._pairs = self.model.pairs.given(self.table, alone)
+        return self._pairs
+
+    def _by_pairs(self) -> PairPosterior:
+        if self._pairs is None:
+            self._pairs = self.model.pairs.given(self.table)
+        return self._pairs
 
     def _fits(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Certain where the table says, else what other jobs tell, and the roofline's memory."""

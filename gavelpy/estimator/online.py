@@ -21,6 +21,7 @@ from gavelpy.estimator.gauge import Gauge
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
 from gavelpy.estimator.isolated import Blocks
 from gavelpy.estimator.kinds import Key
+from gavelpy.estimator.pairs import Alone, Slowdowns, kept
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
@@ -33,6 +34,7 @@ _AGREEING, _AGREE = 3, math.log(1.5)  # so many far readings in a row, each with
 _OWN_LEVEL_SD = 0.3  # of a running job against the table's figures for its type: another script, another phase
 _PHASE_DOUBT = 0.3  # sd of what one type's new phase means for the others
 _HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # readings beside partners that a hint is worth, and what they have in common
+_TOLD_NOTHING = 0.99  # of a variance that is left
 _NOTABLE = 0.1  # by how much a claim must be off for its owner to hear of it
 
 
@@ -69,6 +71,7 @@ class _Entry:
     idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
     doubted: dict[str, list[float]] = field(default_factory=dict)  # log rates refused in a row that agree
     hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone as rates beside partners suggest them
+    weighed: set[str] = field(default_factory=set)  # GPU types whose hints are of all pairs together
 
 
 class ThroughputEstimator:
@@ -86,6 +89,9 @@ class ThroughputEstimator:
         self._entries: dict[Key, _Entry] = {}
         self._completion = Completion(table, self.model)
         self._company = CompanyReadings()
+        if half_known := _known_beside_only(table):
+            self._prepare(half_known)
+            self._weigh_pairs()
 
     # Told --------------------------------------------------------------------------------------------------------
 
@@ -146,7 +152,7 @@ class ThroughputEstimator:
         if wrong := _untold(reading, rate):
             return _verdict(*where, wrong)
         self._company.read(cell, math.log(rate))
-        if reading.gpu_type not in entry.gauges:
+        if reading.gpu_type not in entry.gauges and reading.gpu_type not in entry.weighed:
             guess, sd = self._company.guess(cell)
             hint = entry.hints.setdefault(reading.gpu_type, Gauge(deviation=sd))
             hint.read(math.log(rate) - guess)
@@ -179,6 +185,7 @@ class ThroughputEstimator:
         self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, pair_rows, pairs)
         self._completion = Completion(self.table, self.model)
         self._begin_anew()
+        self._weigh_pairs()
 
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets what was claimed and measured of all others; the table keeps what it has absorbed."""
@@ -214,9 +221,13 @@ class ThroughputEstimator:
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
         """Part of its rate alone that each key keeps beside each, (N, N, T): 0 = they likely do not fit together."""
+        return kept(*self.company(keys, gpu_types), quantile)
+
+    def company(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
+        """What is believed of every key beside every key, and the probability that the two fit, (N, N, T)."""
         with np.errstate(divide="ignore"):
             log_alone = np.log(self.rates(keys, gpu_types))
-        return self._company.kept(self._completion, keys, gpu_types, log_alone, quantile)
+        return self._company.believed(self._completion, keys, gpu_types, log_alone)
 
     def is_measured(self, key: Key) -> bool:
         """Whether any job of this key has been seen at work."""
@@ -287,6 +298,26 @@ class ThroughputEstimator:
             variance[self._column[gpu_type]] = gauge.variance
         return Blocks(*updated(mean, entry.blocks.covariance, seen, np.diag(variance)[None]))
 
+    def _weigh_pairs(self) -> None:
+        """Hints at rates alone that were not measured, from all pairs of the table at once."""
+        shape = self.table.rate_steps_per_s.shape
+        alone = Alone(np.full(shape, math.nan), np.zeros(shape))
+        for row, key in enumerate(self.table.keys):
+            if key in self._entries:
+                entry = self._entries[key]
+                entry.hints, entry.weighed = {}, set()
+                belief, own = self._posterior(entry), slice(shape[1])  # the table's types come first
+                alone.mean[row], alone.variance[row] = belief.mean[0, own], np.square(belief.sd[0, own])
+        found = self._completion.alone_by_pairs(alone).alone()
+        for row, column, moved, before, now in zip(*(values.tolist() for values in found), strict=True):
+            entry, gpu_type = self._entries[self.table.keys[row]], self.gpu_types[column]
+            if now >= before * _TOLD_NOTHING:
+                continue
+            precision = 1.0 / now - 1.0 / before
+            level = float(alone.mean[row, column]) + moved / (now * precision)
+            entry.hints[gpu_type] = Gauge(level, 1.0, math.sqrt(1.0 / precision))
+            entry.weighed.add(gpu_type)
+
     def _entry(self, key: Key) -> _Entry:
         if key not in self._entries:
             self._prepare([key])
@@ -317,12 +348,18 @@ class ThroughputEstimator:
         for key, entry in before.items():
             kept = self._entries[key]
             kept.claims, kept.gauges, kept.idle_s = entry.claims, entry.gauges, entry.idle_s
-            kept.doubted = entry.doubted
+            kept.doubted, kept.weighed = entry.doubted, entry.weighed
             kept.hints = {name: hint for name, hint in entry.hints.items() if name not in entry.gauges}
             for gpu_type in entry.gauges:
                 kept.fits[0, self._column[gpu_type]] = 1.0
             for gpu_type in (name for name, idle_s in entry.idle_s.items() if idle_s >= STUCK_S):
                 kept.fits[0, self._column[gpu_type]] = 0.0
+
+
+def _known_beside_only(table: ThroughputTable) -> list[Key]:
+    """Keys that ran beside others on a type where nobody measured them alone."""
+    is_open = np.isnan(table.rate_steps_per_s[table.pair_rows]) & (table.pair_rate_steps_per_s > 0)
+    return [table.keys[row] for row in np.unique(table.pair_rows[is_open.any(axis=2)]).tolist()]
 
 
 def _unusable(reading: Reading) -> str:

@@ -65,7 +65,21 @@ class Measured:
     first: Ints  # (n,) rows of the table's keys
     second: Ints  # (n,)
     gpu_type: Ints  # (n,)
-    log_slowdown: Floats  # (n,) <= 0
+    log_slowdown: Floats  # (n,) <= 0 where the rate alone is known
+    alone_variance: Floats  # (n,) of the logarithm of the rate alone; 0 where it is known
+
+    def of(self, chosen: Ints | Bools) -> Measured:
+        """These of them."""
+        jobs = self.first[chosen], self.second[chosen], self.gpu_type[chosen]
+        return Measured(*jobs, self.log_slowdown[chosen], self.alone_variance[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """What is believed of the logarithms of rates alone that a table has not; rows and columns are the table's."""
+
+    mean: Floats  # (N, T); NaN: nothing
+    variance: Floats  # (N, T)
 
 
 @dataclass(frozen=True)
@@ -74,9 +88,9 @@ class PairModel:
 
     scales: PairScales = field(default_factory=PairScales)
 
-    def given(self, table: ThroughputTable) -> PairPosterior:
-        """What the table's pairs say, those with a rate > 0 beside a rate alone > 0."""
-        return PairPosterior(self, table)
+    def given(self, table: ThroughputTable, alone: Alone | None = None) -> PairPosterior:
+        """What the table's pairs say, those with a rate > 0 whose rate alone is known, or about."""
+        return PairPosterior(self, table, alone)
 
     def fitted(self, table: ThroughputTable) -> PairModel:
         """The model with the hyper-parameters that explain the table best; itself without data."""
@@ -99,16 +113,18 @@ class PairModel:
 class PairPosterior:
     """The model given a table."""
 
-    def __init__(self, model: PairModel, table: ThroughputTable) -> None:
+    def __init__(self, model: PairModel, table: ThroughputTable, alone: Alone | None = None) -> None:
         self.model, self.table = model, table
-        self.everything = measured(table)
+        self.everything = measured(table, alone)
         self.seen = _spread(self.everything, OBSERVATIONS_MAX)
-        self.mean = _mean(self.everything)
-        self.spread = _spreads(self.everything, self.mean, len(table.gpu_types))
+        exact = self.everything.of(self.everything.alone_variance == 0.0)
+        self.mean = _mean(exact)
+        self.spread = _spreads(exact, self.mean, len(table.gpu_types))
         rows = np.arange(len(table.keys))
         jobs = _jobs(model.scales, sides(table.keys), rows, rows)
         noise = np.full(len(self.seen.first), model.scales.noise**2)
         covariance = _covariance(model.scales, jobs, self.seen, self.seen)
+        covariance += _same_alone(self.seen, self.spread)
         residual = (self.seen.log_slowdown - self.mean) / self.spread[self.seen.gpu_type]
         self.posterior: Posterior = conditioned(covariance, noise, residual)
 
@@ -133,6 +149,20 @@ class PairPosterior:
         mean *= spread
         mean += self.mean
         return Slowdowns(np.minimum(mean, 0.0, out=mean), sd, noise_sd, prior_sd)
+
+    def alone(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+        """What pairs say of rates alone that were not known, (m,) each.
+
+        Rows, columns, by how much the mean of the logarithm moves, its variance before, its variance now.
+        """
+        seen = self.seen.of(self.seen.alone_variance > 0)
+        cells, at = np.unique(np.column_stack([seen.first, seen.gpu_type]), axis=0, return_index=True)
+        row, column = cells.T
+        before = seen.alone_variance[at]
+        same = (self.seen.first[:, None] == row) & (self.seen.gpu_type[:, None] == column)
+        cross = np.where(same, before / self.spread[column], 0.0)
+        now = before - np.square(self.posterior.explained(cross)).sum(axis=0)
+        return row, column, self.posterior.mean(cross), before, now
 
     def _means(self, jobs: Floats, columns: Ints) -> Floats:
         """Over the common mean, (N, N, T): weighted sums of covariances, by the keys that were seen."""
@@ -188,7 +218,7 @@ class PairPosterior:
 
     def _take_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> None:
         """Cells that were measured, but not among the observations conditioned on, take their measurement in."""
-        seen, noise = self.everything, self.model.scales.noise**2
+        seen = self.everything
         if len(seen.first) == len(self.seen.first):
             return
         place = {key: i for i, key in enumerate(keys)}
@@ -198,6 +228,7 @@ class PairPosterior:
         first, second, t = rows[seen.first], rows[seen.second], types[seen.gpu_type]
         asked = (first >= 0) & (second >= 0) & (t >= 0)
         cell = first[asked], second[asked], t[asked]
+        noise = self.model.scales.noise**2 + seen.alone_variance[asked] / np.square(self.spread[seen.gpu_type[asked]])
         gain = variance[cell] / (variance[cell] + noise)
         residual = (seen.log_slowdown[asked] - self.mean) / self.spread[seen.gpu_type[asked]]
         mean[cell] += gain * (residual - mean[cell])
@@ -218,17 +249,22 @@ def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
     return np.where(does_fit, np.exp(np.minimum(slowdowns.mean + caution, 0.0)), 0.0)
 
 
-def measured(table: ThroughputTable) -> Measured:
-    """The pairs of the table that ran, from both sides."""
+def measured(table: ThroughputTable, alone: Alone | None = None) -> Measured:
+    """The pairs of the table that ran, from both sides, where the rate alone is known, or about."""
     rows, rates = table.pair_rows, table.pair_rate_steps_per_s
-    alone = table.rate_steps_per_s[rows]  # (P, 2, T)
+    known = table.rate_steps_per_s
     with np.errstate(divide="ignore", invalid="ignore"):
-        slowdown = np.log(np.minimum(rates / alone, 1.0))
-    is_known: Bools = (rates > 0) & (alone > 0)
+        log_alone, variance = np.log(known), np.zeros_like(known)
+        if alone is not None:
+            log_alone = np.where(np.isnan(known), alone.mean, log_alone)
+            variance = np.where(np.isnan(known), alone.variance, variance)
+        slowdown = np.log(rates) - log_alone[rows]
+    is_known: Bools = (rates > 0) & np.isfinite(log_alone[rows])
+    slowdown = np.where(variance[rows] > 0, slowdown, np.minimum(slowdown, 0.0))
     pair, side, gpu_type = np.nonzero(is_known)
     first, second = rows[pair, side], rows[pair, 1 - side]
     once = (first != second) | (side == 0)
-    return Measured(first[once], second[once], gpu_type[once], slowdown[is_known][once])
+    return Measured(first, second, gpu_type, slowdown[is_known], variance[rows][is_known]).of(once)
 
 
 def _spread(seen: Measured, at_most: int) -> Measured:
@@ -239,7 +275,7 @@ def _spread(seen: Measured, at_most: int) -> Measured:
     order = shuffled[np.argsort(seen.first[shuffled], kind="stable")]
     starts = np.searchsorted(seen.first[order], seen.first[order])
     kept = np.sort(order[np.argsort(np.arange(len(order)) - starts, kind="stable")[:at_most]])
-    return Measured(seen.first[kept], seen.second[kept], seen.gpu_type[kept], seen.log_slowdown[kept])
+    return seen.of(kept)
 
 
 def _mean(seen: Measured) -> float:
@@ -267,6 +303,13 @@ def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats
     covariance += alone
     covariance *= np.array([k.all_types**2, k.all_types**2 + 1.0])[(a.gpu_type[:, None] == b.gpu_type).view(np.int8)]
     return np.asarray(covariance)
+
+
+def _same_alone(seen: Measured, spread: Floats) -> Floats:
+    """What a rate alone that is not quite known makes all its readings differ by alike, (n, n)."""
+    variance = seen.alone_variance / np.square(spread[seen.gpu_type])
+    same = (seen.first[:, None] == seen.first) & (seen.gpu_type[:, None] == seen.gpu_type)
+    return np.where(same, variance[:, None], 0.0)
 
 
 def _jobs(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:

@@ -6,13 +6,13 @@ show another type to be the cheaper one (the knowledge gradient: Frazier et al.,
 logarithm, so one measurement moves a job's beliefs along a line, and the expectation is an integral over one variable.
 What a job shows where it would run anyway costs nothing and is counted as known.
 
-Two jobs are worth measuring together where it is open whether they do more side by side than one after the other.
+Two jobs are worth measuring together where what they keep side by side may be worth more than the GPUs they share, and
+the policy, as far as it knows, would not put them there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +20,12 @@ from scipy.special import ndtr
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.isolated import Blocks
-from gavelpy.model.arrays import Bools, Floats
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 WORTH_MIN = 0.01  # gain a GPU-second below which nothing is measured
 READING_SD = 0.05  # of what a probe measures, on the logarithm
+_GAIN_MIN = 1e-9  # of a pair, below which it is no offer
+_OFFERS_MAX = 1000  # pairs that are weighed against each other
 _PRICE_FLOOR = 0.01  # of the dearest type: a type with GPUs to spare is cheap, not free
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -55,10 +57,14 @@ class Candidates:
 class PairCandidates:
     """Pairs of those jobs that a plan may measure, P of them on a type each."""
 
-    rows: Sequence[tuple[int, int]]
-    gpu_type: Sequence[int]
-    mean: Floats  # (P, 2) log slowdowns
+    rows: Ints  # (P, 2)
+    gpu_type: Ints  # (P,)
+    mean: Floats  # (P, 2) log slowdowns, if the two fit
     sd: Floats  # (P, 2)
+    fits: Floats  # (P,) probability
+    worth: Floats  # (P, 2) of what a job does alone on that type, over what its GPUs there cost: 1 = worth its price
+    told: Floats  # (P,) sum of worths that the two keep, as the policy believes
+    gpu_s_left: Floats  # (P,) that what is learned is of use
 
 
 def plan(
@@ -66,13 +72,14 @@ def plan(
 ) -> list[Probe]:
     """The probes of the largest gain per GPU-second that the budget allows, best first.
 
-    One after the other: what the first tells is taken into account when the next is chosen.
+    One after the other: what the first tells is taken into account when the next is chosen. A job is measured beside
+    one partner at a time.
     """
     if not (math.isfinite(budget_gpu_s) and budget_gpu_s >= 0):
         raise InvalidInput(f"budget_gpu_s must be finite and >= 0, got {budget_gpu_s!r}")
     if not (math.isfinite(probe_s) and probe_s > 0):
         raise InvalidInput(f"probe_s must be finite and > 0, got {probe_s!r}")
-    prices = _relative(jobs.prices)
+    prices = relative_prices(jobs.prices)
     covariance = _running(jobs, prices)
     gains = _gains(jobs.blocks.mean, covariance, jobs, prices)
     offers = _pair_offers(jobs, prices, pairs, probe_s) if pairs is not None else []
@@ -86,7 +93,7 @@ def plan(
         pair = max(affordable, key=lambda offer: offer.gain / offer.gpu_s, default=None)
         if pair is not None and pair.gain / pair.gpu_s > max(best, WORTH_MIN):
             probe = pair
-            offers.remove(pair)
+            offers = [offer for offer in offers if not {offer.row, offer.partner} & {pair.row, pair.partner}]
         elif best > WORTH_MIN:
             i, t = int(row), int(gpu_type)
             probe = Probe(i, t, -1, float(gains[i, t]), float(jobs.gpus[i] * probe_s))
@@ -97,27 +104,6 @@ def plan(
             return chosen
         chosen.append(probe)
         left_gpu_s -= probe.gpu_s
-
-
-def with_probes(share: Floats, gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float) -> Floats:
-    """The shares (J, T) with this fraction of time spent on each probe, so that the mechanism leases GPUs for it.
-
-    Others give way: a probed job's other shares by the time of its probes, and all on a type by what the probes need
-    beyond its GPUs (`gpus` is of J jobs, `counts` of T types). Pairs are left to shells that can run them.
-    """
-    if not 0.0 <= fraction <= 1.0:
-        raise InvalidInput(f"fraction must be in [0, 1], got {fraction!r}")
-    extra = np.zeros_like(share)
-    for probe in probes:
-        if probe.partner < 0:
-            extra[probe.row, probe.gpu_type] = fraction
-    extra /= np.maximum(extra.sum(axis=1, keepdims=True), 1.0)
-    taken = gpus @ extra
-    extra *= np.minimum(1.0, np.divide(counts, taken, out=np.ones(len(counts)), where=taken > 0))
-    rest = share * (1.0 - extra.sum(axis=1, keepdims=True))
-    wanted, free = gpus @ rest, np.maximum(counts - gpus @ extra, 0.0)
-    rest *= np.minimum(1.0, np.divide(free, wanted, out=np.ones(len(counts)), where=wanted > 0))
-    return np.asarray(rest + extra)
 
 
 def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -> Floats:
@@ -139,19 +125,24 @@ def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -
 
 
 def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_s: float) -> list[Probe]:
-    """E[max(1, S)] - max(1, E[S]) of the sum S of two slowdowns, taken as normal, over the shorter job's time."""
-    share = np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
-    spread = np.sqrt(np.square(share * pairs.sd).sum(axis=1))
-    distance = np.abs(share.sum(axis=1) - 1.0)
-    z = distance / np.maximum(spread, 1e-12)
-    gain = spread * np.exp(-0.5 * np.square(z)) / math.sqrt(2.0 * math.pi) - distance * ndtr(-z)
-    offers = []
-    for (first, second), t, worth in zip(pairs.rows, pairs.gpu_type, gain.tolist(), strict=True):
-        together_gpu_s = float(min(jobs.gpu_s_left[first], jobs.gpu_s_left[second]))
-        gpu_s = float(jobs.gpus[first] * probe_s)
-        if worth > 1e-9 and jobs.is_open[first, t] and jobs.is_open[second, t]:
-            offers.append(Probe(first, t, second, worth * together_gpu_s * float(prices[t]), gpu_s))
-    return offers
+    """E[max(0, S - 1)] less what the policy counts on, of the sum S of two worths, taken as normal if the two fit."""
+    share = pairs.worth * np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
+    spread = np.maximum(np.sqrt(np.square(share * pairs.sd).sum(axis=1)), 1e-12)
+    over = share.sum(axis=1) - 1.0
+    z = over / spread
+    expected = spread * np.exp(-0.5 * np.square(z)) / math.sqrt(2.0 * math.pi) + over * ndtr(z)
+    gain = pairs.fits * expected - np.maximum(pairs.told - 1.0, 0.0)
+    first, second = pairs.rows.T
+    is_open = jobs.is_open[first, pairs.gpu_type] & jobs.is_open[second, pairs.gpu_type] & (gain > _GAIN_MIN)
+    total = gain * pairs.gpu_s_left * prices[pairs.gpu_type]
+    best = np.flatnonzero(is_open)
+    best = best[np.argsort(-total[best], kind="stable")[:_OFFERS_MAX]]
+    return [
+        Probe(
+            int(first[k]), int(pairs.gpu_type[k]), int(second[k]), float(total[k]), float(jobs.gpus[first[k]] * probe_s)
+        )
+        for k in best.tolist()
+    ]
 
 
 def _running(jobs: Candidates, prices: Floats) -> Floats:
@@ -175,7 +166,7 @@ def _only(jobs: Candidates, row: int) -> Candidates:
     return Candidates(own, jobs.is_open[part], jobs.gpus[part], jobs.gpu_s_left[part], jobs.prices)
 
 
-def _relative(prices: Floats) -> Floats:
+def relative_prices(prices: Floats) -> Floats:
     """Prices as shares of the dearest; all alike where nothing is dear."""
     dearest = float(prices.max(initial=0.0))
     return np.maximum(prices / dearest, _PRICE_FLOOR) if dearest > 0 else np.ones_like(prices)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from gavelpy.report.result import Result
 
-_MISHAPS = frozenset({"deadline_misses", "jobs_unfinished"})
+_RARE = frozenset({"deadline_misses", "jobs_unfinished", "probes_alone", "probes_pairs", "probes_gpu_s"})
 _TIED = 5e-4  # relative: figures that print alike share the honour of being best
 
 
@@ -62,6 +62,11 @@ COLUMNS = (
     Column("jobs_unfinished", "unfinished", Kind.COUNT, -1, 6, "measured jobs that never finished"),
     Column("rounds", "rounds", Kind.COUNT, 0, 13, "rounds of the scheduler"),
     Column("solves", "solves", Kind.COUNT, 0, 14, "allocations computed"),
+    Column("probes_alone", "probes", Kind.COUNT, 0, 15, "jobs measured on a GPU type because that was worth knowing"),
+    Column(
+        "probes_pairs", "of pairs", Kind.COUNT, 0, 16, "jobs measured beside a partner on a GPU type for that reason"
+    ),
+    Column("probes_gpu_s", "probed", Kind.TIME, 0, 17, "GPU time set aside for these measurements"),
 )
 
 
@@ -75,9 +80,9 @@ def cells(column: Column, results: Sequence[Result]) -> Cells:
 def comparison_columns(results: Sequence[Result]) -> list[tuple[int, Cells]]:
     """The columns filled in, with their ranks, the change of average JCT beside the average JCT.
 
-    Counts of what should not happen (jobs late or unfinished) are left out where it never did.
+    Counts of what seldom happens (jobs late or unfinished, probes) are left out where it never did.
     """
-    shown = [c for c in COLUMNS if c.field not in _MISHAPS or any(getattr(r.metrics, c.field) for r in results)]
+    shown = [c for c in COLUMNS if c.field not in _RARE or any(getattr(r.metrics, c.field) for r in results)]
     filled = [(column.rank, cells(column, results)) for column in shown]
     if len(results) > 1:
         filled.insert(1, (0, change(results)))

@@ -75,7 +75,7 @@ def compare(
         simulation = Simulation(
             trace,
             cluster,
-            engine_for(run, settings, throughputs, estimation),
+            engine_for(run, settings, throughputs, estimation, learning.profile_gpu_s if learning is not None else 0.0),
             settings,
             estimation=estimation,
             seed=seed,
@@ -111,11 +111,19 @@ def engine_for(
     settings: SimulationSettings,
     throughputs: ThroughputTable | None = None,
     estimation: Estimation | None = None,
+    profile_gpu_s: float = 0.0,
 ) -> Engine:
-    """The engine that plays this run's policy."""
+    """The engine that plays this run's policy; a probe takes a round."""
     view = settings.blind_view_of(run.policy.partition(":")[0]) if run.blind else None
-    estimator = estimation.estimator if estimation is not None else None
-    return Engine(policy_from(run.policy), view, throughputs, estimator=estimator)
+    estimator = estimation.estimator if estimation is not None else None  # without one nothing is profiled
+    return Engine(
+        policy_from(run.policy),
+        view,
+        throughputs,
+        estimator=estimator,
+        profile_budget_s=profile_gpu_s,
+        profile_probe_s=settings.mechanism.round_s,
+    )
 
 
 def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> SimulationResult:

@@ -42,10 +42,13 @@ class Learning:
     """A scheduler that is told no rates, or wrong ones, and has no table: what `gavel simulate --estimate` plays."""
 
     claims_off: float = 0.0  # users' figures are wrong by factors in [1 / this, this], each type's its own; 0 = none
+    profile_gpu_s: float = 0.0  # of each allocation, that go to measuring what is worth knowing
 
     def __post_init__(self) -> None:
         if self.claims_off != 0.0 and not 1.0 <= self.claims_off <= 1000.0:
             raise InvalidInput(f"claims_off must be 0 (no claims) or in [1, 1000], got {self.claims_off!r}")
+        if not (math.isfinite(self.profile_gpu_s) and self.profile_gpu_s >= 0):
+            raise InvalidInput(f"profile_gpu_s must be finite and >= 0, got {self.profile_gpu_s!r}")
 
     def begin(self, trace: Trace, gpu_types: tuple[str, ...], seed: int) -> Estimation:
         """What one run begins with."""

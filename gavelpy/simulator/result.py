@@ -37,6 +37,9 @@ class Metrics:
     wall_s: float
     cpu_s: float
     cpu_solve_s: float
+    probes_alone: int = 0  # (job, GPU type) that were measured because that was worth knowing
+    probes_pairs: int = 0  # (job, partner, GPU type), the same
+    probes_gpu_s: float = 0.0  # GPU time that was set aside for them
 
     def to_json(self) -> dict[str, Any]:
         """The documented object; NaN becomes null."""

@@ -51,6 +51,7 @@ from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.company import Company, company_of
 from gavelpy.simulator.estimation import Estimation
+from gavelpy.simulator.profiled import with_probes_made
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
 
@@ -236,7 +237,7 @@ class Simulation:
         jobs = metrics.jobs_frame(history, self.measured, why)
         return SimulationResult(
             label=self.label,
-            metrics=metrics.metrics(history, jobs, effort),
+            metrics=with_probes_made(metrics.metrics(history, jobs, effort), self.engine.profiled, history),
             jobs=jobs,
             leases=metrics.leases_frame(history),
             sharing=metrics.sharing_frame(history),

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.isolated import Blocks
-from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan, with_probes
+from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan
 
 
 def make_jobs(mean: Any, sd: Any, **changes: Any) -> Candidates:
@@ -24,6 +24,20 @@ def make_jobs(mean: Any, sd: Any, **changes: Any) -> Candidates:
         "prices": np.ones(types),
     }
     return Candidates(Blocks(means, np.square(sds)[:, :, None] * np.eye(types)), **(given | changes))
+
+
+def make_pairs(rows: Any, kept: Any, sd: Any, **changes: Any) -> PairCandidates:
+    """On the first type, of jobs that get no more elsewhere, an hour of use; the policy counts on none of them."""
+    count = len(rows)
+    given: dict[str, Any] = {
+        "fits": np.ones(count),
+        "worth": np.ones((count, 2)),
+        "told": np.zeros(count),
+        "gpu_s_left": np.full(count, 3600.0),
+    }
+    return PairCandidates(
+        np.array(rows), np.zeros(count, dtype=np.int64), np.log(kept), np.array(sd), **(given | changes)
+    )
 
 
 def measured(probes: list[Probe]) -> list[tuple[int, int]]:
@@ -84,9 +98,7 @@ def test_a_probe_that_answers_a_question_is_not_made_twice() -> None:
 
 def test_a_pair_that_may_be_worth_packing_is_measured_and_one_that_surely_is_not() -> None:
     jobs = make_jobs([[0.0]] * 4, [[0.0]] * 4)
-    pairs = PairCandidates(
-        [(0, 1), (2, 3)], [0, 0], np.log([[0.5, 0.5], [0.2, 0.2]]), np.array([[0.3, 0.3], [0.01, 0.01]])
-    )
+    pairs = make_pairs([(0, 1), (2, 3)], [[0.5, 0.5], [0.2, 0.2]], [[0.3, 0.3], [0.01, 0.01]])
 
     probes = plan(jobs, 1e6, pairs=pairs)
 
@@ -105,18 +117,43 @@ def test_no_jobs_no_probes() -> None:
     assert plan(empty, 100.0) == []
 
 
-def test_probes_are_given_time_and_no_type_is_asked_for_more_than_it_has() -> None:
-    share = np.array([[1.0, 0.0], [0.0, 1.0]])
+def test_a_pair_that_the_policy_counts_on_already_is_not_measured() -> None:
+    jobs = make_jobs([[0.0]] * 2, [[0.0]] * 2)
 
-    found = with_probes(share, np.ones(2), np.ones(2), [Probe(0, 1)], 0.25)
-
-    np.testing.assert_allclose(found, [[0.75, 0.25], [0.0, 0.75]])
+    assert plan(jobs, 1e6, pairs=make_pairs([(0, 1)], [[0.9, 0.9]], [[0.01, 0.01]], told=np.array([1.81]))) == []
 
 
-def test_probes_that_do_not_fit_a_type_together_are_cut() -> None:
-    found = with_probes(np.zeros((3, 1)), np.ones(3), np.ones(1), [Probe(n, 0) for n in range(3)], 0.5)
+def test_a_pair_of_jobs_that_do_better_elsewhere_is_not_measured() -> None:
+    jobs = make_jobs([[0.0]] * 2, [[0.0]] * 2)
+    pairs = make_pairs([(0, 1)], [[0.6, 0.6]], [[0.1, 0.1]], worth=np.array([[0.5, 0.5]]))
 
-    assert found.sum() == pytest.approx(1.0)
+    assert plan(jobs, 1e6, pairs=pairs) == []
+
+
+def test_a_pair_that_may_not_fit_is_worth_less() -> None:
+    jobs = make_jobs([[0.0]] * 4, [[0.0]] * 4)
+    pairs = make_pairs([(0, 1), (2, 3)], [[0.5, 0.5]] * 2, [[0.3, 0.3]] * 2, fits=np.array([0.3, 0.9]))
+
+    doubtful, likely = (next(probe for probe in plan(jobs, 1e6, pairs=pairs) if probe.row == row) for row in (0, 2))
+
+    assert doubtful.gain == pytest.approx(likely.gain / 3.0)
+
+
+def test_the_gain_of_a_pair_is_what_simulated_decisions_gain() -> None:
+    jobs, rng = make_jobs([[0.0]] * 2, [[0.0]] * 2), np.random.default_rng(0)
+
+    found = plan(jobs, 60.0, pairs=make_pairs([(0, 1)], [[0.5, 0.4]], [[0.1, 0.1]]))[0].gain
+
+    kept = np.exp(rng.normal(np.log([0.5, 0.4]), 0.1, size=(400_000, 2))).sum(axis=1)
+    assert found == pytest.approx(3600.0 * np.maximum(kept - 1.0, 0.0).mean(), rel=0.2)
+
+
+def test_a_job_is_measured_beside_one_partner_at_a_time_and_the_budget_is_kept() -> None:
+    jobs = make_jobs([[0.0]] * 4, [[0.0]] * 4)
+    pairs = make_pairs([(0, 1), (0, 2), (2, 3)], [[0.5, 0.5]] * 3, [[0.3, 0.3]] * 3)
+
+    assert [(probe.row, probe.partner) for probe in plan(jobs, 130.0, pairs=pairs)] == [(0, 1), (2, 3)]
+    assert len(plan(jobs, 70.0, pairs=pairs)) == 1
 
 
 @pytest.mark.parametrize("budget", [-1.0, math.nan, math.inf])

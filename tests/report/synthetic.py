@@ -36,6 +36,9 @@ class SyntheticMetrics:
     wall_s: float = 1.0
     cpu_s: float = 1.0
     cpu_solve_s: float = 0.5
+    probes_alone: int = 0
+    probes_pairs: int = 0
+    probes_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
