@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.estimation_runs import PROFILED_S, compared
 from benchmarks.packing_quality import packing_kept
-from benchmarks.packing_runs import new_types, new_types_claimed, nothing_known
+from benchmarks.packing_runs import new_types, new_types_claimed, nothing_known, nothing_known_profiled
 from benchmarks.simulation import reference_table
 from gavelpy.estimator.completion import Completion
 from gavelpy.estimator.evaluate import QUANTILES, HoldOut, isolated_from_one_type, pairs_of_a_new_job
@@ -136,6 +136,7 @@ def _simulated_packed(table: ThroughputTable) -> None:
         "8 of 26 job types new: known alone on one type, a fifth of their pairs": new_types,
         "8 of 26 job types new: nothing but claims wrong by 0.3 to 3": new_types_claimed,
         "no table at all: nothing but claims wrong by 0.3 to 3": nothing_known,
+        f"  the same, {PROFILED_S:g} GPU-s profiled an allocation, pairs too": nothing_known_profiled,
     }
     for name, runs in told.items():
         curves = [runs(table, seed) for seed in range(PACKED_RUN_SEEDS)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.estimation_runs import WRONG, drawn_trace
+from benchmarks.estimation_runs import PROFILED_S, WRONG, drawn_trace
 from gavelpy.engine import Engine
 from gavelpy.estimator.evaluate import one_gpu
 from gavelpy.estimator.online import ThroughputEstimator
@@ -74,12 +74,17 @@ def new_types_claimed(table: ThroughputTable, seed: int) -> Curves:
     return _curves(table, trace, ThroughputEstimator(_without(table, new, rng, part=0.0)), claims)
 
 
-def nothing_known(table: ThroughputTable, seed: int) -> Curves:
+def nothing_known(table: ThroughputTable, seed: int, profiled_s: float = 0.0) -> Curves:
     """There is no table at all, only what users say, wrong by up to a factor of three; nothing of pairs."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
     trace, T = drawn_trace(table, rng), len(table.gpu_types)
     empty = ThroughputTable((), table.gpu_types, np.zeros((0, T)), np.zeros((0, T), dtype=np.int64), ())
-    return _curves(table, trace, ThroughputEstimator(empty), _claims(trace, rng))
+    return _curves(table, trace, ThroughputEstimator(empty), _claims(trace, rng), profiled_s)
+
+
+def nothing_known_profiled(table: ThroughputTable, seed: int) -> Curves:
+    """The same, with GPU time for measuring what is worth knowing, pairs among it."""
+    return nothing_known(table, seed, PROFILED_S)
 
 
 def _new(table: ThroughputTable, rng: np.random.Generator) -> Ints:
@@ -103,10 +108,11 @@ def _curves(
     trace: Trace,
     known: ThroughputEstimator,
     claims: dict[str, dict[str, float]],
+    profiled_s: float = 0.0,
 ) -> Curves:
     packed = SimulationSettings(mechanism=MechanismSettings(packing=True))
     plain = SimulationSettings(mechanism=MechanismSettings())
-    engine = Engine(MaxMinFairness(), estimator=known)
+    engine = Engine(MaxMinFairness(), estimator=known, profile_budget_s=profiled_s)
     return Curves(
         _work(trace, table, Engine(MaxMinFairness(), throughputs=table), packed),
         _work(trace, table, engine, packed, Estimation(known, claims)),

@@ -32,9 +32,7 @@ PAIR_QUANTILE = 0.15  # of what a job keeps beside a partner
 SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this
 PROBE_SHARE = 0.25  # of a probed job's time, until the next allocation
 KEYS_SPARE = 1024  # jobs of no question whose keys are kept: those that have just come, and those that may come back
-PAIR_PROBE_SHARE = (
-    0.5  # the same of two jobs that are probed together: a pair's claim waits behind those of larger share
-)
+PAIR_PROBE_SHARE = 0.5  # the same of two together, who else wait behind claims of larger shares
 LEFT_MAX_S = 86400.0 * 365.0  # of GPU time that a better type can save a share of
 ROUNDING = 2.0**-34  # what a solver's last bits may lack of a multiple
 
@@ -84,6 +82,7 @@ class Engine:
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The policy's answer as an event; a solver that fails is an answer too, and the old allocation stays."""
         assert question.problem.runs_alone, "the mechanism asks about single jobs; pairs are added here"
+        self._forget(question.jobs)
         began_s = time.process_time()
         asked = self._with_pairs(question) if question.packing else question.problem
         problem = asked if self.blind is None else asked.blind_to_type(self.blind)
@@ -159,7 +158,6 @@ class Engine:
         allocation: Allocation,
     ) -> list[Probe]:
         """What is worth measuring, among the jobs of unknown rates that are asked about; and pairs, where they pack."""
-        self._forget(question.jobs)
         problem = question.problem
         rows = np.array(
             [row for row, serial in enumerate(question.jobs.tolist()) if serial in self._keys], dtype=np.int64
@@ -198,6 +196,8 @@ class Engine:
 
     def _forget(self, asked: Ints) -> None:
         """Keys of jobs that are over: all that are not asked about but the newest few."""
+        if len(self._keys) <= len(asked) + KEYS_SPARE:
+            return
         present = set(asked.tolist())
         absent = sorted(serial for serial in self._keys if serial not in present)
         for serial in absent[: max(len(absent) - KEYS_SPARE, 0)]:

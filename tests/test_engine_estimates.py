@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gavelpy.engine import Engine
+from gavelpy.engine import KEYS_SPARE, Engine
 from gavelpy.estimator.online import Reading, ThroughputEstimator
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
@@ -70,3 +70,25 @@ def test_probes_get_time_on_types_that_the_policy_would_not_use(budget_s: float,
     assert len(answer.gpu_type) >= types_used
     assert (len(answer.gpu_type) > 1) == (types_used > 1)
     assert answer.share.sum() <= 1.0
+
+
+def test_jobs_that_are_over_are_forgotten_and_those_that_have_just_come_are_not() -> None:
+    engine = make_engine(profile_budget_s=1e6)
+    jobs = 10 * KEYS_SPARE
+    asked = EstimateThroughput(np.arange(jobs), (KNOWN,) * jobs, np.ones(jobs, dtype=np.int64), TYPES)
+    problem = AllocationProblem.of(["a"], TYPES, [1, 1, 1], np.array([[1.0, 1.0, 1.5]]), steps_remaining=1e6)
+    engine.estimate(asked)
+
+    engine.solve(SolveAllocation(1, problem, np.array([3])))
+
+    assert sorted(engine._keys) == [3, *range(jobs - KEYS_SPARE, jobs)]
+
+
+def test_keys_are_forgotten_where_nothing_is_profiled_too() -> None:
+    engine = make_engine()
+    ask(engine, *[KNOWN] * (3 * KEYS_SPARE))
+    problem = AllocationProblem.of(["a"], TYPES, [1, 1, 1], np.array([[1.0, 1.0, 1.5]]))
+
+    engine.solve(SolveAllocation(1, problem, np.array([0])))
+
+    assert len(engine._keys) <= KEYS_SPARE + 1

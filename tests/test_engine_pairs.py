@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gavelpy.engine import SHARE_UNIT, Engine
 from gavelpy.estimator.online import Reading, ThroughputEstimator
-from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
@@ -73,6 +75,61 @@ def test_an_estimator_says_which_pairs_gain() -> None:
 
     assert 0 in before.pair_gpu_type
     assert 0 not in after.pair_gpu_type
+
+
+def make_profiled(budget_s: float) -> Engine:
+    """An engine that has been asked for the rates of jobs 10 to 14 and knows nothing of what any two keep."""
+    alone = replace(TABLE, pair_rows=np.zeros((0, 2), dtype=np.int64), pair_rate_steps_per_s=np.zeros((0, 2, 2)))
+    engine = Engine(policy_named("max_min_fairness"), estimator=ThroughputEstimator(alone), profile_budget_s=budget_s)
+    kinds = ("ant", "bee", "ant", "crab", "bee")
+    engine.estimate(EstimateThroughput(10 + np.arange(5), kinds, np.ones(5, dtype=np.int64), TYPES))
+    return engine
+
+
+def pairs_of(answer: AllocationSolved) -> set[tuple[int, int, int]]:
+    found = np.column_stack([np.sort(answer.pair_jobs, axis=1), answer.pair_gpu_type]).tolist()
+    return {(a, b, t) for a, b, t in found}
+
+
+def make_long_question(*, packing: bool = True) -> SolveAllocation:
+    """About jobs that have days left to do."""
+    question = make_question("ant", "bee", "ant", "crab", "bee", packing=packing)
+    left = np.full(5, 1e6)
+    return replace(question, problem=replace(question.problem, steps_remaining=left, steps_total=left))
+
+
+def test_pairs_that_are_worth_measuring_get_time_within_the_budget() -> None:
+    question = make_long_question()
+    engine = make_profiled(800.0)
+
+    before, after = solved(make_profiled(0.0), question), solved(engine, question)
+
+    probed = {(min(a, b), max(a, b), t) for a, b, t in engine.profiled.pairs}
+    assert probed
+    assert probed <= pairs_of(after)
+    assert not probed & pairs_of(before)
+    assert 0.0 < engine.profiled.gpu_s <= 800.0
+
+
+def test_without_packing_no_pair_is_probed() -> None:
+    engine = make_profiled(1e4)
+
+    answer = solved(engine, make_long_question(packing=False))
+
+    assert not len(answer.pair_share)
+    assert not engine.profiled.pairs
+
+
+def test_with_probes_of_pairs_no_job_gets_more_than_its_time_and_no_type_more_than_its_gpus() -> None:
+    answer = solved(make_profiled(1e5), make_long_question())
+
+    share = np.zeros((5, 2))
+    np.add.at(share, (answer.jobs - 10, answer.gpu_type), answer.share)
+    used = share.sum(axis=0)
+    np.add.at(used, answer.pair_gpu_type, answer.pair_share)
+    np.add.at(share, (answer.pair_jobs - 10, answer.pair_gpu_type[:, None]), answer.pair_share[:, None])
+    assert (share.sum(axis=1) <= 1 + 1e-6).all()
+    assert (used <= 1 + 1e-6).all()
 
 
 @pytest.mark.parametrize("blind", [None, *BlindView])

@@ -55,6 +55,8 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "policy twice by --blind": ("--blind --policy fifo,fifo@blind", ("--policy", "fifo@blind", "twice")),
     "pairs that no table has": ("--packing", ("--packing", "--throughputs", "the published table")),
     "claims without estimating": ("--claims-off 3", ("--claims-off", "--estimate", "3")),
+    "profiling without estimating": ("--profile-gpu-s 9", ("--profile-gpu-s", "--estimate", "9")),
+    "profiling for less than nothing": ("--estimate --profile-gpu-s -1", ("--profile-gpu-s", "-1")),
     "claims off by less than one": ("--estimate --claims-off 0.5", ("--claims-off", "0.5")),
     "unknown preset": ("--preset gavel-2035", ("preset", "gavel-2035", "gavel-osdi20")),
     "a billion GPUs": ("--cluster v100:1000000000", ("cluster", "1,000,000,000", "1,000,000")),

@@ -25,6 +25,9 @@ FIGURES = {
     "wall_s",
     "cpu_s",
     "cpu_solve_s",
+    "probes_alone",
+    "probes_pairs",
+    "probes_gpu_s",
 }
 SMALL = ("--cluster", "v100:2,k80:2")
 FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
@@ -73,6 +76,19 @@ def test_a_scheduler_that_is_told_no_rates_finishes_every_job(gavel: Gavel, clai
     assert answer.code == 0
     assert answer.json["parameters"]["estimate"] is True
     assert answer.json["results"]["max_min_fairness"]["jobs_unfinished"] == 0
+
+
+def test_what_was_measured_within_a_budget_is_told(gavel: Gavel) -> None:
+    plain, profiled = (
+        gavel("simulate", gavel.trace(), *SMALL, "--estimate", *budget, "-o", "json")
+        for budget in ((), ("--profile-gpu-s", "720"))
+    )
+
+    assert profiled.json["parameters"]["profile_gpu_s"] == 720.0
+    assert plain.json["results"]["max_min_fairness"]["probes_gpu_s"] == 0.0
+    found = profiled.json["results"]["max_min_fairness"]
+    assert found["probes_gpu_s"] > 0.0
+    assert found["probes_pairs"] == 0
 
 
 def test_json_has_parameters_seed_and_every_figure_of_every_run(gavel: Gavel) -> None:

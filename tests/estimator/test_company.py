@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,51 @@ def test_where_the_rate_alone_is_unknown_company_hints_at_it() -> None:
 
     assert known.rates([ANT], TYPES)[0, OLD] == pytest.approx(100.0, rel=0.35)
     assert known.pairs(KEYS, TYPES)[0, 1, OLD] == pytest.approx(0.58, rel=0.35)
+
+
+def test_all_pairs_together_tell_rates_alone_and_each_other_although_none_was_measured_alone() -> None:
+    known = make_estimator(knows=False)
+    partners = [(job_type(family, 8), 1) for family in ("ant", "bee", "crab")]
+    readings = [Reading(*ANT, "old", rate * 60.0, 60.0) for rate in (50.0, 55.0, 62.0)]
+    known.claim(*ANT, {"old": 300.0})
+    claimed = known.rates([ANT], TYPES)[0, OLD]
+
+    assert all(known.observe_beside(*seen).accepted for seen in zip(readings, partners, strict=True) for _ in range(3))
+    known.absorb()
+
+    truth = 55.0 / math.exp(-0.55)
+    told = known.estimates([ANT], TYPES)
+    assert claimed > 2.0 * truth
+    assert abs(told.rates()[0, OLD] / truth - 1.0) < 0.35
+    assert told.blocks.sd[0, OLD] < 0.4
+
+
+def test_hints_of_all_pairs_are_not_counted_again_when_the_same_is_read_again() -> None:
+    known = make_estimator(knows=False)
+    beside(known, 50.0)
+    known.absorb()
+    before = known.estimates([ANT], TYPES).blocks.sd[0, OLD]
+
+    beside(known, 50.0, times=20)
+
+    assert known.estimates([ANT], TYPES).blocks.sd[0, OLD] == before
+
+
+def test_a_table_that_has_a_pair_but_no_rate_alone_tells_it_from_the_start() -> None:
+    table = make_table(lawful_rates())
+    row, other = table.keys.index(ANT), table.keys.index(BEE)
+    rates = table.rate_steps_per_s.copy()
+    rates[row] = math.nan
+    pair = np.full((1, 2, len(TYPES)), math.nan)
+    pair[0, :, OLD] = 4.0, 0.5 * rates[other, OLD]
+    hidden = replace(table, rate_steps_per_s=rates, pair_rows=np.array([[row, other]]), pair_rate_steps_per_s=pair)
+
+    with_pair, without = (
+        ThroughputEstimator(one).estimates([ANT], TYPES).blocks.sd[0, OLD]
+        for one in (hidden, replace(hidden, pair_rate_steps_per_s=np.full_like(pair, math.nan)))
+    )
+
+    assert with_pair < without
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pairs that a plan may measure: what jobs are worth by an allocation's prices, and which pairs stand for which kinds."""
+"""Pairs that a plan may measure: what jobs are worth by an allocation's prices, and which pairs stand for kinds."""
 
 from __future__ import annotations
 

@@ -267,6 +267,36 @@ def test_a_pair_that_does_not_fit_is_given_up() -> None:
     assert (found.sharing["end_s"] - found.sharing["start_s"]).sum() <= 2 * 360.0
 
 
+def test_probes_of_pairs_run_as_leases_and_are_counted() -> None:
+    """Of what three kinds keep beside each other nothing is known; what is worth knowing is measured."""
+    kinds = ("ant", "bee", "crab")
+    names = [(one, other) for n, one in enumerate(kinds) for other in kinds[n:]]
+    table = make_table(dict.fromkeys(names, (0.55, 0.5)) | {("ant", "crab"): (0.9, 0.9)}, TYPES)
+    trace = make_trace(*(job(f"j{n}", kinds[n % 3], 20_000.0) for n in range(9)))
+    profiled, plain = (
+        compare(
+            trace,
+            Cluster.parse("v100:2,p100:2,k80:2"),
+            [Run("max_min_fairness")],
+            settings=make_settings(packing=True),
+            throughputs=table,
+            learning=Learning(profile_gpu_s=budget_s),
+        )["max_min_fairness"]
+        for budget_s in (800.0, 0.0)
+    )
+
+    assert profiled.metrics.probes_pairs > 0
+    assert 0.0 < profiled.metrics.probes_gpu_s <= 800.0 * profiled.metrics.solves
+    assert profiled.metrics.jobs_unfinished == 0
+    assert (plain.metrics.probes_alone, plain.metrics.probes_pairs, plain.metrics.probes_gpu_s) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("budget_s", [-1.0, float("inf"), float("nan")])
+def test_a_budget_that_means_nothing_is_refused(budget_s: float) -> None:
+    with pytest.raises(InvalidInput, match="profile_gpu_s must be"):
+        Learning(profile_gpu_s=budget_s)
+
+
 @pytest.mark.parametrize("wrong", [0.5, 1e6, float("nan")])
 def test_claims_that_are_off_by_no_factor_are_refused(wrong: float) -> None:
     with pytest.raises(InvalidInput, match="claims_off must be 0"):
