@@ -89,9 +89,7 @@ class ThroughputEstimator:
         self._entries: dict[Key, _Entry] = {}
         self._completion = Completion(table, self.model)
         self._company = CompanyReadings()
-        if half_known := _known_beside_only(table):
-            self._prepare(half_known)
-            self._weigh_pairs()
+        self._weigh_pairs()
 
     # Told --------------------------------------------------------------------------------------------------------
 
@@ -300,6 +298,10 @@ class ThroughputEstimator:
 
     def _weigh_pairs(self) -> None:
         """Hints at rates alone that were not measured, from all pairs of the table at once."""
+        half_known = _known_beside_only(self.table)
+        if not half_known:
+            return
+        self._prepare(half_known)
         shape = self.table.rate_steps_per_s.shape
         alone = Alone(np.full(shape, math.nan), np.zeros(shape))
         for row, key in enumerate(self.table.keys):
