@@ -83,3 +83,13 @@ def test_unfinished_jobs_have_a_column_only_where_there_are_any() -> None:
     stuck = [column.title for _, column in comparison_columns([make_result("fifo", unfinished=1)])]
 
     assert set(stuck) - set(clean) == {"unfinished"}
+
+
+def test_probes_have_columns_only_where_there_were_any() -> None:
+    plain, probed = make_result("fifo"), make_result("las", probes_pairs=12, probes_gpu_s=7200.0)
+
+    titles = [[cells.title for _, cells in comparison_columns(runs)] for runs in ([plain], [plain, probed])]
+
+    assert not {"probes", "of pairs", "probed"} & set(titles[0])
+    assert {"of pairs", "probed"} <= set(titles[1])
+    assert "probes" not in titles[1]
