@@ -119,6 +119,9 @@ class _Explanation:
             nowhere = Reason(ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type there is ({here})")
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
         home = NOT_BOUND if pool.all_see else int(bound(jobs, pool, np.array([row]))[0])
+        if home >= 0 and (older := int(jobs.stopping[row])) >= 0:
+            text = f"lease {older} is ending on {self._server(home)}, where what it saves will be"
+            return Reason(ReasonKind.LEASE_ENDING, text)
         if home >= 0:
             return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only on {self._server(home)}")
         if (self.most_back[k][usable] >= gpus).any():

@@ -51,14 +51,27 @@ class Serving:
         return [event for _, _, event in asyncio.run_coroutine_threadsafe(read, self.loop).result(PATIENCE_S)]
 
     def join_node(
-        self, node_id: str, *, gpus: int = 1, gpu_type: str = "v100", name: str = "", trouble: str = ""
+        self,
+        node_id: str,
+        *,
+        gpus: int = 1,
+        gpu_type: str = "v100",
+        name: str = "",
+        trouble: str = "",
+        once: threading.Event | None = None,
     ) -> Callable[[], None]:
-        """A node that has joined and then keeps silent about leases; call what is returned to end its stream."""
+        """A node that has joined and then keeps silent about leases; call what is returned to end its stream.
+
+        It has its trouble from the start, or only `once` that is set.
+        """
         leave = threading.Event()
         node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type=gpu_type, gpu_count=gpus, address="here")
 
         def messages() -> Iterator[agent_pb2.ConnectRequest]:
-            yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node, trouble=trouble)
+            first = "" if once else trouble
+            yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node, trouble=first)
+            if once is not None and once.wait(PATIENCE_S):
+                yield agent_pb2.ConnectRequest(sequence=2, clock_s=time.monotonic(), trouble=trouble)
             leave.wait(PATIENCE_S)
 
         channel = grpc.insecure_channel(self.address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from gavelpy.cli.nodes import nodes_sheet
@@ -11,15 +12,47 @@ from tests.runtime.client.serving import make_description, serving, until
 TROUBLE = "the state directory cannot be used: No space left on device"
 
 
-def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_wait_for_it(tmp_path: Path) -> None:
+def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_run_nowhere_else(tmp_path: Path) -> None:
     with serving(tmp_path, nodes={"silent_after_s": 60.0}) as scheduler, scheduler.client() as client:
         leave = scheduler.join_node("n0", trouble=TROUBLE)
         client.submit([make_description("stuck")])
-        until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
+        until(lambda: "n0" in client.job("stuck").job.reason, "the node is why it waits")
 
         (node,), explained = client.nodes(), client.job("stuck")
         leave()
 
     assert node.detail == TROUBLE
     assert TROUBLE in nodes_sheet([node]).rows[0][-1]
+    assert explained.job.reason == f"asks for 1 GPU; there are enough only with those of n0 ({TROUBLE})"
+
+
+def test_trouble_that_begins_while_a_job_starts_is_told_with_the_job(tmp_path: Path) -> None:
+    full = threading.Event()
+    sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": 3_600.0}}
+    with serving(tmp_path, **sections) as scheduler, scheduler.client() as client:
+        leave = scheduler.join_node("n0", trouble=TROUBLE, once=full)
+        client.submit([make_description("stuck")])
+        until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
+
+        full.set()
+        until(lambda: bool(client.nodes()[0].detail), "the node tells")
+        explained = client.job("stuck")
+        leave()
+
     assert explained.job.reason == f"has a lease and is about to start; node n0: {TROUBLE}"
+
+
+def test_a_lease_that_is_called_off_a_node_in_trouble_is_what_its_job_waits_for(tmp_path: Path) -> None:
+    full = threading.Event()
+    sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": 1.0}}
+    with serving(tmp_path, **sections) as scheduler, scheduler.client() as client:
+        leave = scheduler.join_node("n0", trouble=TROUBLE, once=full)
+        client.submit([make_description("stuck")])
+        until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
+
+        full.set()
+        until(lambda: client.jobs()[0].state == pb.JOB_STATE_STOPPING, "the lease is called off")
+        explained = client.job("stuck")
+        leave()
+
+    assert explained.job.reason == f"lease 0 is ending on n0 ({TROUBLE}), where what it saves will be"
