@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Container
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _EVENTS_A_PAGE = 500
 _EVENTS_DEFAULT = 1_000
 _WAIT_S = 30.0
+NOT_KEPT = "events-not-kept"
 
 
 class _Visible:
@@ -47,6 +49,8 @@ class EventStream:
         while True:
             version = self._scheduler.version
             entries = await self._page(after)
+            if entries and entries[0][0] > after + 1:
+                yield self._not_kept(after + 1, entries[0])
             for after, now_s, event in entries:
                 if job is not None and job not in (jobs_of(event) or ()):
                     continue
@@ -59,6 +63,14 @@ class EventStream:
                 if not request.follow:
                     return
                 await self._scheduler.wait_changed(version, _WAIT_S)
+
+    def _not_kept(self, first: int, entry: Entry) -> pb.ListEventsResponse:
+        """In place of the events that a snapshot stands for, which were asked for, up to this one."""
+        last, time_s = entry[0] - 1, self._scheduler.wall_s(entry[1])
+        text = f"events {first} to {last} are not kept any more: a snapshot stands for them"
+        return pb.ListEventsResponse(
+            sequence=last, time_s=time_s, kind=NOT_KEPT, text=text, json=json.dumps({"first": first, "last": last})
+        )
 
     async def _page(self, after: int) -> list[Entry]:
         return await self._scheduler.read_journal(lambda store: store.events(after, _EVENTS_A_PAGE))

@@ -1,0 +1,47 @@
+"""Events of a journal of which the beginning is no longer kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from gavelpy.runtime.daemon import driver
+from gavelpy.runtime.daemon.client_service_board import JobBoard
+from gavelpy.runtime.daemon.client_service_events import NOT_KEPT, EventStream
+from gavelpy.runtime.security.identity import SOLE_CALLER
+from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.daemon.harness import Running, make_config, make_spec, running
+
+
+async def some_jobs(cluster: Running) -> None:
+    """As many as make a snapshot due, until it is kept."""
+    taken = cluster.scheduler.driver.sequence
+    await cluster.submit(*[make_spec()] * 20)
+    written = cluster.scheduler.driver._written
+    await cluster.until(lambda: cluster.scheduler.driver.sequence > taken and not written.is_much, "a snapshot")
+
+
+def test_who_asks_for_events_that_are_not_kept_is_told_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 15)
+    monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path)) as cluster:
+            await some_jobs(cluster)
+            await some_jobs(cluster)
+            await some_jobs(cluster)
+            stream = EventStream(cluster.scheduler, JobBoard(cluster.scheduler))
+            told = [event async for event in stream.read(pb.ListEventsRequest(after=3), SOLE_CALLER)]
+            kept = [event async for event in stream.read(pb.ListEventsRequest(after=told[0].sequence), SOLE_CALLER)]
+
+        last = told[0].sequence
+        assert told[0].kind == NOT_KEPT
+        assert told[0].text == f"events 4 to {last} are not kept any more: a snapshot stands for them"
+        assert json.loads(told[0].json) == {"first": 4, "last": last}
+        assert [event.sequence for event in told[1:]] == list(range(last + 1, told[-1].sequence + 1))
+        assert [event.kind for event in kept] == [event.kind for event in told[1:]]
+
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))
