@@ -25,7 +25,7 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
 
-test: $(STAMP)  ## every test that is not slow (up to 7 minutes)
+test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
