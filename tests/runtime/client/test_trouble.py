@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gavelpy.cli.nodes import nodes_sheet
+from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.client.serving import make_description, serving, until
 
@@ -26,33 +29,31 @@ def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_ru
     assert explained.job.reason == f"asks for 1 GPU; there are enough only with those of n0 ({TROUBLE})"
 
 
-def test_trouble_that_begins_while_a_job_starts_is_told_with_the_job(tmp_path: Path) -> None:
+@contextmanager
+def node_that_fills_up_as_a_job_starts(directory: Path, *, round_s: float) -> Iterator[Client]:
+    """Its trouble begins when the job has a lease that nobody has begun."""
     full = threading.Event()
-    sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": 3_600.0}}
-    with serving(tmp_path, **sections) as scheduler, scheduler.client() as client:
+    sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": round_s}}
+    with serving(directory, **sections) as scheduler, scheduler.client() as client:
         leave = scheduler.join_node("n0", trouble=TROUBLE, once=full)
         client.submit([make_description("stuck")])
         until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
-
         full.set()
+        yield client
+        leave()
+
+
+def test_trouble_that_begins_while_a_job_starts_is_told_with_the_job(tmp_path: Path) -> None:
+    with node_that_fills_up_as_a_job_starts(tmp_path, round_s=3_600.0) as client:
         until(lambda: bool(client.nodes()[0].detail), "the node tells")
         explained = client.job("stuck")
-        leave()
 
     assert explained.job.reason == f"has a lease and is about to start; node n0: {TROUBLE}"
 
 
 def test_a_lease_that_is_called_off_a_node_in_trouble_is_what_its_job_waits_for(tmp_path: Path) -> None:
-    full = threading.Event()
-    sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": 1.0}}
-    with serving(tmp_path, **sections) as scheduler, scheduler.client() as client:
-        leave = scheduler.join_node("n0", trouble=TROUBLE, once=full)
-        client.submit([make_description("stuck")])
-        until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
-
-        full.set()
+    with node_that_fills_up_as_a_job_starts(tmp_path, round_s=1.0) as client:
         until(lambda: client.jobs()[0].state == pb.JOB_STATE_STOPPING, "the lease is called off")
         explained = client.job("stuck")
-        leave()
 
     assert explained.job.reason == f"lease 0 is ending on n0 ({TROUBLE}), where what it saves will be"
