@@ -1,6 +1,7 @@
 """What a policy is asked: jobs, GPU types, and the configurations that can run.
 
-Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources (GPUs).
+Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources. GPUs are the only
+resource: constraints, prices and certificates cover them alone, so a problem with another resource is refused.
 A configuration is a set of jobs that run together on the GPUs of one type: one job alone, or a pair that shares its
 GPUs. What can run is data, so that a policy has no packed or elastic variants.
 """
@@ -20,6 +21,7 @@ from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints, floats, index_
 from gavelpy.model.ids import JobId
 
 THOUSANDTHS = 1000
+RESOURCES = 1  # GPUs; constraints on CPUs or memory do not exist yet
 SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
 
 
@@ -58,7 +60,7 @@ class AllocationProblem:
 
     job_ids: tuple[JobId, ...]  # J labels
     gpu_types: tuple[str, ...]  # T labels
-    capacity: Ints  # (T, R) in thousandths
+    capacity: Ints  # (T, R) in thousandths; R = 1, the GPUs
     demand: Ints  # (C, R) occupied at once on one type, in thousandths
     member_configuration: Ints  # (M,) non-decreasing
     member_job: Ints  # (M,)
@@ -79,6 +81,11 @@ class AllocationProblem:
     def __post_init__(self) -> None:
         J, T, C, M = len(self.job_ids), len(self.gpu_types), len(self.demand), len(self.member_job)
         resources = np.shape(self.capacity)[1:]
+        if resources != (RESOURCES,):
+            raise InvalidInput(
+                f"capacity must have shape ({T}, {RESOURCES}), as GPUs are the only resource that is enforced, "
+                f"got shape {np.shape(self.capacity)}"
+            )
         shapes: dict[str, tuple[int, ...]] = {
             "capacity": (T, *resources),
             "demand": (C, *resources),

@@ -41,6 +41,17 @@ def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
 # What is refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("resources", [0, 2])
+def test_resources_that_no_constraint_enforces_are_refused(resources: int) -> None:
+    """Two jobs that ask for 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
+    problem = make_problem()
+    capacity = np.full((2, resources), 8 * THOUSANDTHS)
+    demand = np.full((3, resources), 8 * THOUSANDTHS)
+
+    with pytest.raises(InvalidInput, match="GPUs are the only resource that is enforced"):
+        replace(problem, capacity=capacity, demand=demand)
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
