@@ -11,14 +11,21 @@ falls in ρ, so the ρ at which it is 1 + Σ μ_j is a bound from below, and the
 dual vertex, so the search climbs to the root and ends there: Newton's method, with each job's curve taken as it is
 instead of its tangent. From one step to the next only the targets change, and HiGHS goes on from its basis.
 
+Where a job is faster with a partner than alone, best rates may exclude each other: two jobs cannot both have the same
+partner all the time, however large the cluster is. Then the LP asks instead which part of all best rates must be given
+up, with the cluster as it is:
+
+    minimise s   with   r_j(x) >= target_j(ρ) - s best_j,   time budgets,   GPUs in use of each type <= W_t.
+
+Its duals prove Σ λ_j target_j(ρ) <= Σ μ_j + p·W for every ρ that can be had, and the search is the same.
+
 The objective is 1 / the largest ratio: that of the root, or of a job whose own best rate leaves it worse off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,13 +33,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput, SolverFailed
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
 from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s
 from gavelpy.solve.curves import Curves, Rising
-from gavelpy.solve.highs import CAREFUL, QUICK, Effort, Model, Optimum, Run
-from gavelpy.solve.lp import TRACE
+from gavelpy.solve.finish_time_search import by_highs
+from gavelpy.solve.highs import CAREFUL, QUICK, Effort
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.programs import height
 from gavelpy.solve.prices.start import NEWTON_MIN
@@ -42,16 +49,9 @@ from gavelpy.solve.repair import repaired
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
-_STEPS_MAX = 100  # of the search, which takes some eight
 _FEW_TYPES = 4  # up to here devex pricing saves a third of the time; with 8 types it takes half as much again
-_BELOW = 1e-6  # of the first bound: so that the first LP is not at a kink
-_CLOSE = 1e-9  # bounds as close prove the same
 _SLACK = 5e-9
 _DECIDES = 1e-9  # jobs whose own bounds are as close are all the worst
-_OTHER_WAYS: tuple[Mapping[str, float], ...] = (  # HiGHS's own names
-    {"simplex_strategy": 4},  # primal
-    {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
-)
 
 
 def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, solver: Solver) -> Answer:
@@ -88,15 +88,26 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
 def best_alone(program: Program) -> tuple[Floats, Floats]:
     """The most each of the R jobs could have of the cluster, (R,), and what a GPU more of each type adds to it, (R, T).
 
-    In units of its best rate. A job takes its fastest types first, each as far as its GPUs allow, until its time is
-    full; a GPU more displaces the slowest it uses then. For a job that may run on several numbers of GPUs the figure is
-    a bound from above.
+    Alone or with partners, in units of its best rate alone. A job takes its fastest types first, each as far as its
+    GPUs allow, until its time is full; a GPU more displaces the slowest it uses then. For a job that may run on several
+    numbers of GPUs the figure is a bound from above.
     """
+    return _best_in(program, np.arange(len(program.problem.member_job)))
+
+
+def _best_by_itself(program: Program) -> Floats:
+    """The same without partners, (R,): these rates can all be had together, if there are GPUs enough."""
+    problem = program.problem
+    return _best_in(program, np.flatnonzero(problem.member_count[problem.member_configuration] == 1))[0]
+
+
+def _best_in(program: Program, members: Ints) -> tuple[Floats, Floats]:
+    """What `best_alone` says, by these memberships only."""
     p = program.problem
     rate, gpus = np.zeros(p.rate_alone_steps_per_s.shape), np.full(p.job_count, np.inf)
-    possible = program.admissible[p.member_configuration]
-    np.maximum.at(rate, p.member_job, np.where(possible, p.member_rate_steps_per_s, 0.0))
-    np.minimum.at(gpus, p.member_job, p.gpus_occupied[p.member_configuration])
+    possible = program.admissible[p.member_configuration[members]]
+    np.maximum.at(rate, p.member_job[members], np.where(possible, p.member_rate_steps_per_s[members], 0.0))
+    np.minimum.at(gpus, p.member_job[members], p.gpus_occupied[p.member_configuration[members]])
     rate = np.maximum(rate, np.where(p.gpu_counts > 0, 0.0, p.rate_alone_steps_per_s))  # what a first GPU would do
     rate = rate[program.jobs] / program.best_rate_steps_per_s[program.jobs, None]
     gpus = gpus[program.jobs, None]
@@ -117,8 +128,10 @@ def _rungs(program: Program, curves: Curves) -> Iterator[tuple[str, float, Rung]
     """The ways to an answer, from quick to sure: name, the part of the targets that is kept, and the way."""
     if program.problem.runs_alone and len(program.value) >= NEWTON_MIN:
         yield "prices", 1.0, partial(_by_prices, program, curves)
+    exclusive = not program.problem.runs_alone and bool((curves.cap > _best_by_itself(program)).any())
     for effort, slack in _efforts(len(program.problem.gpu_types)):
-        yield effort.name, 1.0 - slack, partial(_by_highs, program, curves, effort, 1.0 - slack)
+        kept = 1.0 - slack
+        yield effort.name, kept, partial(by_highs, program, curves, effort, kept, exclusive=exclusive)
 
 
 def _by_prices(program: Program, curves: Curves, solver: Solver) -> Candidate:
@@ -148,46 +161,6 @@ def _efforts(type_count: int) -> Iterator[tuple[Effort, float]]:
     yield quick, 0.0
     yield replace(CAREFUL, interior_columns=math.inf), 0.0
     yield replace(quick, name="slackened"), _SLACK
-
-
-def _by_highs(program: Program, curves: Curves, effort: Effort, kept: float, solver: Solver) -> Candidate:
-    """Shares at the root of the search, and the duals that prove it. Its level is the ratio.
-
-    `kept` is the part of the targets that is asked for.
-    """
-    classes, T = curves.taken(program.classes.representative), len(program.problem.gpu_types)
-    K, E, count = len(program.value), len(program.entry_type), program.classes.count
-    proof = _even_prices(program)
-    bound = _root(classes, proof)[0]
-    ratio = max(bound * (1.0 - _BELOW), float(classes.own.min()))
-    run = _Search(program.problem, solver, effort, _model(program, kept * classes.targets(ratio)))
-    row_upper = run._model.row_upper.copy()
-    row_upper[-T:] += TRACE if effort.on_face else 0.0  # as in lp.py: prices of the next GPU
-    found = run.solve(np.append(np.zeros(E), float(K)), row_upper)  # so that duals of the rates are about 1
-    for _ in range(_STEPS_MAX):
-        low, high = _root(classes, found)
-        if low >= bound * (1.0 - _CLOSE):  # else at a kink, where these duals are some of many
-            bound, proof = low, found
-        if found.column[E] <= 1.0 or high <= ratio:
-            break
-        ratio = high
-        found = run.at(kept * classes.targets(ratio))
-    gain = np.bincount(program.member_entry, program.member_rate * count[program.member_class], minlength=E)
-    if effort.on_face:
-        with suppress(SolverFailed):  # where the optima are one point to HiGHS's tolerances, they are none to it
-            found = run.on_face(found, np.append(-gain / gain.max(), 0.0))
-    return Candidate(program.shares(found.column[:E]), _duals(program, proof), ratio)
-
-
-def _duals(program: Program, optimum: Optimum) -> Duals:
-    K, gpus, count = len(program.value), program.problem.gpu_counts, program.classes.count
-    best = program.best_rate_steps_per_s
-    return Duals(
-        level=np.zeros(program.problem.job_count),
-        floor=program.per_job(np.maximum(optimum.row_dual[:K], 0.0) / count) / np.where(best > 0, best, 1.0),
-        budget=program.per_job(np.maximum(-optimum.row_dual[K : 2 * K], 0.0) / count),
-        price=np.maximum(-optimum.row_dual[2 * K :], 0.0) / np.where(gpus > 0, gpus, 1.0),
-    )
 
 
 def _proved(program: Program, curves: Curves, candidate: Candidate, kept: float, path: str) -> tuple[Answer, float]:
@@ -226,66 +199,6 @@ def _per_job(program: Program, figures: Floats) -> Floats:
     all_jobs: Floats = np.zeros(program.problem.job_count)
     all_jobs[program.jobs] = figures
     return all_jobs
-
-
-def _root(curves: Curves, optimum: Optimum) -> tuple[float, float]:
-    K = len(curves.cap)
-    return curves.root(
-        optimum.row_dual[:K], -float(optimum.row_dual[K : 2 * K].sum()), -float(optimum.row_dual[2 * K :].sum())
-    )
-
-
-def _even_prices(program: Program) -> Optimum:
-    """Duals for a first bound: a GPU costs the same whatever its type, and jobs that run together share the cost."""
-    K, gpus = len(program.value), program.problem.gpu_counts
-    cost = K * program.entry_load * gpus[program.entry_type] / gpus.sum()
-    cost /= np.bincount(program.member_entry, minlength=len(cost))
-    runs = program.member_rate > 0
-    least = np.full(K, np.inf)
-    np.minimum.at(least, program.member_class[runs], cost[program.member_entry[runs]] / program.member_rate[runs])
-    none = np.zeros(len(cost) + 1)
-    return Optimum(none, none, np.concatenate([least, np.zeros(K), -K * gpus / gpus.sum()]))
-
-
-def _model(program: Program, targets: Floats) -> Model:
-    """Rows: rates of the K classes, their time budgets, capacities. Columns: E entries, the size of the cluster."""
-    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
-    runs = program.member_rate > 0
-    row = [program.member_class[runs], K + program.member_class, 2 * K + program.entry_type, 2 * K + np.arange(T)]
-    column = [program.member_entry[runs], program.member_entry, np.arange(E), np.full(T, E)]
-    value = [program.member_rate[runs], program.member_time, program.entry_load, np.full(T, -1.0)]
-    columns = np.concatenate(column)
-    order = np.argsort(columns, kind="stable")
-    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E + 1))])
-    return Model(
-        start=start.astype(np.int32),
-        row=np.concatenate(row)[order].astype(np.int32),
-        value=np.concatenate(value)[order],
-        column_lower=np.zeros(E + 1),
-        row_lower=np.concatenate([targets, np.full(K + T, -np.inf)]),
-        row_upper=np.concatenate([np.full(K, np.inf), np.ones(K), np.zeros(T)]),
-    )
-
-
-class _Search(Run):
-    """The model at one ratio after another."""
-
-    def at(self, targets: Floats) -> Optimum:
-        """The optimum with other targets, from the last basis."""
-        rows = np.arange(len(targets), dtype=np.int32)
-        self._model = replace(self._model, row_lower=np.append(targets, self._model.row_lower[len(targets) :]))
-        self._highs.changeRowsBounds(len(rows), rows, targets, np.full(len(rows), np.inf))
-        return self._optimum()
-
-    def _optimum(self) -> Optimum:
-        """From the last basis; where HiGHS ends a hair above its tolerances, from nothing and by other ways."""
-        for options in _OTHER_WAYS:
-            with suppress(SolverFailed):
-                return super()._optimum()
-            self._highs.clearSolver()
-            for name, value in options.items():
-                self._highs.setOptionValue(name, value)
-        return super()._optimum()
 
 
 def _check(problem: AllocationProblem, objective: MinMaxFinishTime) -> None:

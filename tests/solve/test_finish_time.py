@@ -20,6 +20,7 @@ from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level
+from tests.solve.packed import all_pairs
 from tests.solve.problems import allocation_problems, random_problem
 
 BISECTED = 1e-7
@@ -79,6 +80,40 @@ def test_ratio_is_that_of_bisection(problem: AllocationProblem, seed: int, age: 
 
     assert 1 / allocation.certificate.objective == pytest.approx(ratio_by_bisection(problem, objective), rel=1e-6)
     assert 1 / allocation.certificate.objective == pytest.approx(ratios(allocation, objective).max(), rel=1e-12)
+
+
+def faster_together(seed: int) -> AllocationProblem:
+    """Jobs that may pair up and then run at 50 to 150 % of their rates alone: the best rates exclude each other."""
+    rng, alone = np.random.default_rng(seed), random_problem(seed, jobs=7)
+    pairs = all_pairs(alone)
+    rates = alone.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
+    return alone.with_pairs(pairs, rates * rng.uniform(0.5, 1.5, rates.shape))
+
+
+@pytest.mark.parametrize("age", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_ratio_is_that_of_bisection_where_partners_make_jobs_faster(seed: int, age: float) -> None:
+    problem = faster_together(seed)
+    objective = goal(problem, seed, age=age)
+
+    allocation = solve(problem, objective)
+
+    assert 1 / allocation.certificate.objective == pytest.approx(ratio_by_bisection(problem, objective), rel=1e-6)
+    assert 1 / allocation.certificate.objective == pytest.approx(ratios(allocation, objective).max(), rel=1e-12)
+    assert allocation.certificate.gap <= GAP_MAX
+
+
+@pytest.mark.parametrize("faster", [1.0, 1.000001, 1.05])
+def test_two_jobs_that_both_want_the_same_partner_all_the_time_share_it(faster: float) -> None:
+    """a is faster with b than alone, and so is c, but b can be with one of them at a time, though GPUs are enough."""
+    problem = AllocationProblem.of("abc", ["v100"], [3], [[1.0]] * 3, steps_remaining=100.0)
+    rates = np.array([[[faster], [0.8]], [[0.8], [faster]]])
+    problem = problem.with_pairs([(0, 1), (1, 2)], rates)
+    objective = MinMaxFinishTime(problem.steps_remaining, np.zeros(3), np.full(3, 100.0))
+
+    allocation = solve(problem, objective)
+
+    assert 1 / allocation.certificate.objective == pytest.approx(ratio_by_bisection(problem, objective), rel=1e-6)
 
 
 @given(problem=allocation_problems(decades=6), seed=st.integers(0, 1000), age=st.sampled_from([0.0, 1.0, 1e6]))

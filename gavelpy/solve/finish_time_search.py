@@ -1,0 +1,148 @@
+"""The search for the least finish-time ratio by linear programs: which LP is asked, and Newton's method on its duals.
+
+`finish_time.py` says what is searched for, and proves what is found. Rows of the LP: rates of the K classes, their time
+budgets, capacities of the T types. Columns: E entries, and s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gavelpy.errors import SolverFailed
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.solve.certificate import Candidate, Duals
+from gavelpy.solve.curves import Curves
+from gavelpy.solve.highs import Effort, Model, Optimum, Run
+from gavelpy.solve.lp import TRACE
+from gavelpy.solve.program import Program
+
+if TYPE_CHECKING:
+    from gavelpy.solve.solver import Solver
+
+_STEPS_MAX = 100  # of the search, which takes some eight
+_BELOW = 1e-6  # of the first bound: so that the first LP is not at a kink
+_CLOSE = 1e-9  # bounds as close prove the same
+_OTHER_WAYS: tuple[Mapping[str, float], ...] = (  # HiGHS's own names
+    {"simplex_strategy": 4},  # primal
+    {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
+)
+
+
+def by_highs(
+    program: Program, curves: Curves, effort: Effort, kept: float, solver: Solver, *, exclusive: bool
+) -> Candidate:
+    """Shares at the root of the search, and the duals that prove it. Its level is the ratio.
+
+    `kept` is the part of the targets that is asked for; `exclusive`: whether best rates may exclude each other.
+    """
+    classes, T = curves.taken(program.classes.representative), len(program.problem.gpu_types)
+    K, E, count = len(program.value), len(program.entry_type), program.classes.count
+    proof = _even_prices(program)
+    bound = _root(classes, proof)[0]
+    ratio = max(bound * (1.0 - _BELOW), float(classes.own.min()))
+    targets = kept * classes.targets(ratio)
+    model = _model_of_losses(program, targets, classes.cap) if exclusive else _model_of_size(program, targets)
+    enough = 0.0 if exclusive else 1.0  # s at which the targets can be had
+    run = _Search(program.problem, solver, effort, model)
+    row_upper = model.row_upper.copy()
+    row_upper[-T:] += TRACE if effort.on_face else 0.0  # as in lp.py: prices of the next GPU
+    found = run.solve(np.append(np.zeros(E), float(K)), row_upper)  # so that duals of the rates are about 1
+    for _ in range(_STEPS_MAX):
+        low, high = _root(classes, found)
+        if low >= bound * (1.0 - _CLOSE):  # else at a kink, where these duals are some of many
+            bound, proof = low, found
+        if found.column[E] <= enough or high <= ratio:
+            break
+        ratio = high
+        found = run.at(kept * classes.targets(ratio))
+    gain = np.bincount(program.member_entry, program.member_rate * count[program.member_class], minlength=E)
+    if effort.on_face:
+        with suppress(SolverFailed):  # where the optima are one point to HiGHS's tolerances, they are none to it
+            found = run.on_face(found, np.append(-gain / gain.max(), 0.0))
+    return Candidate(program.shares(found.column[:E]), _duals(program, proof), ratio)
+
+
+def _duals(program: Program, optimum: Optimum) -> Duals:
+    K, gpus, count = len(program.value), program.problem.gpu_counts, program.classes.count
+    best = program.best_rate_steps_per_s
+    return Duals(
+        level=np.zeros(program.problem.job_count),
+        floor=program.per_job(np.maximum(optimum.row_dual[:K], 0.0) / count) / np.where(best > 0, best, 1.0),
+        budget=program.per_job(np.maximum(-optimum.row_dual[K : 2 * K], 0.0) / count),
+        price=np.maximum(-optimum.row_dual[2 * K :], 0.0) / np.where(gpus > 0, gpus, 1.0),
+    )
+
+
+def _root(curves: Curves, optimum: Optimum) -> tuple[float, float]:
+    K = len(curves.cap)
+    return curves.root(
+        optimum.row_dual[:K], -float(optimum.row_dual[K : 2 * K].sum()), -float(optimum.row_dual[2 * K :].sum())
+    )
+
+
+def _even_prices(program: Program) -> Optimum:
+    """Duals for a first bound: a GPU costs the same whatever its type, and jobs that run together share the cost."""
+    K, gpus = len(program.value), program.problem.gpu_counts
+    cost = K * program.entry_load * gpus[program.entry_type] / gpus.sum()
+    cost /= np.bincount(program.member_entry, minlength=len(cost))
+    runs = program.member_rate > 0
+    least = np.full(K, np.inf)
+    np.minimum.at(least, program.member_class[runs], cost[program.member_entry[runs]] / program.member_rate[runs])
+    none = np.zeros(len(cost) + 1)
+    return Optimum(none, none, np.concatenate([least, np.zeros(K), -K * gpus / gpus.sum()]))
+
+
+def _model_of_size(program: Program, targets: Floats) -> Model:
+    """The targets, from a cluster of s times the GPUs."""
+    T = len(program.problem.gpu_types)
+    return _model(program, targets, 2 * len(program.value) + np.arange(T), np.full(T, -1.0), capacity=0.0)
+
+
+def _model_of_losses(program: Program, targets: Floats, best: Floats) -> Model:
+    """The targets less s times the best rates (K,), from the cluster as it is."""
+    return _model(program, targets, np.arange(len(best)), best, capacity=1.0)
+
+
+def _model(program: Program, targets: Floats, row_of_s: Ints, value_of_s: Floats, *, capacity: float) -> Model:
+    K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
+    runs = program.member_rate > 0
+    row = [program.member_class[runs], K + program.member_class, 2 * K + program.entry_type, row_of_s]
+    column = [program.member_entry[runs], program.member_entry, np.arange(E), np.full(len(row_of_s), E)]
+    value = [program.member_rate[runs], program.member_time, program.entry_load, value_of_s]
+    columns = np.concatenate(column)
+    order = np.argsort(columns, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=E + 1))])
+    return Model(
+        start=start.astype(np.int32),
+        row=np.concatenate(row)[order].astype(np.int32),
+        value=np.concatenate(value)[order],
+        column_lower=np.zeros(E + 1),
+        row_lower=np.concatenate([targets, np.full(K + T, -np.inf)]),
+        row_upper=np.concatenate([np.full(K, np.inf), np.ones(K), np.full(T, capacity)]),
+    )
+
+
+class _Search(Run):
+    """The model at one ratio after another."""
+
+    def at(self, targets: Floats) -> Optimum:
+        """The optimum with other targets, from the last basis."""
+        rows = np.arange(len(targets), dtype=np.int32)
+        self._model = replace(self._model, row_lower=np.append(targets, self._model.row_lower[len(targets) :]))
+        self._highs.changeRowsBounds(len(rows), rows, targets, np.full(len(rows), np.inf))
+        return self._optimum()
+
+    def _optimum(self) -> Optimum:
+        """From the last basis; where HiGHS ends a hair above its tolerances, from nothing and by other ways."""
+        for options in _OTHER_WAYS:
+            with suppress(SolverFailed):
+                return super()._optimum()
+            self._highs.clearSolver()
+            for name, value in options.items():
+                self._highs.setOptionValue(name, value)
+        return super()._optimum()
