@@ -31,6 +31,7 @@ from gavelpy.cli import (
 from gavelpy.cli.exits import BAD_INPUT, INTERRUPTED, NOT_ALLOWED, OK, READER_LEFT, UNREACHABLE, WORLD_FAILED
 from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.extras import explained
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
@@ -99,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or file that cannot hold a character gets its code
             stream.reconfigure(errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments)
         code = app(args=given, prog_name="gavel", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit as leaving:
@@ -124,11 +125,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"error: {error}", UNREACHABLE)
     except NotAllowed as error:
         return _complain(f"error: {error}", NOT_ALLOWED)
+    except ModuleNotFoundError as error:
+        return _complain(f"error: {explained(error, _command(given))}", BAD_INPUT)
     except GavelError as error:
         return _complain(f"error: {error}", WORLD_FAILED)
     if code == INTERRUPTED:
         return _complain("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else OK
+
+
+def _command(given: Sequence[str]) -> str:
+    """The command line up to the subcommand, for a message."""
+    return " ".join(["gavel", *[word for word in given if not word.startswith("-")][:1]])
 
 
 def _open_closed_streams() -> None:

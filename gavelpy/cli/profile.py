@@ -22,7 +22,7 @@ _DEVICES, _PLACES = ("auto", "cpu"), ("here", "cluster")
 _HERE, _CLUSTER = "On this machine", "On a cluster"
 
 JobsArgument = Annotated[
-    list[Path], typer.Argument(metavar="JOBS.toml...", help="Files with [[job]] tables, as gavel submit reads them.")
+    list[Path], typer.Argument(metavar="JOBS.toml...", help=r"Files with [\[job]] tables, as gavel submit reads them.")
 ]
 SecondsOption = Annotated[
     float,

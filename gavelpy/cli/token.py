@@ -29,7 +29,7 @@ FileOption = Annotated[
         "--file",
         metavar="FILE",
         envvar="GAVEL_TOKENS",
-        help="The tokens file that the scheduler's configuration names under [security].",
+        help=r"The tokens file that the scheduler's configuration names under \[security].",
     ),
 ]
 _FILE = Path("/etc/gavel/tokens.json")

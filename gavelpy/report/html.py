@@ -6,11 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput
+from gavelpy.extras import require
 from gavelpy.report import figures, whereabouts
 from gavelpy.report.columns import comparison_columns
 from gavelpy.report.headline import sentences, unfinished
@@ -22,9 +22,7 @@ _UNIT = re.compile(r"(\d) (%|h\b|min\b|s\b)")  # a number and its unit stay on o
 
 def check_installed() -> None:
     """Raises InvalidInput saying what to install when the report's own dependencies are missing."""
-    missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
-    if missing:
-        raise InvalidInput(f"--report needs {' and '.join(missing)}: pip install 'gavelpy[report]'")
+    require("--report", ("plotly", "jinja2"))
 
 
 def render(results: Sequence[Result], *, title: str, parameters: Mapping[str, Any]) -> str:  # Any: whatever JSON says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import tomllib
@@ -23,10 +24,19 @@ _FREE_BYTES_MAX = 1 << 50
 _ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
 
 
+def default_state_directory() -> str:
+    """The state directory if none is given: systemd's, else the user's ($XDG_STATE_HOME), for root one in /var/lib."""
+    if given := os.environ.get("STATE_DIRECTORY", "").partition(":")[0]:  # systemd sets it; several are separated by :
+        return given
+    if home := os.environ.get("XDG_STATE_HOME"):
+        return f"{home}/gavel-node"
+    return "/var/lib/gavel-node" if os.geteuid() == 0 else "~/.local/state/gavel-node"
+
+
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section [node] of the file, completed."""
 
-    state_directory: str
+    state_directory: str = msgspec.field(default_factory=default_state_directory)
     scheduler: str = "127.0.0.1:7077"
     node_id: str = msgspec.field(default_factory=socket.gethostname)
     gpus: str = ""  # v100:4; empty = ask NVIDIA's driver
@@ -49,6 +59,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(f"node_id must be {NAME_ALLOWED}, got {self.node_id[:80]!r}")
         if self.gpus:
             parse_gpus(self.gpus)
+        if not self.state_directory:
+            raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
         if not 0.01 <= self.speed_factor <= 1:
             raise InvalidInput(f"speed_factor must be in [0.01, 1], got {self.speed_factor!r}")
         if self.address and not _ADDRESS.fullmatch(self.address):
@@ -115,8 +127,6 @@ def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:
         file = SYSTEM_CONFIG
     said = _section(file) if file is not None else {}
     merged = {**said, **given}
-    if not merged.get("state_directory"):
-        raise InvalidInput("state_directory must be given, for example --state-dir /var/lib/gavel-node")
     try:
         return msgspec.convert(merged, NodeConfig)
     except msgspec.ValidationError as error:

@@ -14,6 +14,7 @@ from typing import Annotated, cast
 import typer
 
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.extras import explained
 from gavelpy.runtime.agent import options
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
@@ -58,7 +59,7 @@ def gavel_node(
     """Offer this machine's GPUs to a gavel scheduler and run the jobs it sends.
 
     \b
-    One machine:  gavel-node --state-dir ~/.local/state/gavel-node --gpus v100:4
+    One machine:  gavel-node --gpus v100:4
     A cluster:    gavel-node --config /etc/gavel/node.toml
     A slower GPU: gavel-node --state-dir /tmp/k80 --node-id slow --gpus k80:1 --speed-factor 0.3
     Check first:  gavel-node --config node.toml check-config
@@ -120,6 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(cast(typer.BadParameter, error).format_message(), BAD_INPUT)
     except InvalidInput as error:
         return _complain(str(error), BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return _complain(explained(error, "gavel-node"), BAD_INPUT)
     except (GavelError, OSError) as error:
         return _complain(str(error), WORLD_FAILED)
     return OK

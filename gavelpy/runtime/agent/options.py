@@ -29,7 +29,11 @@ GpuTypeAndCount = Annotated[
 ]
 StateDirectory = Annotated[
     str | None,
-    typer.Option(envvar="GAVEL_NODE_STATE_DIR", help="The node's memory, on its own disk. Keep it while jobs run."),
+    typer.Option(
+        envvar="GAVEL_NODE_STATE_DIR",
+        help="The node's state, on a local disk; keep it while jobs run. Default: ~/.local/state/gavel-node, "
+        "for root /var/lib/gavel-node.",
+    ),
 ]
 CheckpointDirectory = Annotated[
     str | None,
@@ -66,7 +70,7 @@ StopJobsOnExit = Annotated[
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(envvar="GAVEL_NODE_CONFIG", help="TOML file with a table [node]. Default: /etc/gavel/node.toml."),
+    typer.Option(envvar="GAVEL_NODE_CONFIG", help=r"TOML file with a table \[node]. Default: /etc/gavel/node.toml."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 Version = Annotated[

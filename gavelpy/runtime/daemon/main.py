@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gavelpy.errors import EventsLost, GavelError, InvalidInput
+from gavelpy.extras import explained
 from gavelpy.runtime.json_log import set_up_logging
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), EVENTS_LOST)
     except InvalidInput as error:
         return _complain(str(error), BAD_INPUT)
+    except ModuleNotFoundError as error:
+        return _complain(explained(error, "gavel-scheduler"), BAD_INPUT)
     except (GavelError, OSError) as error:
         return _complain(str(error), WORLD_FAILED)
     except KeyboardInterrupt:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import grpc
 import msgspec
 
 from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import grpc
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -68,6 +71,8 @@ def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | N
     """For the port; None = no TLS. Raises InvalidInput for files that cannot be read."""
     if not settings.has_tls:
         return None
+    import grpc  # gavel-node reads its configuration before it needs grpc
+
     key = pem_file("security.tls_key", settings.tls_key)
     certificate = pem_file("security.tls_certificate", settings.tls_certificate)
     authority = pem_file("security.tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -68,6 +69,30 @@ def test_node_without_gpus_says_what_to_do(tmp_path: Path, capsys: pytest.Captur
     assert main(["--state-dir", str(tmp_path / "state"), "--gpus", "", "check-config"]) == 2
 
     assert "gpus must be given, for example --gpus v100:4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"STATE_DIRECTORY": "/srv/node", "XDG_STATE_HOME": "/x"}, "/srv/node"),
+        ({"XDG_STATE_HOME": "/x"}, "/x/gavel-node"),
+        ({}, "/var/lib/gavel-node" if os.geteuid() == 0 else str(Path("~/.local/state/gavel-node").expanduser())),
+    ],
+)
+def test_state_directory_has_a_default(
+    environment: dict[str, str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert main(["--gpus", "v100:1", "check-config"]) == 0
+
+    assert f"state in {expected}," in capsys.readouterr().out
 
 
 def test_node_whose_disk_takes_nothing_names_the_file(tmp_path: Path) -> None:
