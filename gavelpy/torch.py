@@ -197,11 +197,21 @@ class Ranks:
     device: torch.device
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model on this rank's device, and its gradients averaged over all ranks where there are several."""
+        """The model on this rank's device, and its gradients averaged over all ranks where there are several.
+
+        DDP rebuilds its buckets after the first backward pass, in the order in which gradients arrived. A ring of
+        three or more ranks adds up in an order that depends on the place in a bucket, so the first step of a resumed
+        run would differ in its last bits. `find_unused_parameters` keeps the first buckets; it costs a pass over the
+        graph and prints a warning. It is set on CPUs, and on GPUs after `torch.use_deterministic_algorithms(True)`.
+        """
         moved = model.to(self.device)
         if self.world == 1:
             return moved
-        return DistributedDataParallel(moved, device_ids=[self.device] if self.device.type == "cuda" else None)
+        on_gpu = self.device.type == "cuda"
+        keep_buckets = self.world > 2 and (not on_gpu or torch.are_deterministic_algorithms_enabled())
+        return DistributedDataParallel(
+            moved, device_ids=[self.device] if on_gpu else None, find_unused_parameters=keep_buckets
+        )
 
 
 @contextmanager
