@@ -116,6 +116,7 @@ def _submit_and_wait(
     if not window:
         answer = client.submit(jobs, key=key)
         tell(f"{len(jobs):,} jobs submitted: {_named(answer)}")
+        _warn(answer)
         finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
         return
     living: list[str] = []
@@ -127,6 +128,7 @@ def _submit_and_wait(
             living = [number for number in living if number not in {str(job.job) for job in ended}]
         answer = client.submit([job], key=f"{key}/{row}")
         tell(f"submitted: {_named(answer)}")
+        _warn(answer)
         living.append(str(answer.jobs[0].job))
     finish_with([*over, *wait_for(client, living)], output)
 
@@ -135,13 +137,14 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
     if output is Output.JSON:
         echo_json(
             {
-                "jobs": [{"job": job.job, "name": job.name} for job in answer.jobs],
+                "jobs": [{"job": job.job, "name": job.name, "warning": job.warning} for job in answer.jobs],
                 "repeated_submission": answer.repeated_submission,
             }
         )
         return
     for job in answer.jobs:
         typer.echo(tabbed(job.job, job.name))
+    _warn(answer)
     if answer.repeated_submission:
         tell("note: these jobs were submitted before under the same key; none are new")
 
@@ -168,6 +171,17 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
             printable(told.reason),
         )
     console().print(table)
+
+
+def _warn(answer: client_pb2.SubmitJobsResponse) -> None:
+    """On stderr, jobs with the same warning in one line."""
+    alike: dict[str, list[client_pb2.SubmittedJob]] = {}
+    for job in answer.jobs:
+        if job.warning:
+            alike.setdefault(job.warning, []).append(job)
+    for text, jobs in alike.items():
+        first = f"job {jobs[0].job} ({jobs[0].name})"
+        tell(f"warning: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
 
 
 def _named(answer: client_pb2.SubmitJobsResponse) -> str:

@@ -50,6 +50,30 @@ def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
     return {row: explain(k, row) for k, row in enumerate(waiting.tolist())}
 
 
+def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
+    """Why jobs can run on no node of the cluster, drained and silent ones included, by serial.
+
+    A rate that is still unknown may turn out to be positive.
+    """
+    jobs, pool = core.jobs, core.pool
+    if not pool.gpu_types:
+        return dict.fromkeys(rows.tolist(), "no node has joined the cluster yet")
+    there = most(jobs, pool, rows, pool.usable | _may_come_back(pool))  # (K, T)
+    is_usable = jobs.rate[rows] != 0  # (K, T) NaN, unknown, is
+    is_stuck = ~(is_usable & (there >= jobs.gpus[rows, None])).any(axis=1)
+    return {
+        int(rows[k]): _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k]) for k in np.flatnonzero(is_stuck)
+    }
+
+
+def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
+    if not is_usable.any():
+        return f"its throughput is zero on every GPU type of the cluster ({', '.join(pool.gpu_types)})"
+    best = int(np.argmax(np.where(is_usable, there, -1)))
+    wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
+    return f"it asks for {wants}; the cluster has at most {there[best]} {pool.gpu_types[best]} that it can use together"
+
+
 class _Explanation:
     """What is worked out once for all jobs (K,) that wait."""
 

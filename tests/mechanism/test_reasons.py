@@ -9,8 +9,9 @@ import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeDraining, NodeJoined
-from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
+from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, tell, wake
 
 
@@ -105,6 +106,37 @@ def test_a_job_that_cannot_run_where_it_is_known_is_unknown_elsewhere() -> None:
     core.jobs.rate[0] = [0.0, float("nan")]
 
     assert reason_of(core, 0).kind == ReasonKind.UNKNOWN_THROUGHPUT
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            make_spec("a", gpus=9),
+            "it asks for 9 GPUs of one type; the cluster has at most 4 v100 that it can use together",
+        ),
+        (make_spec("a", rates={}, gpus=9), "it asks for 9 GPUs of one type; the cluster has at most 4 v100"),
+        (make_spec("a", rates={"h100": 5.0}), "its throughput is zero on every GPU type of the cluster (v100, k80)"),
+        (make_spec("a", rates={"k80": 5.0}, gpus=3), "the cluster has at most 2 k80 that it can use together"),
+    ],
+)
+def test_job_that_no_node_can_run_is_named(spec: JobSpec, why: str) -> None:
+    core = make_core(spec, servers=(("v100", 4), ("k80", 2)))
+
+    assert why in cannot_run(core, np.array([0]))[0]
+
+
+def test_job_that_waits_for_drained_nodes_or_an_estimate_can_run_some_time() -> None:
+    core = make_core(make_spec("a", gpus=4), make_spec("b", rates={}), servers=(("v100", 4),))
+    tell(core, NodeDraining(NodeId("n0")))
+
+    assert cannot_run(core, np.arange(2)) == {}
+
+
+def test_without_any_node_the_warning_says_so() -> None:
+    core = make_core(make_spec("a"), servers=())
+
+    assert cannot_run(core, np.array([0])) == {0: "no node has joined the cluster yet"}
 
 
 def test_draining_servers_do_not_count() -> None:

@@ -102,9 +102,13 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         submitted = await _done(self._scheduler.submit(specs, key, who.name))
         answer = pb.SubmitJobsResponse(repeated_submission=submitted.repeated)
         known = self._scheduler.core.jobs.specs
-        for job in range(submitted.first_job, submitted.first_job + submitted.count):
-            answer.jobs.add(job=job, name=name_of(known[job].id))
-            await _give_way(job)
+        last = submitted.first_job + submitted.count
+        for first in range(submitted.first_job, last, _AT_ONCE):
+            rows = np.arange(first, min(first + _AT_ONCE, last))
+            warnings = self._board.warnings(rows)
+            for job in rows.tolist():
+                answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""))
+            await asyncio.sleep(0)
         return answer
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:

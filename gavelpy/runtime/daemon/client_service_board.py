@@ -12,7 +12,7 @@ import numpy as np
 
 from gavelpy.mechanism import back_off
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
+from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_checks import shown
@@ -104,6 +104,17 @@ class JobBoard:
             self._message(job, state, why.get(job))
             for job, state in zip(rows, self.states(serials).tolist(), strict=True)
         ]
+
+    def warnings(self, rows: Ints) -> dict[int, str]:
+        """What the owners of jobs should be warned of, by serial: they cannot run, or a rate is of no GPU type here."""
+        core = self._scheduler.core
+        found = {job: f"cannot run on this cluster as it is: {why}" for job, why in cannot_run(core, rows).items()}
+        known, here = set(core.pool.gpu_types), ", ".join(core.pool.gpu_types)
+        for job in rows.tolist():
+            strange = sorted(core.jobs.specs[job].rates_steps_per_s.keys() - known)
+            if strange and job not in found:
+                found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
+        return found
 
     def _message(self, job: int, state: pb.JobState.ValueType, why: Reason | None) -> pb.Job:
         scheduler = self._scheduler

@@ -294,9 +294,12 @@ class SubmittedJob(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     FORECAST_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     """-1 in a dry run"""
     name: _builtins.str
+    warning: _builtins.str
+    """why it cannot run on the cluster as it is, or which of its rates mean nothing"""
     @_builtins.property
     def forecast(self) -> Global___Forecast:
         """in a dry run"""
@@ -307,10 +310,11 @@ class SubmittedJob(_message.Message):
         job: _builtins.int = ...,
         name: _builtins.str = ...,
         forecast: Global___Forecast | None = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "job", b"job", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "job", b"job", "name", b"name", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

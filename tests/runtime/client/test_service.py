@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gavelpy.cli.main import main as gavel
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.runtime.client.failures import CallFailed, NoSuchThing, NotAllowed
@@ -214,6 +216,29 @@ def test_node_is_listed_drained_and_resumed(scheduler: Serving) -> None:
         with pytest.raises(NoSuchThing, match="node must be one that has joined, got 'n9'"):
             client.set_node("n9", pb.NODE_WISH_DRAIN)
         leave()
+
+
+def test_submission_that_cannot_run_is_warned_of(
+    scheduler: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave = scheduler.join_node("n0", gpus=3, name="n0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GAVEL_TOKEN", scheduler.tokens["alice"])
+    with scheduler.client("root") as root:
+        until(lambda: any(kind.gpus == 3 for kind in root.cluster().types), "the node is up")
+    submit = ["submit", "--scheduler", scheduler.address, "--steps", "10"]
+
+    assert gavel([*submit, "--gpus", "9", "--rate", "v100:1", "--", "true"]) == 0
+    assert gavel([*submit, "--rate", "v100:1", "--rate", "v1oo:1", "--", "true"]) == 0
+    assert gavel([*submit, "--rate", "v100:1", "--", "true"]) == 0
+
+    too_large, misspelt = capsys.readouterr().err.splitlines()
+    assert too_large.endswith(
+        "cannot run on this cluster as it is: it asks for 9 GPUs of one type; "
+        "the cluster has at most 3 v100 that it can use together"
+    )
+    assert misspelt.endswith("no node has GPUs of type v1oo; the cluster has v100")
+    leave()
 
 
 def test_dry_run_makes_no_jobs_and_says_when_they_would_run(scheduler: Serving) -> None:
