@@ -23,7 +23,7 @@ from pathlib import Path
 
 import grpc
 
-from gavelpy.runtime.daemon.service import MARKER
+from gavelpy.runtime.daemon.checkpoint_owner import MARKER
 from gavelpy.runtime.local_cluster import LocalCluster, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub

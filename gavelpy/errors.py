@@ -5,6 +5,7 @@
     │   └── JournalCorrupt  a journal that cannot be read to its end: where, and up to which event it is good
     │       └── EventsLost  events that were acknowledged are gone from it, and nobody has accepted that yet
     ├── JournalFailed       the world's: the journal's database refused or is gone; what was under way may be lost
+    ├── JournalInUse        the world's: a live scheduler has the journal; nothing was changed
     ├── Stopping            the world's: the scheduler ends; what was asked of it may be asked again
     ├── FencedOut           the world's: a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        the world's: no certified answer; carries the solver's status and the problem's size
@@ -52,6 +53,10 @@ class EventsLost(JournalCorrupt):
 
 class JournalFailed(GavelError, RuntimeError):
     """The journal's database refused a statement or cannot be reached; open the journal anew to learn what lasts."""
+
+
+class JournalInUse(GavelError, RuntimeError):
+    """A live scheduler holds the journal; it may be fenced out on purpose, or waited for."""
 
 
 class Stopping(GavelError):

@@ -33,6 +33,7 @@ from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.extras import explained
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
+from gavelpy.runtime.quiet_grpc import quiet_grpc
 
 # What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -97,6 +98,7 @@ def gavel(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
     _open_closed_streams()
+    quiet_grpc()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal or file that cannot hold a character gets its code
             stream.reconfigure(errors="backslashreplace")

@@ -8,7 +8,6 @@ docs/journal.md tells operators what is where.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,19 +18,18 @@ from sqlalchemy import Connection, bindparam, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
-from gavelpy.journal.codec import encode
 from gavelpy.journal.store_database import Database, database_of, failing
 from gavelpy.journal.store_loss import Loss, accepted, loss_of, refused
 from gavelpy.journal.store_marks import Keeper, Marks, Numbers, parsed
+from gavelpy.journal.store_meta import meta_named, newest_incarnation, put_meta
 from gavelpy.journal.store_reading import Loaded, Reading, quarantine, read, rows_after
 from gavelpy.journal.store_rows import (
     Entry,
     EventRow,
-    MetaRow,
     Position,
     SubmissionRow,
     entry_of,
-    event_row,
+    event_rows,
     is_whole,
     meta_row,
     snapshot_row,
@@ -55,27 +53,30 @@ from gavelpy.journal.store_submissions import Submission, storable, submission_r
 from gavelpy.mechanism.events import Event
 
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
+CLUSTER_ID = "cluster_id"  # meta value
 NUMBERS = "numbers"  # meta value: marks that have no place elsewhere
 _RESERVED = frozenset({SCHEMA_VERSION, INCARNATION, DAMAGE, NUMBERS})
-# Made once: every append asks the first, every submission the second.
-_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
+# Made once: every submission runs it.
 _ANSWER = select(SUBMISSIONS).where(
     SUBMISSIONS.c.owner == bindparam("its_owner"), SUBMISSIONS.c.key == bindparam("its_key")
 )
 
 
-def open_store(url: str, *, create: bool = True, accept_loss: bool = False) -> EventStore:
+def open_store(url: str, *, create: bool = True, accept_loss: bool = False, take_over: bool = False) -> EventStore:
     """The journal that `sqlite:///PATH` or `postgresql://...` names, brought to this version's layout.
 
     Where acknowledged events are lost: EventsLost, and nothing is changed, unless `accept_loss`; then `load` tells of
     the loss, and its numbers are for the caller to skip. Of a database that is no file, `load` raises it.
+
+    In PostgreSQL a journal whose scheduler is alive raises JournalInUse, here or from `begin_incarnation`, unless
+    `take_over`: that scheduler is then fenced out.
 
     Raises InvalidInput where it is in use, of a newer version, or missing and not to be created; JournalCorrupt where
     nothing of it can be read; JournalFailed where the database does not answer.
     """
     database = database_of(url, create=create, accept_loss=accept_loss)
     try:
-        return EventStore(database, create=create, accept_loss=accept_loss)
+        return EventStore(database, create=create, accept_loss=accept_loss, take_over=take_over)
     except (GavelError, OSError):
         database.release()
         raise
@@ -84,8 +85,9 @@ def open_store(url: str, *, create: bool = True, accept_loss: bool = False) -> E
 class EventStore:
     """One connection; not for several threads at a time. After JournalFailed it is of no more use: open another."""
 
-    def __init__(self, database: Database, *, create: bool, accept_loss: bool) -> None:
+    def __init__(self, database: Database, *, create: bool, accept_loss: bool, take_over: bool = False) -> None:
         self._database = database
+        self._take_over = take_over
         self._accept_loss = accept_loss
         self._incarnation = 0
         self._position: Position | None = None  # end of the good events, known after a load in this incarnation
@@ -101,12 +103,17 @@ class EventStore:
             raise
 
     def begin_incarnation(self) -> int:
-        """Takes the journal over: every append of an older incarnation is refused from now on."""
+        """Takes the journal over: every append of an older incarnation is refused from now on.
+
+        Raises JournalInUse where the scheduler of the last incarnation is alive, unless opened with `take_over`.
+        """
         with self._transaction() as connection:
-            told = _incarnation(connection)
+            told = newest_incarnation(connection)
+            self._check_leader(connection, told)
             newest = connection.execute(text(f"SELECT max(incarnation) FROM {EVENTS.name}")).scalar()
             number = max(told, newest or 0, self._keeper.marks.incarnation) + 1
-            _put(connection, meta_row(INCARNATION, str(number)))
+            put_meta(connection, meta_row(INCARNATION, str(number)))
+            self._database.lead(connection, number)
         self._incarnation, self._position = number, None
         self._keeper.begun(number)
         return number
@@ -125,8 +132,8 @@ class EventStore:
                 self._check_incarnation(connection)
                 quarantine(connection, reading)
                 connection.execute(META.delete().where(META.c.name == DAMAGE))
-                _put(connection, meta_row(SCHEMA_VERSION, str(CURRENT)))
-                _put(connection, meta_row(INCARNATION, str(self._incarnation)))
+                put_meta(connection, meta_row(SCHEMA_VERSION, str(CURRENT)))
+                put_meta(connection, meta_row(INCARNATION, str(self._incarnation)))
             told += "; the rest is kept in table gavel_quarantine" if reading.fault else ""
         if self._incarnation:
             self._position = reading.chain.end
@@ -153,7 +160,7 @@ class EventStore:
         assert self._position is not None
         if not records:
             return self._position.sequence
-        rows = self._rows(self._position, records, len(submissions))
+        rows = event_rows(self._incarnation, self._position, records, len(submissions))
         answers = [submission_row(submission, rows[-1].sequence) for submission in submissions]
         numbers = numbers or self._keeper.marks.numbers
         self._keeper.reserve(numbers)
@@ -223,10 +230,9 @@ class EventStore:
 
     def meta(self, name: str) -> str:
         """A named value; "" where there is none."""
-        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == storable("name", name))
         with self._transaction() as connection:
-            found = connection.execute(query).one_or_none()
-        if found is not None and not is_whole(MetaRow(*found)):
+            found = meta_named(connection, storable("name", name))
+        if found is not None and not is_whole(found):
             raise JournalCorrupt(f"value {name!r} does not have its checksum")
         return found.value if found is not None else ""
 
@@ -237,7 +243,18 @@ class EventStore:
         with self._transaction() as connection:
             if self._incarnation:
                 self._check_incarnation(connection)
-            _put(connection, meta_row(storable("name", name), storable("value", value)))
+            put_meta(connection, meta_row(storable("name", name), storable("value", value)))
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, from the marks where the journal has lost it; "" before the first."""
+        return self.meta(CLUSTER_ID) or self._keeper.marks.cluster_id
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        """Keeps the cluster's id, in the marks as well, so that it survives the loss of the journal."""
+        self.set_meta(CLUSTER_ID, cluster_id)
+        if self._keeper.marks.cluster_id != cluster_id:
+            self._keeper.replaced(replace(self._keeper.marks, cluster_id=cluster_id))
 
     def close(self) -> None:
         """Lets go of the database."""
@@ -269,10 +286,9 @@ class EventStore:
 
     def _marks_kept(self) -> Marks | None:
         """The marks that are in a row, of a database that has no place beside it."""
-        query = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == NUMBERS)
         with self._transaction() as connection:
-            found = connection.execute(query).one_or_none()
-        return parsed(found.value) if found is not None and is_whole(MetaRow(*found)) else None
+            found = meta_named(connection, NUMBERS)
+        return parsed(found.value) if found is not None and is_whole(found) else None
 
     def _keep_marks(self, marks: Marks, durably: bool) -> None:
         with failing(self._database.name):
@@ -281,7 +297,7 @@ class EventStore:
             return
         with self._transaction() as connection:
             self._check_incarnation(connection)
-            _put(connection, meta_row(NUMBERS, replace(marks, boot="").text))
+            put_meta(connection, meta_row(NUMBERS, replace(marks, boot="").text))
 
     def _loss_of(self, reading: Reading) -> Loss | None:
         """What is lost, and accepted; raises EventsLost, and nothing has changed, where it is not."""
@@ -301,10 +317,11 @@ class EventStore:
             version = version_of(connection)
         for step in pending(version):
             with self._transaction() as connection:
-                incarnation = _incarnation(connection)
+                incarnation = newest_incarnation(connection)
+                self._check_leader(connection, incarnation)
                 if version_of(connection) < step.version:  # another scheduler may have been quicker
                     migrate(connection, step)
-                    _put(connection, meta_row(INCARNATION, str(incarnation + 1)))  # nothing more in the old layout
+                    put_meta(connection, meta_row(INCARNATION, str(incarnation + 1)))  # nothing more in the old layout
 
     def _read_or_repair(self) -> tuple[Reading, str]:
         """What the tables hold, and what a repair had to tell; a damaged file is replaced and read again."""
@@ -337,24 +354,16 @@ class EventStore:
     def _check_incarnation(self, connection: Connection) -> None:
         """Raises FencedOut unless ours is in force; it stays in force until the transaction ends."""
         assert self._incarnation, "begin_incarnation comes first"
-        newest = _incarnation(connection)
+        newest = newest_incarnation(connection)
         if newest != self._incarnation:
             self._is_fenced = True
             raise FencedOut(
                 f"journal {self._database.name}: incarnation {newest} has taken over from {self._incarnation}"
             )
 
-    def _rows(self, start: Position, records: Sequence[tuple[float, Event]], submissions: int) -> list[EventRow]:
-        rows: list[EventRow] = []
-        end, crc32 = start.sequence + len(records), start.crc32
-        for sequence, (now_s, event) in enumerate(records, start.sequence + 1):
-            if not math.isfinite(now_s):
-                raise InvalidInput(f"now_s must be finite, got {now_s!r}")
-            place = (sequence, end, submissions, crc32)
-            row = event_row(self._incarnation, float(now_s), type(event).__name__, encode(event, now_s), place)
-            rows.append(row)
-            crc32 = row.crc32
-        return rows
+    def _check_leader(self, connection: Connection, incarnation: int) -> None:
+        if not self._take_over:
+            self._database.check_leader(connection, incarnation)
 
     def _conflict(self, submissions: Sequence[Submission], error: IntegrityError) -> GavelError:
         """Whose fault it is that rows were there already: the caller's if a key was used, else nobody's we know."""
@@ -375,17 +384,6 @@ class EventStore:
         if found is None:
             raise InvalidInput(f"sequence of a snapshot must be that of an event in the journal, got {sequence!r}")
         return int(found)
-
-
-def _incarnation(connection: Connection) -> int:
-    """The newest; whoever else would write waits until this transaction ends."""
-    found = connection.execute(_NEWEST).scalar()
-    return int(found) if found and found.isdigit() else 0
-
-
-def _put(connection: Connection, row: MetaRow) -> None:
-    if not connection.execute(META.update().where(META.c.name == row.name), row._asdict()).rowcount:
-        connection.execute(META.insert(), row._asdict())
 
 
 def _snapshots(connection: Connection) -> list[int]:

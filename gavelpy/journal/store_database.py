@@ -39,6 +39,12 @@ class Database(Protocol):
     def keep_marks(self, marks: Marks, durably: bool) -> bool:
         """Keeps marks beside the tables; false where they have no place there."""
 
+    def check_leader(self, connection: Connection, incarnation: int) -> None:
+        """Raises JournalInUse where the scheduler of this incarnation still runs, in another process."""
+
+    def lead(self, connection: Connection, incarnation: int) -> None:
+        """From now on, until the connection ends, `check_leader` reports this process as that incarnation's."""
+
     def release(self) -> None:
         """Gives up what keeps others out."""
 

@@ -56,6 +56,7 @@ class Marks:
     reserved: Numbers = field(default_factory=Numbers)  # given out at most
     boot: str = ""  # in which they were written; "" = in a database
     is_closed: bool = False  # in good order, and on disk: nothing came after
+    cluster_id: str = ""  # "" where an earlier version wrote them
 
     @property
     def are_last(self) -> bool:
@@ -159,9 +160,11 @@ class Keeper:
 
     def committed(self, sequence: int, now_s: float, wall_s: float, numbers: Numbers) -> None:
         """An append is on disk and is about to be acknowledged; `numbers` are all that may be given out so far."""
-        values = Marks(self.marks.incarnation, sequence, now_s, wall_s, numbers, self.marks.reserved, self._boot)
-        self.marks = values
-        self._keep(values, False)
+        old = self.marks
+        self.marks = Marks(
+            old.incarnation, sequence, now_s, wall_s, numbers, old.reserved, self._boot, cluster_id=old.cluster_id
+        )
+        self._keep(self.marks, False)
 
     def closed(self) -> None:
         """Nothing comes after this."""

@@ -1,17 +1,23 @@
 """The event store in a PostgreSQL database: tables of our own in the schema that the URL's user finds first.
 
-Nothing keeps a second scheduler out: it takes over, and the incarnation's row fences the first one out.
+The scheduler holds a session-level advisory lock on its incarnation for as long as its connection lives. A second
+scheduler sees the lock and is refused; with `take_over` it begins the next incarnation, whose row fences the first one
+out. TCP keepalives end the session, and with it the lock, within about 20 s of the loss of the scheduler's machine.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
+from gavelpy.errors import JournalInUse
 from gavelpy.journal.store_loss import Loss
 from gavelpy.journal.store_marks import Marks
 from gavelpy.journal.store_reading import Reading
-from gavelpy.journal.store_schema import prepare
+from gavelpy.journal.store_schema import META, prepare
 
 _CONNECT_S = 10
 _CREATION_LOCK = 0x67617665  # advisory, so that two schedulers do not make the tables at once
@@ -21,7 +27,22 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "30s",
     "client_encoding": "UTF8",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
 }
+_NAME_LENGTH_MAX = 63  # of an application_name; longer ones are cut by the server, with a notice
+_LOCK_MODULUS = 1 << 31  # the second half of an advisory lock's key is an int4
+# The first half of the key is the oid of our table, so that clusters in several schemas do not exclude each other.
+_LEAD = text("SELECT pg_try_advisory_lock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
+_UNLEAD = text("SELECT pg_advisory_unlock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
+_LEADER = text(
+    "SELECT activity.application_name, host(activity.client_addr), activity.backend_start "
+    "FROM pg_locks JOIN pg_stat_activity AS activity USING (pid) "
+    "WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND objid = :number "
+    "AND classid = CAST(:table AS regclass) "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 
 
 class PostgresDatabase:
@@ -34,7 +55,10 @@ class PostgresDatabase:
         self.reading: Reading | None = None
         self.marks: Marks | None = None
         self._engine = create_engine(
-            url, poolclass=NullPool, hide_parameters=True, connect_args={"connect_timeout": _CONNECT_S}
+            url,
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args={"connect_timeout": _CONNECT_S, "application_name": _application_name()},
         )
         if create:
             with self.connect() as connection, connection.begin():
@@ -61,5 +85,35 @@ class PostgresDatabase:
         """False: they belong into a row."""
         return False
 
+    def check_leader(self, connection: Connection, incarnation: int) -> None:
+        """Raises JournalInUse, naming its process and machine, where the scheduler of this incarnation is connected."""
+        key = _key(incarnation)
+        if connection.execute(_LEAD, key).scalar():
+            connection.execute(_UNLEAD, key)
+            return
+        found = connection.execute(_LEADER, key).one_or_none()
+        holder = "another scheduler"
+        if found is not None:
+            name, address, since = found
+            holder = f"{name or 'a scheduler'}{f' ({address})' if address else ''}, connected since {since:%F %T %Z}"
+        raise JournalInUse(
+            f"journal {self.name} is in use by {holder}: one scheduler per journal. This one changed nothing; start it "
+            "again when the other has stopped, or with --take-over to fence the other out"
+        )
+
+    def lead(self, connection: Connection, incarnation: int) -> None:
+        """Takes the incarnation's lock, which the server releases when this connection ends."""
+        connection.execute(_LEAD, _key(incarnation))
+
     def release(self) -> None:
-        """Nothing is held."""
+        """Nothing is held but by the connection."""
+
+
+def _key(incarnation: int) -> dict[str, str | int]:
+    return {"table": META.name, "number": incarnation % _LOCK_MODULUS}
+
+
+def _application_name() -> str:
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    process = f" (process {os.getpid()})"
+    return f"gavel-scheduler on {host}"[: _NAME_LENGTH_MAX - len(process)] + process

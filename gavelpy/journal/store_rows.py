@@ -7,14 +7,15 @@ append it came with and how many submissions came along: recovery keeps or drops
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gavelpy.errors import JournalCorrupt
-from gavelpy.journal.codec import decode
+from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.journal.codec import decode, encode
 from gavelpy.mechanism.events import Event
 
 Entry = tuple[int, float, Event]  # sequence, now_s, event
@@ -152,6 +153,22 @@ def read_chain(rows: Iterable[Sequence[Any]], start: Position) -> Chain:
     if damage and good < len(entries):
         damage += f"; it came with the events from {end.sequence + 1} on"
     return Chain(end, entries[:good], damage)
+
+
+def event_rows(
+    incarnation: int, start: Position, records: Sequence[tuple[float, Event]], submissions: int
+) -> list[EventRow]:
+    """The rows of one append after `start`; raises InvalidInput for a time that is not finite."""
+    rows: list[EventRow] = []
+    end, crc32 = start.sequence + len(records), start.crc32
+    for sequence, (now_s, event) in enumerate(records, start.sequence + 1):
+        if not math.isfinite(now_s):
+            raise InvalidInput(f"now_s must be finite, got {now_s!r}")
+        place = (sequence, end, submissions, crc32)
+        row = event_row(incarnation, float(now_s), type(event).__name__, encode(event, now_s), place)
+        rows.append(row)
+        crc32 = row.crc32
+    return rows
 
 
 def entry_of(row: EventRow, before: Position) -> Entry:

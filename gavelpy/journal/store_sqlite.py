@@ -31,6 +31,7 @@ from gavelpy.journal.store_wal import PAGE_BYTES, read_wal
 
 BUSY_MS = 5000
 _MODE = 0o600
+_HEADER_BYTES = 100
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, -1})  # -1: text that is not UTF-8
 _BESIDE = ("-wal", "-shm")
 
@@ -88,6 +89,12 @@ class SqliteDatabase:
         """Writes marks beside the file: true."""
         self._mark_file.write(marks, durably=durably)
         return True
+
+    def check_leader(self, connection: Connection, incarnation: int) -> None:
+        """No error: the file's lock, taken when it was opened, keeps every other scheduler out."""
+
+    def lead(self, connection: Connection, incarnation: int) -> None:
+        """No change: see `check_leader`."""
 
     def release(self) -> None:
         """Lets other processes open the file."""
@@ -235,8 +242,8 @@ def _fault(path: Path) -> str:
     """What is wrong with a file's structure; "" where SQLite can use it. Reads only, so that evidence stays."""
     if not path.exists():
         return "the file is gone, its write-ahead log is there"
-    if not path.stat().st_size:  # SQLite would delete the log of an empty file
-        return "the file is empty"
+    if path.stat().st_size < _HEADER_BYTES:  # SQLite would delete the log of an empty file, and of one of a byte
+        return "the file is empty" if not path.stat().st_size else "the file ends within its header"
     try:
         with closing(_reading(path)) as connection:
             answer = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])

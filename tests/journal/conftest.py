@@ -28,6 +28,16 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """A journal's URL in a schema of its own, which goes with the test."""
+    yield from _schema(postgres_server)
+
+
+@pytest.fixture
+def other_url(postgres_server: str) -> Iterator[str]:
+    """Another cluster's journal on the same server."""
+    yield from _schema(postgres_server)
+
+
+def _schema(postgres_server: str) -> Iterator[str]:
     schema = f"test_{uuid.uuid4().hex}"
     engine = create_engine(postgres_server, poolclass=NullPool)
     with engine.begin() as connection:

@@ -29,7 +29,7 @@ def submission(key: str = "k", owner: str = "ann", first_job: int = 0) -> Submis
 
 def begun(url: str) -> EventStore:
     """An open journal whose incarnation is the newest."""
-    store = open_store(url, accept_loss=True)
+    store = open_store(url, accept_loss=True, take_over=True)
     store.begin_incarnation()
     return store
 

@@ -83,7 +83,7 @@ def test_an_event_that_nobody_can_decode_ends_what_is_good(url: str, monkeypatch
     with begun(url) as store:
         store.append(cancelled(0))
         with monkeypatch.context() as patch:
-            patch.setattr("gavelpy.journal.store.encode", lambda event, now_s: b"\xc1")
+            patch.setattr("gavelpy.journal.store_rows.encode", lambda event, now_s: b"\xc1")
             store.append(cancelled(1))
         store.append(cancelled(2))
 
@@ -367,3 +367,16 @@ def test_other_urls_are_refused(url: str) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="folder must be there"):
         open_store(f"sqlite:///{tmp_path / 'none' / 'x'}")
+
+
+@pytest.mark.parametrize("size", [0, 1, 99])
+def test_the_log_of_a_file_that_is_cut_within_its_header_is_recovered(sqlite_url: str, size: int) -> None:
+    path = path_of(sqlite_url)
+    with begun(sqlite_url) as store:
+        for k in range(3):
+            store.append(cancelled(k))
+        log = Path(f"{path}-wal").read_bytes()
+    path.write_bytes(path.read_bytes()[:size])
+    Path(f"{path}-wal").write_bytes(log)
+
+    assert loaded(sqlite_url)[1] == expected(cancelled(0, 3))

@@ -21,6 +21,7 @@ from gavelpy.runtime.agent.gpus import Gpus, find_gpus
 from gavelpy.runtime.agent.memory import lock_state
 from gavelpy.runtime.json_log import set_up_logging
 from gavelpy.runtime.notify import notify
+from gavelpy.runtime.quiet_grpc import quiet_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ def run_node(config: NodeConfig) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    quiet_grpc()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given, prog_name="gavel-node", standalone_mode=False)

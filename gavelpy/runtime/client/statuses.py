@@ -8,6 +8,7 @@ from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.runtime.client.failures import CallFailed, NoSuchThing, NotAllowed, SchedulerUnreachable
 
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the description that gRPC gives of a failed handshake
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _BAD_INPUT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.OUT_OF_RANGE)
 
@@ -19,6 +20,11 @@ def is_worth_repeating(code: grpc.StatusCode) -> bool:
 
 def failure_of(code: grpc.StatusCode, detail: str, scheduler: str) -> GavelError:
     """The exception for a status."""
+    if code in _UNREACHABLE and _UNTRUSTED in detail:
+        return SchedulerUnreachable(
+            f"the certificate of the scheduler at {scheduler} is not trusted: check that tls_ca (GAVEL_TLS_CA) names "
+            "the authority that signed it, and that it is issued for this host name and still valid"
+        )
     if code in _UNREACHABLE:
         return SchedulerUnreachable(f"the scheduler at {scheduler} does not answer ({_brief(detail)})")
     if code in _NOT_ALLOWED:

@@ -15,6 +15,7 @@ import typer
 from gavelpy.errors import EventsLost, GavelError, InvalidInput
 from gavelpy.extras import explained
 from gavelpy.runtime.json_log import set_up_logging
+from gavelpy.runtime.quiet_grpc import quiet_grpc
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.config import ThroughputSettings
@@ -48,6 +49,10 @@ def gavel_scheduler(
         bool,
         typer.Option("--accept-loss", help="Start although events of the journal are lost; no number comes again."),
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Fence out a scheduler that is alive on the same PostgreSQL journal."),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
     version: Annotated[  # noqa: ARG001 its callback does it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
@@ -62,7 +67,7 @@ def gavel_scheduler(
     Stop:         kill -TERM PID  (jobs run on until their leases end)
 
     \b
-    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has taken over), 2 bad input,
+    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has it), 2 bad input,
                   3 events of the journal are lost: nothing was changed, the message says which and what to do
     """
     if context.invoked_subcommand is not None:
@@ -78,7 +83,7 @@ def gavel_scheduler(
     _check_throughputs(checked.throughputs)
     from gavelpy.runtime.daemon.service import serve
 
-    asyncio.run(serve(checked, accept_loss=accept_loss))
+    asyncio.run(serve(checked, accept_loss=accept_loss, take_over=take_over))
 
 
 @app.command("check-config")
@@ -116,6 +121,7 @@ def _check_throughputs(settings: ThroughputSettings) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    quiet_grpc()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given, prog_name="gavel-scheduler", standalone_mode=False)

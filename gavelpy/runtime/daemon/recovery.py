@@ -19,13 +19,14 @@ from gavelpy.mechanism.events import ConfigChanged, Event, NumbersSkipped, Sched
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
+from gavelpy.runtime.daemon.checkpoint_owner import owner_of
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.used_numbers import numbers_in
 
 logger = logging.getLogger(__name__)
-CLUSTER_ID, CLOCK, CONFIGURED = "cluster_id", "clock", "configured"
+CLOCK, CONFIGURED = "clock", "configured"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +66,25 @@ def recover(store: EventStore, config: Config) -> Recovered:
         store.meta(CLOCK), core.now_s, boot=clocks.boot_id(), boot_s=clocks.boot_clock_s(), date_s=time.time()
     )
     store.set_meta(CLOCK, clock.text)
-    cluster_id = store.meta(CLUSTER_ID) or secrets.token_hex(8)
-    store.set_meta(CLUSTER_ID, cluster_id)
+    cluster_id = _cluster_id(store, config, is_lost=loaded.loss is not None)
+    store.set_cluster_id(cluster_id)
     choice, events = _configured(store, config, core, facts)
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
     return Recovered(
         core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *skipped, *events),
         loaded.sequence, loaded.damage, count,
     )  # fmt: skip
+
+
+def _cluster_id(store: EventStore, config: Config, *, is_lost: bool) -> str:
+    """The id of the cluster, a new one for a new cluster.
+
+    Where it is lost with the journal, as accepted, and missing from the marks, it is that of the checkpoint directory:
+    under another id, the directory and every node would belong to another cluster.
+    """
+    directory = config.nodes.checkpoint_directory
+    found = store.cluster_id or (owner_of(directory) if is_lost and directory else "")
+    return found or secrets.token_hex(8)
 
 
 def numbers_skipped(loss: Loss, core: SchedulerCore, checkpoints: str) -> NumbersSkipped:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.store import EventStore, open_store
+from gavelpy.runtime.daemon.checkpoint_owner import mark_checkpoints
 from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.http import HttpServer
 
 logger = logging.getLogger(__name__)
-MARKER = ".gavel-cluster"
 DIRECTORY_MODE = 0o700
 
 
-def open_state(config: Config, *, accept_loss: bool = False) -> EventStore:
-    """The journal in a directory of its own; raises InvalidInput, EventsLost unless that is accepted."""
+def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> EventStore:
+    """The journal in a directory of its own; raises InvalidInput, and EventsLost unless that is accepted."""
     directory = Path(config.scheduler.state_directory)
     try:
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -36,25 +36,7 @@ def open_state(config: Config, *, accept_loss: bool = False) -> EventStore:
         raise InvalidInput(
             f"scheduler.state_directory = {str(directory)!r} cannot be made: {error.strerror}", file=config.path
         ) from None
-    return open_store(config.scheduler.journal_url, accept_loss=accept_loss)
-
-
-def mark_checkpoints(directory: str, cluster_id: str) -> None:
-    """Says in the shared directory whose it is, so that nodes can tell whether they see it; raises InvalidInput."""
-    if not directory:
-        return
-    marker = Path(directory) / MARKER
-    try:
-        marker.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        owner = marker.read_text(encoding="utf-8").strip() if marker.exists() else ""
-        if not owner:
-            marker.write_text(cluster_id + "\n", encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"nodes.checkpoint_directory = {directory!r} cannot be used: {error}") from None
-    if owner and owner != cluster_id:
-        raise InvalidInput(
-            f"nodes.checkpoint_directory = {directory!r} must be this cluster's; {marker} says it is of {owner[:80]!r}"
-        )
+    return open_store(config.scheduler.journal_url, accept_loss=accept_loss, take_over=take_over)
 
 
 class Service:
@@ -132,9 +114,9 @@ class Service:
         notify("READY=1")
 
 
-async def serve(config: Config, *, accept_loss: bool = False) -> None:
+async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
     """The daemon, from the journal to the last snapshot."""
-    store = open_state(config, accept_loss=accept_loss)
+    store = open_state(config, accept_loss=accept_loss, take_over=take_over)
     try:
         service = Service(config, store)
         service.handle_signals()

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from gavelpy.errors import EventsLost, JournalCorrupt
 from gavelpy.journal.store import open_store
+from gavelpy.journal.store_marks import MarkFile, Marks, Numbers
 from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NumbersSkipped
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.runtime.daemon.checkpoint_owner import MARKER
 from gavelpy.runtime.daemon.recovery import recover
+from gavelpy.runtime.daemon.service import Service
 from gavelpy.runtime.daemon.used_numbers import numbers_in
 from gavelpy.runtime.lease_files import lease_checkpoints
 from tests.runtime.daemon.clerk import JOURNAL, Clerk, clerk, url_in
@@ -284,3 +287,34 @@ def test_an_append_that_was_never_acknowledged_needs_no_word(young: Crashed, tmp
 
     with clerk(folder) as work:
         assert work.submit() == young.jobs
+
+
+def test_the_cluster_keeps_its_id_and_its_checkpoints_when_the_journal_is_lost(young: Crashed, tmp_path: Path) -> None:
+    folder = young.placed(tmp_path)
+    config = make_config(folder, nodes={"checkpoint_directory": str(tmp_path / "checkpoints")})
+    with open_store(url_in(folder)) as store:
+        Service(config, store)
+        before = store.cluster_id
+    (folder / f"{JOURNAL}-wal").unlink(missing_ok=True)
+    (folder / JOURNAL).unlink()
+
+    with open_store(url_in(folder), accept_loss=True) as store:
+        service = Service(config, store)
+
+    assert service.scheduler.cluster_id == before
+
+
+def test_a_cluster_whose_marks_have_no_id_has_that_of_its_checkpoints(young: Crashed, tmp_path: Path) -> None:
+    folder = young.placed(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / MARKER).write_text("c0ffee\n", encoding="utf-8")
+    (folder / f"{JOURNAL}-wal").unlink()
+    (folder / f"{JOURNAL}.marks").unlink()
+    marks = MarkFile(folder / f"{JOURNAL}.marks")
+    marks.write(Marks(sequence=79, numbers=Numbers(25, 25)), durably=True)
+    marks.close()
+
+    with open_store(url_in(folder), accept_loss=True) as store:
+        recovered = recover(store, make_config(folder, nodes={"checkpoint_directory": str(tmp_path / "checkpoints")}))
+
+    assert recovered.cluster_id == "c0ffee"
