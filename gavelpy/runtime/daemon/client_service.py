@@ -67,6 +67,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def close(self) -> None:
         """Ends what was started to serve."""
+        await self._explainer.close()
         await self._forecaster.close()
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:

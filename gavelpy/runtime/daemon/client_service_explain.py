@@ -16,6 +16,7 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_board import JobBoard, description
 from gavelpy.runtime.daemon.facts import full_id, name_of
 from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.forecast_kept import Outlook, Outlooks
 from gavelpy.runtime.daemon.forecast_values import Expected
 from gavelpy.runtime.lease_files import lease_checkpoints, newest_checkpoint, step_name
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -33,18 +34,23 @@ class Explainer:
 
     def __init__(self, scheduler: Scheduler, board: JobBoard, forecaster: Forecaster) -> None:
         self._scheduler, self._board, self._forecaster = scheduler, board, forecaster
+        self._outlooks = Outlooks(forecaster)
+
+    async def close(self) -> None:
+        """Ends forecasts that are being computed."""
+        await self._outlooks.close()
 
     async def explain(self, job: int) -> pb.GetJobResponse:
         """The answer to GetJob."""
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
         if scheduler.core.jobs.state[job] <= ALIVE[-1]:
-            ahead = await self._forecaster.ask(
-                scheduler.core, scheduler.now_s(), scheduler.choice, wanted=[job], rates=self._measured()
+            outlook = await self._outlooks.of(
+                job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
             )
-            expected = ahead.expected[0]
+            expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
-            how = _how(ahead.why_not)
+            how = _how(outlook)
         return pb.GetJobResponse(
             job=self._board.messages([job])[0],
             description=description(scheduler.core.jobs.specs[job]),
@@ -135,10 +141,11 @@ def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
     )
 
 
-def _how(why_not: str) -> str:
-    if why_not:
-        return f"not all is known: {why_not}"
-    return "the scheduler run ahead, as if nobody submitted, cancelled or failed from now on"
+def _how(outlook: Outlook) -> str:
+    age = f"; computed {outlook.age_s:.0f} s ago" if outlook.age_s >= 1.0 else ""
+    if outlook.why_not:
+        return f"not all is known: {outlook.why_not}{age}"
+    return f"the scheduler run ahead, as if nobody submitted, cancelled or failed from now on{age}"
 
 
 def _known(seconds: float) -> float:

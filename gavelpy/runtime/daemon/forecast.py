@@ -50,8 +50,9 @@ class Forecaster:
         wanted: Sequence[int],
         submitted: Sequence[JobSpec] = (),
         rates: Mapping[int, float] | None = None,
+        everything: bool = False,
     ) -> Ahead:
-        """What will become of the wanted jobs if `submitted` come now and nothing else happens."""
+        """What will become of the wanted jobs, or of `everything`, if `submitted` come now and nothing else happens."""
         nothing = tuple(Expected() for _ in wanted)
         if self._waiting >= WAITING_MAX:
             return Ahead(nothing, "too many forecasts are wanted at once")
@@ -60,7 +61,7 @@ class Forecaster:
             async with self._turn:
                 bare, parts = without_specs(core)
                 question = LookAhead(
-                    bare, (), now_s, choice, submitted, wanted, rates or {}, self._horizon_s, self._wall_s
+                    bare, (), now_s, choice, submitted, wanted, rates or {}, self._horizon_s, self._wall_s, everything
                 )
                 data = await asyncio.to_thread(_packed, question, parts)
                 return await self._answer(data)

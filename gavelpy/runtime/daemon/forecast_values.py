@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.model.job import JobSpec
@@ -36,6 +36,7 @@ class LookAhead:
     rates: Mapping[int, float]  # measured, by job
     horizon_s: float
     wall_s: float
+    everything: bool = False  # every living job is wanted, and the answer is in `Ahead.seen`
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,4 @@ class Ahead:
 
     expected: tuple[Expected, ...]
     why_not: str
+    seen: Mapping[int, Expected] = field(default_factory=dict)  # by job, those that start; of `everything` only

@@ -62,6 +62,9 @@ def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahea
     world.tell(SchedulerRestarted(core.incarnation + 1))  # so that no answer to an older question is waited for
     for spec in question.submitted:
         world.tell(JobSubmitted(spec))
+    if question.everything:
+        why_not = world.run(core.jobs.active.tolist(), question.horizon_s, question.wall_s)
+        return Ahead((), why_not, dict(world.expected))
     why_not = world.run(question.wanted, question.horizon_s, question.wall_s)
     return Ahead(tuple(world.expected[job] for job in question.wanted), why_not)
 
