@@ -6,8 +6,9 @@ type or an unknown event is JournalCorrupt, never a broken object.
 Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
-where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, and
-only there: without them a journal is what it was before.
+where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
+6 where settings keep jobs that cannot resume, a program declares that it saves or a drain is by force, and only there:
+without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
-from gavelpy.mechanism.events import AllocationSolved, ConfigChanged, Event, NodeHindered, NodeJoined, Outcome
+from gavelpy.mechanism.events import (
+    AllocationSolved,
+    ConfigChanged,
+    Event,
+    NodeDraining,
+    NodeHindered,
+    NodeJoined,
+    Outcome,
+    SavingDeclared,
+)
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
@@ -28,15 +38,22 @@ PACKED = 3  # version of a record that says something of pairs
 GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
 FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
 NAMED = 5  # version of a record that says which agent speaks for a server, or what hinders it
-NEWEST = 5
+SAVING = 6  # version of settings that keep jobs which cannot resume, of declared saving and of forced drains
+NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
     "AllocationSolved": PACKED,
-    "ConfigChanged": FORGIVING,
+    "ConfigChanged": SAVING,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
+    "NodeDraining": SAVING,
+    "SavingDeclared": SAVING,
 }
-_LAST_FIELDS = {"AllocationSolved": 3, "NodeJoined": 1}  # of an event, that only its newest version has
+_LAST_FIELDS = {
+    "AllocationSolved": 3,
+    "NodeJoined": 1,
+    "NodeDraining": 1,
+}  # of an event, that only its newest version has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
 _FIELDS_MIN = {
@@ -44,7 +61,7 @@ _FIELDS_MIN = {
     for name, kind in _EVENTS.items()
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
-                   "losses_free": FORGIVING, "start_max_s": FORGIVING}  # fmt: skip
+                   "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -71,6 +88,10 @@ def encode(event: Event, now_s: float) -> bytes:
             values = values[: -_LAST_FIELDS[name]]
         case NodeJoined() | NodeHindered():
             version = NAMED
+        case NodeDraining() if not event.force:
+            values = values[: -_LAST_FIELDS[name]]
+        case NodeDraining() | SavingDeclared():
+            version = SAVING
         case ConfigChanged():
             version, said = _settings(event.settings)
             values = [said]

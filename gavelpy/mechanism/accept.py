@@ -33,6 +33,7 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
@@ -59,6 +60,9 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _gpus(core, event)
+        case SavingDeclared():
+            _jobs(core, event.jobs, event.leases)
+            _leases(event.leases)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():
             _jobs(core, event.jobs, event.leases, event.steps_done)
             _leases(event.leases)

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, back_off, guard, lots, nodes, priorities, reports, rounds
+from gavelpy.mechanism import accept, back_off, guard, lots, nodes, priorities, reports, rounds, unsaved
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -40,6 +40,7 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
@@ -50,12 +51,13 @@ from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
 from gavelpy.mechanism.lots import Lots
 from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
-from gavelpy.mechanism.selection import Chosen, alone, select_by_type, select_global, select_packed
+from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, alone, select_by_type, select_global, select_packed
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
-from gavelpy.mechanism.view import CoreView, read_only
+from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
+_KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChanged, PolicyChanged, JobNoted)
 
 
 class SchedulerCore:
@@ -67,6 +69,7 @@ class SchedulerCore:
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
         self.question = AllocationQuestion()
+        self.kept = unsaved.NONE_KEPT  # follows from the tables after each event; see `unsaved`
         self.now_s = 0.0
         self.settled_s = 0.0  # up to when owed and received time is booked
         self.incarnation = 0
@@ -89,12 +92,18 @@ class SchedulerCore:
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         accept.check(self, event)
         self.now_s = now_s
+        commands = self._apply(event, now_s)
+        if not isinstance(event, _KEEPS_NOTHING):
+            self._keep()
+        return commands
+
+    def _apply(self, event: Event, now_s: float) -> list[Command]:
         match event:
             case WakeupDue():
                 return self._wakeup(event)
             case AllocationSolved() | AllocationFailed():
                 return self._answered(event)
-            case LeaseStarted() | ProgressReported() | CheckpointSaved():
+            case LeaseStarted() | ProgressReported() | CheckpointSaved() | SavingDeclared():
                 reports.running(self.jobs, self.pool, event, now_s)
                 return []
             case LeaseEnded():
@@ -165,28 +174,14 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        can_run = lots.can_run(self.jobs, self.pool, rows).any(axis=1)
-        if self.pool.any_hindered:
-            can_run &= ~np.isin(rows, self.leases.pinned)
+        can_run = lots.can_run(self.jobs, self.pool, rows, self.kept.open_gpus).any(axis=1)
+        if len(fixed := self._fixed):
+            can_run &= ~np.isin(rows, fixed)
         return np.asarray(can_run & back_off.is_over(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
         """What shells, queries and reports may read."""
-        jobs, pool, n = self.jobs, self.pool, self.jobs.count
-        return CoreView(
-            now_s=self.now_s,
-            round=self.round,
-            round_end_s=self.round_end_s,
-            gpu_types=pool.gpu_types,
-            gpu_type_of=read_only(pool.type_of),
-            gpu_job=read_only(pool.job),
-            gpu_beside=read_only(pool.beside),
-            job_state=read_only(jobs.state[:n]),
-            job_lease=read_only(jobs.lease[:n]),
-            steps_done=read_only(jobs.steps_done[:n]),
-            share=read_only(jobs.share[:n]),
-            received_s=read_only(jobs.total("received_s")[:n]),
-        )
+        return view_of(self)
 
     # Decisions ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +201,7 @@ class SchedulerCore:
             active = self.jobs.active
             rows = active[self.runnable(active)]
             packing = self.settings.packing
-            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing))
+            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing, self.kept))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
         self.awaiting = self.question.open_epoch != NONE_OPEN and self.now_s < patience_ends_s
         return commands if self.awaiting else [*commands, *self._decide()]
@@ -218,6 +213,7 @@ class SchedulerCore:
         if isinstance(event, AllocationSolved):
             self._settle()
             self.question.apply(event, self.jobs, priorities.forgotten_s(self.settings))
+            unsaved.claim(self.jobs, self.kept.jobs)
             if self.settings.priority is PriorityRule.OSDI20:
                 priorities.start_over(self.jobs, self.settings)
         else:
@@ -236,13 +232,16 @@ class SchedulerCore:
         jobs, leases = self.jobs, self.leases
         active = jobs.active
         rows = active[self.runnable(active)]
-        wanted = chosen = guard.unguarded(leases, rows, self._select)
+        kept = self.kept.jobs
+        capacity = leases.capacity(self._fixed)
+        wanted = chosen = guard.unguarded(leases, rows, capacity, self._select)
         if self.settings.lease_min_s:
-            young = guard.kept(leases, self.settings, self.now_s)
-            chosen = guard.planned(leases, rows, wanted, young, self._select)
+            young = guard.kept(leases, self.settings, self.now_s, kept)
+            chosen = guard.planned(leases, rows, capacity, wanted, young, self._select)
         leased = jobs.leased
-        staying = np.union1d(leases.staying(chosen), leases.pinned)
-        leaving = leased[~jobs.marks(staying)[leased]]
+        fixed = np.union1d(leases.pinned, unsaved.reachable(leases, kept))
+        staying = np.union1d(leases.staying(chosen), fixed)
+        leaving = leased[~jobs.marks(np.union1d(staying, kept))[leased]]
         if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # nobody can run: rest until something happens
             return []
@@ -250,7 +249,7 @@ class SchedulerCore:
         self.round_began_s = self.now_s
         by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
         self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and chosen is wanted and rounds.is_settled(jobs, self.settings, by_type):
+        if not self.question.stale and chosen is wanted and rounds.is_settled(jobs, self.settings, by_type, kept):
             self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
@@ -294,6 +293,22 @@ class SchedulerCore:
             grants.jobs, granted, offsets, gpus,
         )  # fmt: skip
 
+    @property
+    def _fixed(self) -> Ints:
+        """Jobs whose leases no plan may end, ascending."""
+        return np.union1d(self.leases.pinned, self.kept.jobs) if self.pool.any_hindered else self.kept.jobs
+
+    def _keep(self) -> None:
+        """Works out which leases no plan may end; the policy divides the GPUs that are left."""
+        before, self.kept = self.kept.jobs, unsaved.kept(self.leases, self.settings)
+        if not np.array_equal(before, self.kept.jobs):
+            self._settle()
+            unsaved.release(self.jobs, before)
+            unsaved.claim(self.jobs, self.kept.jobs)
+            self.question.renew()
+            if self.is_in_round:
+                self._unsettle()
+
     # What events change ------------------------------------------------------------------------------------------
 
     def _submitted(self, event: JobSubmitted) -> list[Command]:
@@ -332,32 +347,22 @@ class SchedulerCore:
     def _node_changed(
         self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
     ) -> list[Command]:
-        kills: nodes.Kills = []
-        match event:
-            case NodeJoined():
-                joined = nodes.joined(self.leases, event, self.now_s)
-                kills = joined.kills
-                if joined.is_new_type:
-                    self.throughput.want(self.jobs.unmeasured.tolist())
-            case NodeDraining():
-                self.pool.set_draining(event.node_id)
-            case NodeHindered():
-                self.pool.set_hindrance(event.node_id, event.why)
-            case NodeSilent():
-                self.pool.set_silent(event.node_id, True)
-            case NodeLost():
-                kills = nodes.lost(self.leases, event.node_id, self.now_s)
-            case AgentRejoined():
-                kills = nodes.rejoined(self.leases, event, self.now_s)
+        changed = nodes.changed(self.leases, event, self.now_s)
+        if changed.is_new_type:
+            self.throughput.want(self.jobs.unmeasured.tolist())
         self._disturb()
         self._end_idle_round()
-        return [KillLease(job, lease) for job, lease in kills]
+        commands: list[Command] = [KillLease(job, lease) for job, lease in changed.kills]
+        late = unsaved.behind(self.leases, self.kept.jobs, self.round_end_s) if self.is_in_round else NO_INTS
+        if len(late):
+            self.leases.extend(late, self.round_end_s)
+            commands.append(self._granted(NONE_CHOSEN, late, NO_INTS))
+        return commands
 
     def _restarted(self, incarnation: int) -> list[Command]:
         self.incarnation = incarnation
-        if self.question.open_epoch != NONE_OPEN:
-            self.question.open_epoch, self.awaiting = NONE_OPEN, False
-            self.question.asked_s = -math.inf
+        if self.question.forget():
+            self.awaiting = False
         self.throughput = ThroughputQuestion()
         self.throughput.want(self.jobs.unmeasured.tolist())
         self._disturb()

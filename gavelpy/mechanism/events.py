@@ -69,9 +69,13 @@ class NodeSilent(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class NodeDraining(_Exogenous):
-    """A server takes no new leases; those it has end with the round."""
+    """A server takes no new leases; those it has end with the round.
+
+    Under `keep_unsaved` a job that cannot resume runs there until it ends, unless the server is drained by force.
+    """
 
     node_id: NodeId
+    force: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +185,14 @@ class CheckpointSaved(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class SavingDeclared(_Endogenous):
+    """The programs of running jobs registered that they save a checkpoint when their lease ends."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
     """The policy's answer to question `epoch`: the nonzero shares, of jobs alone and of pairs that share GPUs."""
 
@@ -253,6 +265,7 @@ Event = (
     | LeaseEnded
     | ProgressReported
     | CheckpointSaved
+    | SavingDeclared
     | AllocationSolved
     | AllocationFailed
     | ThroughputEstimated

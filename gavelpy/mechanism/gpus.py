@@ -26,6 +26,7 @@ class GpuPool:
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
         self.node_silent: list[bool] = []  # nobody hears from it
+        self.node_forced: list[bool] = []  # drained by force: it keeps no lease beyond the round
         self.node_hindrance: list[str] = []  # why it can begin no lease; empty = it can
         self.node_sees: list[bool] = []  # the shared checkpoint directory
         self.node_type: list[int] = []
@@ -43,6 +44,7 @@ class GpuPool:
         self.all_see = True
         self.any_silent = False
         self.any_hindered = False
+        self.any_forced = False
         self.in_order = True  # GPUs of a server have consecutive numbers
         self._counts: Ints | None = None
         self._lot_counts: Ints | None = None
@@ -62,6 +64,7 @@ class GpuPool:
             self.node_ids.append(node_id)
             self.node_state.append(NodeState.UP)
             self.node_silent.append(False)
+            self.node_forced.append(False)
             self.node_hindrance.append("")
             self.node_sees.append(sees_checkpoints)
             self.node_type.append(kind)
@@ -113,16 +116,23 @@ class GpuPool:
         """Marks a server up, draining or lost; it is no longer silent. What hindered a lost one is forgotten."""
         row = self.node_row[node_id]
         self.node_state[row] = state
+        self._set_forced(row, False)
         if state is NodeState.LOST:
             self.set_hindrance(node_id, "")
         self.set_silent(node_id, False)
 
-    def set_draining(self, node_id: NodeId) -> None:
-        """Marks a server as draining; a lost one stays lost, a silent one silent."""
+    def set_draining(self, node_id: NodeId, force: bool = False) -> None:
+        """Marks a server as draining, by force or not; a lost one stays lost, a silent one silent."""
         row = self.node_row[node_id]
         if self.node_state[row] is NodeState.UP:
             self.node_state[row] = NodeState.DRAINING
             self.set_silent(node_id, self.node_silent[row])
+        if self.node_state[row] is NodeState.DRAINING:
+            self._set_forced(row, force)
+
+    def _set_forced(self, row: int, force: bool) -> None:
+        self.node_forced[row] = force
+        self.any_forced = any(self.node_forced)
 
     def set_silent(self, node_id: NodeId, silent: bool) -> None:
         """Marks a server as heard of or not; whether it is up or draining stays, and a lost one is never silent."""
@@ -163,6 +173,11 @@ class GpuPool:
         return np.array(self.node_silent, dtype=np.bool_)[self.node_of]
 
     @property
+    def forced(self) -> Bools:
+        """Which GPUs are on servers that are drained by force, (G,)."""
+        return np.array(self.node_forced, dtype=np.bool_)[self.node_of]
+
+    @property
     def hindered(self) -> Bools:
         """Which GPUs might be leased if their servers could begin leases, (G,)."""
         rows = [bool(why) and self._is_heard_and_up(row) for row, why in enumerate(self.node_hindrance)]
@@ -180,7 +195,7 @@ class GpuPool:
     def relate(self) -> None:
         """Works out what follows from the columns, when all of them have been set."""
         self.all_see, self.any_silent = all(self.node_sees), any(self.node_silent)
-        self.any_hindered = any(self.node_hindrance)
+        self.any_hindered, self.any_forced = any(self.node_hindrance), any(self.node_forced)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_heard_and_up(row) and not why for row, why in enumerate(self.node_hindrance)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
@@ -190,9 +205,13 @@ class GpuPool:
     def counts(self) -> Ints:
         """Usable GPUs of each type, (T,)."""
         if self._counts is None:
-            self._counts = np.bincount(self.type_of[self.usable], minlength=len(self.gpu_types))
+            self._counts = self.type_counts(self.usable)
             self._counts.setflags(write=False)
         return self._counts
+
+    def type_counts(self, among: Bools) -> Ints:
+        """How many of some GPUs (G,) are of each type, (T,)."""
+        return np.bincount(self.type_of[among], minlength=len(self.gpu_types))
 
     @property
     def free_counts(self) -> Ints:

@@ -32,14 +32,14 @@ Select = Callable[[Ints, Ints], Chosen]  # of these jobs (K,), with this many fr
 NOT_HELD = -1
 
 
-def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Chosen:
+def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
     """The leases that are too young to be taken away, as chosen; both of a pair, or neither.
 
     A promise counts from when it was given, a lease from when it began: one that never begins is not kept for ever.
-    Those whose jobs take long to start are marked in `slow_lease`.
+    Those whose jobs take long to start are marked in `slow_lease`. The leases of `fixed` jobs are no plan's to end.
     """
     jobs, pool = leases.jobs, leases.pool
-    rows = jobs.leased
+    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
     rows = jobs.with_partners(rows[_are_young(jobs, rows, settings, now_s)])
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
     if pool.any_silent:
@@ -60,9 +60,12 @@ def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: f
     return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))
 
 
-def unguarded(leases: LeaseBook, rows: Ints, select: Select) -> Chosen:
-    """Who would run in the coming round if no lease were kept: those who were passed over first, (K,) of `rows`."""
-    jobs, free = leases.jobs, leases.capacity
+def unguarded(leases: LeaseBook, rows: Ints, free: Ints, select: Select) -> Chosen:
+    """Who would run in the coming round if no lease were kept: those who were passed over first, (K,) of `rows`.
+
+    `free` (L,): GPUs of each lot that the plan may give out.
+    """
+    jobs = leases.jobs
     passed = rows[(jobs.held_type[rows] != NOT_HELD) & (jobs.lease[rows] < 0)]
     passed = passed[jobs.total("target")[passed].any(axis=1)]
     if not len(passed):
@@ -71,10 +74,11 @@ def unguarded(leases: LeaseBook, rows: Ints, select: Select) -> Chosen:
     return _joined(first, select(rows[~jobs.marks(first.jobs)[rows]], free - _taken(leases, first)))
 
 
-def planned(leases: LeaseBook, rows: Ints, wanted: Chosen, young: Chosen, select: Select) -> Chosen:
+def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young: Chosen, select: Select) -> Chosen:
     """Who runs in the coming round: `wanted` itself where that ends no young lease.
 
-    `rows` are all jobs that may be chosen. Jobs that are passed over are marked in `held_type`.
+    `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be given out. Jobs that are passed over
+    are marked in `held_type`.
     """
     jobs = leases.jobs
     is_first = jobs.held_type[: jobs.count] != NOT_HELD
@@ -83,11 +87,11 @@ def planned(leases: LeaseBook, rows: Ints, wanted: Chosen, young: Chosen, select
         return wanted
     is_kept = jobs.marks(young.jobs)
     asked = wanted.jobs[~is_kept[wanted.jobs]]
-    free = leases.capacity - _taken(leases, young)
+    free = capacity - _taken(leases, young)
     first = select(np.sort(asked[is_first[asked]]), free)
     free = free - _taken(leases, first)
     first = _joined(first, select(np.sort(asked[~is_first[asked]]), free))
-    free = leases.capacity - _taken(leases, young) - _taken(leases, first)
+    free = capacity - _taken(leases, young) - _taken(leases, first)
     rest = rows[~is_kept[rows] & ~jobs.marks(asked)[rows]]
     if not _hold(leases, wanted, is_chosen=jobs.marks(np.concatenate([young.jobs, first.jobs]))):
         return _joined(young, first, select(rest, free))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import NOBODY
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
@@ -18,6 +19,7 @@ def check(core: SchedulerCore) -> None:
     _check_checkpoints(core)
     _check_accounts(core)
     _check_pauses(core)
+    _check_kept(core)
     _check_timer(core)
 
 
@@ -128,6 +130,16 @@ def _check_pauses(core: SchedulerCore) -> None:
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
     assert (ahead_s <= (core.now_s + pause_s_max) * (1 + 1e-9)).all(), "a job waits longer than any pause lasts"
     assert core.retry_due_s <= ahead_s.min(initial=np.inf), "nobody is woken when a pause is over"
+
+
+def _check_kept(core: SchedulerCore) -> None:
+    jobs, kept = core.jobs, unsaved.kept(core.leases, core.settings)
+    assert np.array_equal(core.kept.jobs, kept.jobs), "the list of jobs that no plan may stop is out of step"
+    ours, theirs = core.kept.open_gpus, kept.open_gpus
+    assert (ours is None) == (theirs is None) == (not len(kept.jobs)), "GPUs are open next to no kept job"
+    assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is out of step"
+    single = kept.jobs[jobs.partner[kept.jobs] < 0]
+    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "a kept job is not owed what it gets"
 
 
 def _check_timer(core: SchedulerCore) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, states_after
+from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import JobId
@@ -16,7 +16,7 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_on", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease",
+    "slow_lease", "resumes",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -46,6 +46,7 @@ class JobTable:
     losses: Ints  # (N,) starts in a row that servers lost
     avoid: Ints  # (N,) row of the server that could not start the last of them
     slow_lease: Ints  # (N,) serial of the last lease that was kept because the job showed no progress yet; see guard
+    resumes: Ints  # (N,) Resumes: what is known of whether the job resumes after a stop
     held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
 
     weight: Floats  # (N,)
@@ -97,6 +98,7 @@ class JobTable:
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
         self.failures[row] = self.misses[row] = self.losses[row] = 0
+        self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1

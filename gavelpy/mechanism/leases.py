@@ -46,16 +46,17 @@ class LeaseBook:
         is_elsewhere = np.isin(rows, pool.jobs_holding(~pool.usable & ~hindered))  # too, and must leave there
         return np.asarray(rows[~is_elsewhere])
 
-    @property
-    def capacity(self) -> Ints:
-        """GPUs of each lot that a plan may give out, (L,)."""
+    def capacity(self, fixed: Ints) -> Ints:
+        """GPUs of each lot that a plan may give out where the leases of `fixed` jobs continue, (L,)."""
+        return self.pool.lot_counts(self.open_gpus(fixed)) if len(fixed) else self.pool.usable_counts
+
+    def open_gpus(self, fixed: Ints) -> Bools:
+        """Usable GPUs that are under no lease of these jobs, (G,)."""
         pool = self.pool
-        if not pool.any_hindered:
-            return pool.usable_counts
         gpus, holders = pool.holdings(pool.usable)
-        open_ = pool.usable.copy()
-        open_[gpus[np.isin(holders, self.pinned)]] = False
-        return pool.lot_counts(open_)
+        is_open = pool.usable.copy()
+        is_open[gpus[np.isin(holders, fixed)]] = False
+        return is_open
 
     def staying(self, chosen: Chosen) -> Ints:
         """Of the chosen jobs, those whose lease goes on, (K,) ascending."""

@@ -50,6 +50,15 @@ class NodeState(IntEnum):
     LOST = 2
 
 
+class Resumes(IntEnum):
+    """What is known, other than by a checkpoint on record, of whether a job resumes after a stop."""
+
+    UNKNOWN = -1
+    VOID = 0  # its program declared it, and a stop showed the contrary
+    DECLARED = 1  # by its program: a LeaseIterator with a `save` function
+    BY_OWNER = 2  # when it was submitted
+
+
 ALIVE = (JobState.WAITING, JobState.GRANTED, JobState.RUNNING)
 LEASED = (JobState.GRANTED, JobState.RUNNING)
 

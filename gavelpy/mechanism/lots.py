@@ -49,9 +49,12 @@ def most(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) 
     return limit
 
 
-def can_run(jobs: JobTable, pool: GpuPool, rows: Ints) -> Bools:
-    """Whether each job could run on each type with the GPUs there are, (K, T). NaN > 0 is false: unknown."""
-    enough: Bools = jobs.gpus[rows, None] <= most(jobs, pool, rows)
+def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Bools:
+    """Whether each job could run on each type with the usable GPUs, or with `among` (G,) of them, (K, T).
+
+    NaN > 0 is false: unknown.
+    """
+    enough: Bools = jobs.gpus[rows, None] <= most(jobs, pool, rows, among)
     return (jobs.rate[rows] > 0) & enough
 
 

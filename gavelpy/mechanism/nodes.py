@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism.events import AgentRejoined, NodeJoined
+from gavelpy.mechanism.events import AgentRejoined, NodeDraining, NodeHindered, NodeJoined, NodeLost, NodeSilent
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import JobFact, JobState, NodeState
@@ -25,14 +25,36 @@ Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
 
 
 @dataclass(frozen=True)
-class Joined:
-    """What a server that joined has changed."""
+class Changed:
+    """What a server that joined, changed or left has changed."""
 
-    is_new_type: bool
     kills: Kills
+    is_new_type: bool = False
 
 
-def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Joined:
+def changed(
+    leases: LeaseBook,
+    event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined,
+    now_s: float,
+) -> Changed:
+    """Books one such event."""
+    match event:
+        case NodeJoined():
+            return joined(leases, event, now_s)
+        case NodeLost():
+            return Changed(lost(leases, event.node_id, now_s))
+        case AgentRejoined():
+            return Changed(rejoined(leases, event, now_s))
+        case NodeDraining():
+            leases.pool.set_draining(event.node_id, event.force)
+        case NodeHindered():
+            leases.pool.set_hindrance(event.node_id, event.why)
+        case NodeSilent():
+            leases.pool.set_silent(event.node_id, True)
+    return Changed([])
+
+
+def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
     """A server offers its GPUs. Leases on GPUs that it had and has no longer are revoked and killed."""
     jobs, pool = leases.jobs, leases.pool
     displaced = pool.displaced(event.node_id, event.gpu_type, event.gpu_count)
@@ -43,7 +65,7 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Joined:
     if event.sees_checkpoints:  # what was saved there can be read everywhere now
         saved_on = jobs.saved_on[: jobs.count]
         saved_on[saved_on == pool.node_row[event.node_id]] = SHARED
-    return Joined(is_new_type, kills)
+    return Changed(kills, is_new_type)
 
 
 def lost(leases: LeaseBook, node_id: NodeId, now_s: float) -> Kills:

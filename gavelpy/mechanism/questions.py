@@ -16,6 +16,7 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.lots import can_run
+from gavelpy.mechanism.unsaved import NONE_KEPT, Kept
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
@@ -57,17 +58,30 @@ class AllocationQuestion:
         self.stale = True
 
     def ask(
-        self, jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, packing: bool = False
+        self,
+        jobs: JobTable,
+        pool: GpuPool,
+        rows: Ints,
+        now_s: float,
+        packing: bool = False,
+        kept: Kept = NONE_KEPT,
     ) -> list[SolveAllocation]:
-        """The question about these jobs, if there are any."""
+        """The question about these jobs, if there are any, next to those that are `kept`."""
         self.stale = False
         if not len(rows):
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        problem = problem_of(jobs, pool, rows, now_s)
+        problem = problem_of(jobs, pool, rows, now_s, kept)
         job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if packing else ()
         return [SolveAllocation(self.epoch, problem, rows, packing, job_types)]
+
+    def forget(self) -> bool:
+        """Whether a question was open; its answer will not come, and it may be put again at once."""
+        was_open = self.open_epoch != NONE_OPEN
+        if was_open:
+            self.open_epoch, self.asked_s = NONE_OPEN, -math.inf
+        return was_open
 
     def close(self, epoch: int) -> bool:
         """Whether an answer is to the open question; it is no longer open then."""
@@ -133,13 +147,16 @@ class ThroughputQuestion:
         return bool(len(rows))
 
 
-def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float) -> AllocationProblem:
-    """The allocation problem of these jobs now; books the isolated time of the work done since the last one."""
-    counts = pool.counts
+def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, kept: Kept = NONE_KEPT) -> AllocationProblem:
+    """The allocation problem of these jobs now; books the isolated time of the work done since the last one.
+
+    What is divided are the GPUs that no `kept` job holds. An isolated share is one of the whole cluster among all.
+    """
+    counts = pool.counts if kept.open_gpus is None else pool.type_counts(kept.open_gpus)
     gpus = jobs.gpus[rows]
-    usable = can_run(jobs, pool, rows)  # unknown, or a gang too large: not run there
+    usable = can_run(jobs, pool, rows, kept.open_gpus)  # unknown, or a gang too large: not run there
     rate = np.where(usable, jobs.rate[rows], 0.0)
-    _book_isolated(jobs, rows, counts)
+    _book_isolated(jobs, np.union1d(rows, kept.jobs) if len(kept.jobs) else rows, pool.counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     order = np.arange(len(rows))
     return AllocationProblem(

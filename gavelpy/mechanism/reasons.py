@@ -24,6 +24,7 @@ class ReasonKind(StrEnum):
     GANG_TOO_LARGE = "gang-too-large"
     NODES_AWAY = "nodes-away"  # there are GPUs enough, but on servers that drain or are silent
     CHECKPOINT_AWAY = "checkpoint-away"  # no server that sees it has room for the job at all
+    BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     LEASE_UNCLEAR = "lease-unclear"  # nobody hears from a server that may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
@@ -80,7 +81,8 @@ class _Explanation:
     def __init__(self, core: SchedulerCore, waiting: Ints) -> None:
         jobs, pool = core.jobs, core.pool
         self.core, self.jobs, self.pool = core, jobs, pool
-        self.most = most(jobs, pool, waiting)
+        self.most = most(jobs, pool, waiting, core.kept.open_gpus)
+        self.most_usable = most(jobs, pool, waiting) if len(core.kept.jobs) else self.most
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
@@ -142,6 +144,8 @@ class _Explanation:
             here = ", ".join(pool.gpu_types) or "none"
             nowhere = Reason(ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type there is ({here})")
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
+        if (self.most_usable[k][usable] >= gpus).any():
+            return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
         home = NOT_BOUND if pool.all_see else int(bound(jobs, pool, np.array([row]))[0])
         if home >= 0 and (older := int(jobs.stopping[row])) >= 0:
             text = f"lease {older} is ending on {self._server(home)}, where what it saves will be"
@@ -157,6 +161,16 @@ class _Explanation:
             return Reason(ReasonKind.CHECKPOINT_AWAY, text)
         tail = f"; {elsewhere}" if elsewhere else ""
         return Reason(ReasonKind.GANG_TOO_LARGE, f"asks for {wants} of one type; {there}{tail}")
+
+    def _behind_unsaved(self, types: Ints, gpus: int) -> Reason:
+        """GPUs of these types would suffice if jobs that are not preempted did not hold them."""
+        jobs, pool, kept = self.jobs, self.pool, self.core.kept.jobs
+        kept = kept[np.isin(jobs.lease_type[kept], types)]
+        who = "a job that has" if len(kept) == 1 else f"{len(kept)} jobs that have"
+        tail = "is not preempted" if len(kept) == 1 else "are not preempted"
+        where = _names([pool.gpu_types[t] for t in types], "or")
+        text = f"waits for {gpus} {where}, held by {who} never saved a checkpoint and {tail}"
+        return Reason(ReasonKind.BEHIND_UNSAVED, text)
 
     def _away(self, usable: Ints, wants: str) -> Reason:
         pool = self.pool

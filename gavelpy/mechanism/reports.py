@@ -10,8 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, lots
-from gavelpy.mechanism.events import CheckpointSaved, LeaseEnded, LeaseStarted, Outcome, ProgressReported
+from gavelpy.mechanism import back_off, lots, unsaved
+from gavelpy.mechanism.events import (
+    CheckpointSaved,
+    LeaseEnded,
+    LeaseStarted,
+    Outcome,
+    ProgressReported,
+    SavingDeclared,
+)
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
@@ -34,9 +41,12 @@ class Ended:
 
 
 def running(
-    jobs: JobTable, pool: GpuPool, event: LeaseStarted | ProgressReported | CheckpointSaved, now_s: float
+    jobs: JobTable,
+    pool: GpuPool,
+    event: LeaseStarted | ProgressReported | CheckpointSaved | SavingDeclared,
+    now_s: float,
 ) -> None:
-    """A lease began, or tells how far its job has come."""
+    """A lease began, or its job reported."""
     current = jobs.lease[event.jobs] == event.leases
     match event:
         case LeaseStarted():
@@ -47,6 +57,8 @@ def running(
             rows = event.jobs[current]
             jobs.steps_done[rows] = np.clip(event.steps_done[current], jobs.steps_saved[rows], jobs.steps_total[rows])
             _works(jobs, rows, now_s)
+        case SavingDeclared():
+            unsaved.declared(jobs, event.jobs[current])
         case CheckpointSaved():
             _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases
@@ -75,6 +87,8 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may tell
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
         _save(jobs, leases.pool, rows, event.leases[counts], event.steps_done[counts], is_ours=not event.is_by_time)
+    if event.outcome is Outcome.STOPPED:
+        unsaved.stopped(jobs, rows)
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, rows, current, event.outcome, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
     jobs.steps_done[rows] = jobs.steps_saved[rows]

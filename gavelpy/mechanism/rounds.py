@@ -7,7 +7,7 @@ import numpy as np
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.selection import Chosen
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Floats, Ints
 
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
@@ -26,15 +26,16 @@ def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) 
     return float(np.max(steps / rate)) or settings.round_s
 
 
-def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> bool:
+def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
     """Whether rounds would go on as this one until something happens.
 
-    Whoever runs is owed all of its time where it runs, and as it runs, and whoever waits is owed none.
+    Each chosen job is owed all of its time where it runs, and as it runs; those that wait are owed none. The leases of
+    `fixed` jobs continue whatever happens to the others.
     """
     if settings.settled_rounds_max == 1 or settings.whole_steps:
         return False
     active = jobs.active
-    waiting = active[~jobs.marks(chosen.jobs)[active]]
+    waiting = active[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[active]]
     return bool((_share(jobs, chosen) >= ALL_TIME).all() and not jobs.share[waiting].any())
 
 

@@ -31,6 +31,9 @@ class Chosen(NamedTuple):
     partner: Ints  # (K,) whom each shares them with, -1 = nobody
 
 
+NONE_CHOSEN = Chosen(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+
+
 def alone(selection: Selection) -> Chosen:
     """Jobs that share their GPUs with nobody."""
     return Chosen(*selection, np.full(len(selection[0]), -1))

@@ -48,6 +48,7 @@ class MechanismSettings:
     retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
+    keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)

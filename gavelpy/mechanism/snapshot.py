@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
+from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
-from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
 from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
@@ -26,7 +27,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobKind, JobSpec
 
-VERSION = 5
+VERSION = 6
 OLDEST = 1  # version that can still be read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s")  # fmt: skip
@@ -53,6 +54,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "ids": list(pool.node_ids),
             "states": [int(state) for state in pool.node_state],
             "silent": list(pool.node_silent),
+            "forced": list(pool.node_forced),
             "hindrance": list(pool.node_hindrance),
             "sees": list(pool.node_sees),
             "types": list(pool.node_type),
@@ -79,7 +81,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         state = _from_version_1(state) if version == 1 else state
         state = _from_version_2(state) if version <= 2 else state
         state = _from_version_3(state) if version <= 3 else state
-        return _restored(_from_version_4(state) if version <= 4 else state)
+        state = _from_version_4(state) if version <= 4 else state
+        return _restored(_from_version_5(state) if version <= 5 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -160,6 +163,14 @@ def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
+    """The same in version 6: no server was drained by force, and no program had declared that it saves."""
+    return state | {
+        "nodes": state["nodes"] | {"forced": [False] * len(state["nodes"]["ids"])},
+        "jobs": state["jobs"] | {"resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN))},
+    }
+
+
 def _restored(state: dict[str, Any]) -> SchedulerCore:
     core = SchedulerCore(_settings(state["settings"]))
     _restore_pool(core.pool, state)
@@ -175,6 +186,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
+    core.kept = unsaved.kept(core.leases, core.settings)
     return core
 
 
@@ -191,6 +203,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_row = {node: row for row, node in enumerate(pool.node_ids)}
     pool.node_state = [NodeState(value) for value in nodes["states"]]
     pool.node_silent = list(nodes["silent"])
+    pool.node_forced = list(nodes["forced"])
     pool.node_hindrance = list(nodes["hindrance"])
     pool.node_sees = list(nodes["sees"])
     pool.node_type = list(nodes["types"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
 
 Column = TypeVar("Column", Ints, Floats)
 
@@ -40,3 +43,22 @@ def read_only(column: Column) -> Column:
     view = column.view()
     view.setflags(write=False)
     return view
+
+
+def view_of(core: SchedulerCore) -> CoreView:
+    """The picture of a core as it is now."""
+    jobs, pool, n = core.jobs, core.pool, core.jobs.count
+    return CoreView(
+        now_s=core.now_s,
+        round=core.round,
+        round_end_s=core.round_end_s,
+        gpu_types=pool.gpu_types,
+        gpu_type_of=read_only(pool.type_of),
+        gpu_job=read_only(pool.job),
+        gpu_beside=read_only(pool.beside),
+        job_state=read_only(jobs.state[:n]),
+        job_lease=read_only(jobs.lease[:n]),
+        steps_done=read_only(jobs.steps_done[:n]),
+        share=read_only(jobs.share[:n]),
+        received_s=read_only(jobs.total("received_s")[:n]),
+    )

@@ -49,6 +49,7 @@ class JobSpec:
     checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
     warning_s: float = 0.0  # before the end of a lease the job gets warning_signal; 0 = never
     warning_signal: int = 0
+    preemptible: bool = False  # may be stopped for other jobs' sake though it never saved a checkpoint
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -93,6 +94,8 @@ class JobSpec:
             raise InvalidInput(
                 f"one_process_a_node of job {self.id!r} must be true or false, got {self.one_process_a_node!r}"
             )
+        if not isinstance(self.preemptible, bool):
+            raise InvalidInput(f"preemptible of job {self.id!r} must be true or false, got {self.preemptible!r}")
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
         number = self.warning_signal

@@ -34,6 +34,7 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
@@ -65,6 +66,9 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeHindered(NodeId("n0"), "its disk is full"),
+    ConfigChanged(MechanismSettings(keep_unsaved=True)),
+    NodeDraining(NodeId("n0"), force=True),
+    SavingDeclared(TWO, TWO),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -124,6 +128,9 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),
+        (ConfigChanged(MechanismSettings(keep_unsaved=True)), 6),
+        (NodeDraining(NodeId("n0")), 2),
+        (NodeDraining(NodeId("n0"), force=True), 6),
         (NodeJoined(NodeId("n0"), "v100", 4), 2),
         (NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"), 5),
     ],
@@ -136,7 +143,8 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert ("packing" in said) == (version >= 3 and is_config)
     assert ("retry_max_s" in said) == (version >= 4 and is_config)
     assert ("losses_free" in said) == ("start_max_s" in said) == (version >= 5 and is_config)
-    assert ("5eed" in said) == (version >= 5 and not is_config)
+    assert ("keep_unsaved" in said) == (version >= 6 and is_config)
+    assert ("5eed" in said) == (version == 5 and not is_config)
 
 
 def test_every_kind_of_event_has_an_example_here() -> None:
@@ -160,7 +168,9 @@ def test_values_come_back_as_they_were() -> None:
         [4, "AllocationSolved", 0.0, [3]],
         [5, "JobCancelled", 0.0, [3]],
         [6, "JobCancelled", 0.0, [3]],
-        [6, "ConfigChanged", 0.0, [{}]],
+        [7, "ConfigChanged", 0.0, [{}]],
+        [6, "NodeDraining", 0.0, ["n0"]],
+        [2, "NodeDraining", 0.0, ["n0", True]],
         [5, "NodeJoined", 0.0, ["n0", "v100", 4, True]],
         [2, "NodeJoined", 0.0, ["n0", "v100", 4, True, "5eed"]],
         [True, "JobCancelled", 0.0, [3]],

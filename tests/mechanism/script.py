@@ -43,6 +43,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     PriceChanged,
     ProgressReported,
+    SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
@@ -98,7 +99,7 @@ class Player:
             case "node-hindered":
                 return NodeHindered(NodeId(rest[0]), " ".join(rest[1:]))
             case "node-draining":
-                return NodeDraining(NodeId(rest[0]))
+                return NodeDraining(NodeId(rest[0]), "force" in rest[1:])
             case "submit":
                 return JobSubmitted(_spec(rest[0], _options(rest[1:])))
             case "cancel":
@@ -137,6 +138,8 @@ class Player:
                 return LeaseEnded(jobs, names, steps, Outcome[rest[-1].upper()])
             case "progress":
                 return ProgressReported(jobs, names, steps)
+            case "declared":
+                return SavingDeclared(jobs, names)
             case "saved":
                 return CheckpointSaved(jobs, names, steps)
             case "rejoined":
@@ -225,6 +228,7 @@ def _spec(name: str, options: dict[str, str]) -> JobSpec:
         weight=float(options.get("weight", "1")),
         job_type=options.get("type", ""),
         rates_steps_per_s=_by_type(options.get("rate", "")),
+        preemptible=options.get("preemptible") == "yes",
     )
 
 

@@ -13,7 +13,7 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, Outcome, SchedulerRestarted
 from gavelpy.mechanism.invariants import check
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.snapshot import restore, snapshot
 from tests.mechanism.builders import fail, make_core, make_spec, running_core, start, tell, wake
 
@@ -55,9 +55,9 @@ def test_a_failed_question_is_still_put_off_after_a_restart() -> None:
     assert restore(snapshot(core)).wakeup_s == core.wakeup_s == 360.0
 
 
-@pytest.mark.parametrize("version", [0, 6, None, "1", True])
+@pytest.mark.parametrize("version", [0, 7, None, "1", True])
 def test_a_snapshot_of_another_version_is_refused(version: object) -> None:
-    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 5\], got {version!r}"):
+    with pytest.raises(JournalCorrupt, match=rf"snapshot version must be in \[1, 6\], got {version!r}"):
         restore(make_state() | {"version": version})
 
 
@@ -129,7 +129,7 @@ def test_a_snapshot_of_version_1_goes_on_under_the_leases_it_knew() -> None:
 def test_a_snapshot_of_version_1_is_of_the_latest_version_when_written_again() -> None:
     state = snapshot(old_core())
 
-    assert state["version"] == 5
+    assert state["version"] == 6
     assert encode_state(snapshot(restore(state))) == encode_state(state)
 
 
@@ -146,6 +146,7 @@ VERSION_2 = Path(__file__).parent / "fixtures" / "snapshot_version_2.msgpack"  #
 
 VERSION_3 = Path(__file__).parent / "fixtures" / "snapshot_version_3.msgpack"  # the same
 VERSION_4 = Path(__file__).parent / "fixtures" / "snapshot_version_4.msgpack"  # the same
+VERSION_5 = Path(__file__).parent / "fixtures" / "snapshot_version_5.msgpack"  # the same
 
 
 @pytest.mark.parametrize("older", [VERSION_2, VERSION_3], ids=["2", "3"])
@@ -165,3 +166,11 @@ def test_a_snapshot_of_version_4_is_what_it_was_and_its_jobs_got_on_from_their_s
 
     check(core)
     assert encode_state(snapshot(core)) == encode_state(now)
+
+
+def test_a_snapshot_of_version_5_is_what_it_was_and_no_job_is_known_to_resume() -> None:
+    core, now = restore(decode_state(VERSION_5.read_bytes())), make_state()
+
+    check(core)
+    assert encode_state(snapshot(core)) == encode_state(now)
+    assert core.jobs.resumes[:2].tolist() == [Resumes.UNKNOWN, Resumes.UNKNOWN]

@@ -6,6 +6,7 @@ invariants are checked; at the end a snapshot taken through bytes must behave as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     PriceChanged,
     ProgressReported,
+    SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
     WakeupDue,
@@ -69,6 +71,13 @@ WRONG: list[Event] = [
     SchedulerRestarted(0),
     WakeupDue(np.array([0, 0])),
 ]
+
+
+def forced_drain(node: NodeId) -> NodeDraining:
+    """No job may stay."""
+    return NodeDraining(node, force=True)
+
+
 OFTEN = st.sampled_from([True, True, True, False])
 
 
@@ -99,6 +108,7 @@ class CarelessWorld(RuleBasedStateMachine):
         queue=st.sampled_from([(QueueRule.GLOBAL, True), (QueueRule.GLOBAL, False), (QueueRule.BY_TYPE, False)]),
         patience=st.sampled_from([(0.0, 0.0), (500.0, 0.0), (0.0, 10.0), (500.0, 10.0)]),
         start_max_s=st.sampled_from([0.0, 800.0, 2000.0]),
+        keep_unsaved=st.booleans(),
     )
     def begin(
         self,
@@ -108,6 +118,7 @@ class CarelessWorld(RuleBasedStateMachine):
         queue: tuple[QueueRule, bool],
         patience: tuple[float, float],
         start_max_s: float,
+        keep_unsaved: bool,
     ) -> None:
         self.core.settings = MechanismSettings(
             fill_within_round=fill,
@@ -120,6 +131,7 @@ class CarelessWorld(RuleBasedStateMachine):
             retry_s=patience[1],
             losses_free=1,
             start_max_s=start_max_s,
+            keep_unsaved=keep_unsaved,
         )
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
@@ -128,8 +140,8 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
 
     @precondition(lambda self: self.core.pool.node_ids)
-    @rule(data=st.data(), kind=st.sampled_from([NodeDraining, NodeSilent, NodeSilent, NodeLost]))
-    def leave(self, data: st.DataObject, kind: type[NodeDraining | NodeSilent | NodeLost]) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([NodeDraining, forced_drain, NodeSilent, NodeSilent, NodeLost]))
+    def leave(self, data: st.DataObject, kind: Callable[[NodeId], Event]) -> None:
         self._tell(kind(data.draw(st.sampled_from(self.core.pool.node_ids))))
 
     @precondition(lambda self: self.core.pool.node_ids)
@@ -148,11 +160,16 @@ class CarelessWorld(RuleBasedStateMachine):
         else:
             raise AssertionError(f"{wrong} was accepted")
 
-    @rule(gpus=st.integers(1, 5), rates=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=2, max_size=2), known=OFTEN)
-    def submit(self, gpus: int, rates: list[float], known: bool) -> None:
+    @rule(
+        gpus=st.integers(1, 5),
+        rates=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=2, max_size=2),
+        known=OFTEN,
+        preemptible=st.booleans(),
+    )
+    def submit(self, gpus: int, rates: list[float], known: bool, preemptible: bool) -> None:
         name = JobId(f"j{self.core.jobs.count}")
         speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
-        self._tell(JobSubmitted(JobSpec(name, 1000.0, gpus=gpus, rates_steps_per_s=speeds)))
+        self._tell(JobSubmitted(JobSpec(name, 1000.0, gpus=gpus, rates_steps_per_s=speeds, preemptible=preemptible)))
 
     @precondition(lambda self: self.core.jobs.count)
     @rule(data=st.data())
@@ -191,7 +208,7 @@ class CarelessWorld(RuleBasedStateMachine):
         """What mostly happens: jobs come, the core is woken and answered, and what it granted starts."""
         gpus = data.draw(st.integers(1, 2))
         for _ in range(jobs):
-            self.submit(gpus, [1.0, 3.0], True)
+            self.submit(gpus, [1.0, 3.0], True, data.draw(st.booleans()))
         self.wake(0.0)
         if self.question is not None:
             self.answer(data, False, False)
@@ -214,6 +231,12 @@ class CarelessWorld(RuleBasedStateMachine):
         self.working.add(lease.lease)
         kind = CheckpointSaved if saved else ProgressReported
         self._tell(kind(*_rows(lease), np.array([steps])))
+
+    @precondition(lambda self: self.running or self.gone)
+    @rule(data=st.data())
+    def declare(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.running + self.gone))
+        self._tell(SavingDeclared(*_rows(lease)))
 
     @precondition(lambda self: self.running or self.gone)
     @rule(data=st.data(), steps=st.floats(0, 1000), outcome=st.sampled_from(Outcome))
@@ -265,9 +288,12 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(LeaseStarted(*_rows(lease), np.array([0, len(lease.gpus)]), lease.gpus))
 
     def _tell(self, event: Event) -> None:
-        young, paused, pinned = self._young(), self._paused(), self._pinned()
+        young, paused, pinned, unsaved = self._young(), self._paused(), self._pinned(), self._unsaved()
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
+                assert not unsaved & set(command.revoke_leases.tolist()), "a job was stopped that never saved anything"
+                reached = self._unsaved(is_silent=False)
+                assert reached <= self._ending_at(self.core.round_end_s), "a job that never saved anything is let go"
                 assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
                 assert not pinned & set(command.revoke_leases.tolist()), "a lease was taken from where nobody can begin"
                 assert self.core.pool.usable[command.grant_gpus].all(), (
@@ -297,6 +323,26 @@ class CarelessWorld(RuleBasedStateMachine):
         rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
         stuck = [row for row in rows.tolist() if pool.hindered[jobs.gpus_held(row)].all()]
         return set(jobs.lease[np.array(stuck, dtype=np.int64)].tolist())
+
+    def _unsaved(self, *, is_silent: bool = True) -> set[int]:
+        """Leases that run or may run, and whose jobs are not known to resume; with those on silent nodes or without."""
+        core, jobs, pool = self.core, self.core.jobs, self.core.pool
+        if not core.settings.keep_unsaved:
+            return set()
+        found = set()
+        for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
+            rows = [node for node, name in enumerate(pool.node_ids) if node in pool.node_of[jobs.gpus_held(row)]]
+            is_forced = any(pool.node_forced[node] for node in rows)
+            is_left = is_silent or not any(pool.node_silent[node] for node in rows)
+            is_known = jobs.specs[row].preemptible or jobs.saved_lease[row] >= 0 or jobs.resumes[row] > 0
+            if is_left and not is_forced and not is_known:
+                found.add(int(jobs.lease[row]))
+        return found
+
+    def _ending_at(self, end_s: float) -> set[int]:
+        jobs = self.core.jobs
+        rows = jobs.leased[jobs.until_s[jobs.leased] >= end_s]
+        return set(jobs.lease[rows].tolist())
 
     def _paused(self) -> set[int]:
         jobs = self.core.jobs
