@@ -227,6 +227,43 @@ MigrationOption = Annotated[
         help="Seconds, besides, that starting on other GPUs costs. Default: the preset's, 5 or 0.",
     ),
 ]
+LeaseMinOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(0, 86_400),
+        rich_help_panel=_ROUNDS,
+        help="A lease that is not this old is not preempted. Default: the preset's, half of a round or 0.",
+    ),
+]
+StartMaxOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(0, 86_400),
+        rich_help_panel=_ROUNDS,
+        help="Nor one that is not this old and has made no step yet. Default: the preset's, 300 or 0.",
+    ),
+]
+RetryOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(0, 86_400),
+        rich_help_panel=_ROUNDS,
+        help="Pause before a failed job is tried again, doubled each time up to --retry-max-s. Jobs of a trace do not "
+        "fail: it is for the journal. Default: the preset's, 10 or 0.",
+    ),
+]
+RetryMaxOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="S",
+        parser=number(0, 86_400),
+        rich_help_panel=_ROUNDS,
+        help="The longest of these pauses. Default: 300.",
+    ),
+]
 PackingOption = Annotated[
     bool,
     typer.Option(

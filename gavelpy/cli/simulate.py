@@ -7,8 +7,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
+from gavelpy.cli.exits import WORLD_FAILED
 from gavelpy.cli.output import Output, console, echo_json, printable, progress_bar, tell
 from gavelpy.errors import InvalidInput
 
@@ -59,6 +62,10 @@ class Experiment:
             **self.said,
             "round_s": mechanism.round_s,
             "solve_interval_s": mechanism.solve_interval_s,
+            "lease_min_s": mechanism.lease_min_s,
+            "start_max_s": mechanism.start_max_s,
+            "retry_s": mechanism.retry_s,
+            "retry_max_s": mechanism.retry_max_s,
             **asdict(self.settings.costs),
             "version": __version__,
         }
@@ -89,6 +96,10 @@ def simulate(
     checkpoint_s: o.CheckpointOption = None,
     restart_s: o.RestartOption = None,
     migration_s: o.MigrationOption = None,
+    lease_min_s: o.LeaseMinOption = None,
+    start_max_s: o.StartMaxOption = None,
+    retry_s: o.RetryOption = None,
+    retry_max_s: o.RetryMaxOption = None,
     packing: o.PackingOption = False,
     seed: o.SeedOption = 0,
     window: o.WindowOption = None,
@@ -110,11 +121,12 @@ def simulate(
     )
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
+    starts = {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     _check_report(report)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_server, prices),
-        settings=_settings(preset, rounds, costs),
+        settings=_settings(preset, rounds | starts, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
         trace=_trace(trace, generate, choices, throughputs, seed),
@@ -125,6 +137,8 @@ def simulate(
         | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
         | _said({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
+    if experiment.settings.little_work:
+        tell(f"warning: {experiment.settings.little_work}")
     _tell(experiment, run(experiment), report, output)
 
 
@@ -184,6 +198,19 @@ def _tell(experiment: Experiment, results: Mapping[str, SimulationResult], repor
         echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found})
     else:
         show(results)
+    _end_if_stalled(results)
+
+
+def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
+    """Ends the command with exit code 1 where a run ended because no job gained a step any more, and says so."""
+    baseline = next(iter(results.values())).isolated_stalled
+    if baseline and "isolated" not in results:
+        tell(f"warning: finish-time fairness is not known for all jobs: isolated: {baseline}")
+    stalled = {label: result.stalled for label, result in results.items() if result.stalled}
+    for label, reason in stalled.items():
+        tell(f"error: {label}: {reason}")
+    if stalled:
+        raise typer.Exit(WORLD_FAILED)
 
 
 def _pairs(path: Path | None) -> ThroughputTable:
@@ -232,12 +259,13 @@ def _settings(
 ) -> SimulationSettings:
     from gavelpy.simulator.settings import preset as settings_of
 
-    base = settings_of(preset)
-    return replace(
-        base,
-        mechanism=replace(base.mechanism, **_said(mechanism)),
-        costs=replace(base.costs, **_said(costs)),
-    )
+    base, given = settings_of(preset), _said(mechanism)
+    settings = base.mechanism
+    if settings.lease_min_s and "round_s" in given:
+        settings = settings.with_round(given["round_s"])
+    if "retry_s" in given and "retry_max_s" not in given:
+        given["retry_max_s"] = max(settings.retry_max_s, given["retry_s"])
+    return replace(base, mechanism=replace(settings, **given), costs=replace(base.costs, **_said(costs)))
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:  # whose values differ in type

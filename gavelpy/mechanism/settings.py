@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 from gavelpy.errors import InvalidInput
 
@@ -50,6 +53,10 @@ class MechanismSettings:
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
     keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
 
+    def with_round(self, round_s: float) -> MechanismSettings:
+        """These settings with rounds of another length and leases that are kept for their usual part of it."""
+        return replace(self, round_s=round_s, lease_min_s=round_s * LEASE_MIN_ROUNDS)
+
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
         _in_range("solve_interval_s", self.solve_interval_s, 0.0, math.inf)
@@ -68,6 +75,18 @@ class MechanismSettings:
             raise InvalidInput(f"queue must be {QueueRule.GLOBAL} where packing is on, got {str(self.queue)!r}")
         if self.packing and self.whole_steps:
             raise InvalidInput("whole_steps must be False where packing is on, got True: nobody tells pairs' steps")
+
+
+# `lease_min_s` in rounds, where real jobs run. A lease that began with its round may be preempted at its end, even if
+# the start took half of it; one that began or started late keeps its GPUs for another round. A whole round would make
+# most turns two rounds.
+LEASE_MIN_ROUNDS = 0.5
+
+# What else protects starts where real jobs run, and in simulations of them: a failing job waits as pods of Kubernetes
+# do, though not after the first start that a node lost; five minutes load a large model.
+START_SETTINGS: Mapping[str, Any] = MappingProxyType(  # Any: fields of MechanismSettings
+    {"retry_s": 10.0, "retry_max_s": 300.0, "losses_free": 1, "start_max_s": 300.0}
+)
 
 
 def _one_of(name: str, value: object, kind: type[StrEnum]) -> None:

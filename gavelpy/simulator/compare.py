@@ -84,7 +84,7 @@ def compare(
             progress=progress,
         )
         results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
-    isolated = results[ISOLATED].jobs
+    isolated = results[ISOLATED]
     return {label: _fair(results[label], isolated) for label in labels}
 
 
@@ -139,6 +139,6 @@ def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> Simu
         return simulation.run()
 
 
-def _fair(result: SimulationResult, isolated_jobs: object) -> SimulationResult:
-    metrics, jobs = with_fairness(result.metrics, result.jobs, isolated_jobs)  # type: ignore[arg-type]
-    return replace(result, metrics=metrics, jobs=jobs)
+def _fair(result: SimulationResult, isolated: SimulationResult) -> SimulationResult:
+    metrics, jobs = with_fairness(result.metrics, result.jobs, isolated.jobs)
+    return replace(result, metrics=metrics, jobs=jobs, isolated_stalled=isolated.stalled)

@@ -62,3 +62,5 @@ class SimulationResult:
     shares: pd.DataFrame  # a row a job and type: job gpu_type owed_s received_s, alone and beside others
     utilization: pd.DataFrame  # index time_s; a column a GPU type: fraction leased
     parameters: dict[str, Any]
+    stalled: str = ""  # why the run ended although jobs were left: no job gained a step any more
+    isolated_stalled: str = ""  # the same of the run under `isolated`: finish-time fairness is not known of all jobs

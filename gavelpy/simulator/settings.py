@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.settings import START_SETTINGS, MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.problem import BlindView
 
+WORK_MIN = 0.5  # of a turn; where less of it may be work, people are warned
 SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without a change are not played one by one
 
 
@@ -28,12 +29,23 @@ class Costs:
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidInput(f"{name} must be finite and >= 0, got {value!r}")
 
+    @property
+    def turn_s(self) -> float:
+        """Most seconds that a turn costs: a start on other GPUs and a checkpoint."""
+        return self.checkpoint_s + self.restart_s + self.migration_s
+
+
+def default_mechanism() -> MechanismSettings:
+    """The mechanism as the daemon runs it, over virtual leases."""
+    settings = MechanismSettings(settled_rounds_max=SETTLED_ROUNDS, **START_SETTINGS)
+    return settings.with_round(settings.round_s)
+
 
 @dataclass(frozen=True)
 class SimulationSettings:
     """Everything a simulation may vary besides trace, cluster, policy and seed."""
 
-    mechanism: MechanismSettings = field(default_factory=lambda: MechanismSettings(settled_rounds_max=SETTLED_ROUNDS))
+    mechanism: MechanismSettings = field(default_factory=default_mechanism)
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy, where not the mean rate
     shuffled: frozenset[str] = frozenset()  # labels of runs whose type order is drawn anew each round
@@ -41,6 +53,19 @@ class SimulationSettings:
     def blind_view_of(self, policy: str) -> BlindView:
         """What this policy believes when it runs blind."""
         return self.blind_view.get(policy, BlindView.MEAN)
+
+    @property
+    def little_work(self) -> str:
+        """A warning where less than half of a turn may be work; empty where more is."""
+        mechanism, turn_s = self.mechanism, self.costs.turn_s
+        longest_s = max(mechanism.round_s, mechanism.lease_min_s)
+        if longest_s * (1.0 - WORK_MIN) >= turn_s:
+            return ""
+        return (
+            f"less than half of a round is work: a round takes {mechanism.round_s:g} s, and of each turn of a job up "
+            f"to {turn_s:g} s go to its start and its checkpoint; longer rounds (round_s {turn_s / (1.0 - WORK_MIN):g} "
+            "or more) waste less"
+        )
 
 
 GAVEL_OSDI20 = SimulationSettings(

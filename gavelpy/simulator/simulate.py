@@ -54,6 +54,7 @@ from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.profiled import with_probes_made
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.stall import OF_JOB, Stall
 
 HORIZON_S = 100 * 365.25 * 86400.0
 ENDLESS = "still running after 100 years, where simulations end"
@@ -89,7 +90,8 @@ class Simulation:
         self.core = SchedulerCore()
         self.history = History()
         self.recorded = deque(recorded)
-        self.observers = [self.history.apply, *observers]
+        self.stall = Stall(len(trace))
+        self.observers: list[Observer] = [self.history.apply, self.stall, *observers]
         self.reports: list[str] = []
         self.estimation = estimation
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # the true ones
@@ -97,7 +99,7 @@ class Simulation:
         self.event_count = 0
 
     def run(self) -> SimulationResult:
-        """Runs to the last measured job, or until nothing can happen any more."""
+        """Runs to the last measured job, or until nothing can happen or no job gains a step any more."""
         wall_s, cpu_s, solve_s = time.perf_counter(), time.process_time(), self.engine.cpu_s
         self._set_up()
         self._loop()
@@ -149,8 +151,8 @@ class Simulation:
         while left:
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
             now_s = max(min(arrival_s, agents.next_s, core.wakeup_s), core.now_s)
-            if now_s > HORIZON_S:
-                break  # nobody who is left can run, or they run for ever
+            if now_s > HORIZON_S or self._is_stalled():
+                break  # no job that is left can run, or they run forever, or start forever
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:
                 self._submit(next_job, now_s)
                 next_job += 1
@@ -175,6 +177,9 @@ class Simulation:
     def _done(self) -> int:
         is_over = self.core.view().is_over
         return int(np.count_nonzero(is_over & self.measured[: len(is_over)]))
+
+    def _is_stalled(self) -> bool:
+        return self.stall.lost > 0 and self.stall.is_reached(int(np.count_nonzero(~self.core.view().is_over)))
 
     def _wake(self, now_s: float) -> None:
         if self.core.needs_progress(now_s):
@@ -234,6 +239,9 @@ class Simulation:
         why = {row: reason.text for row, reason in reasons(self.core).items()}
         if self.core.wakeup_s > HORIZON_S:
             why |= dict.fromkeys(running, ENDLESS)
+        is_stalled = self._is_stalled()
+        if is_stalled:
+            why |= dict.fromkeys(np.flatnonzero(self.stall.lost_turns).tolist(), OF_JOB)
         jobs = metrics.jobs_frame(history, self.measured, why)
         return SimulationResult(
             label=self.label,
@@ -244,6 +252,7 @@ class Simulation:
             shares=metrics.shares_frame(history),
             utilization=metrics.utilization_frame(history),
             parameters=self._parameters(),
+            stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )
 
     def _parameters(self) -> dict[str, Any]:
@@ -256,6 +265,10 @@ class Simulation:
             "priority": str(mechanism.priority),
             "queue": str(mechanism.queue),
             "lag_half_life_s": mechanism.lag_half_life_s,
+            "lease_min_s": mechanism.lease_min_s,
+            "start_max_s": mechanism.start_max_s,
+            "retry_s": mechanism.retry_s,
+            "retry_max_s": mechanism.retry_max_s,
             "checkpoint_s": costs.checkpoint_s,
             "restart_s": costs.restart_s,
             "migration_s": costs.migration_s,

@@ -7,7 +7,9 @@ import pytest
 
 from gavelpy.cli import demo
 from gavelpy.cli.demo_live import JOBS, run_live
+from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.simulator.compare import simulate
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_trace
 from gavelpy.traces.workloads import published_throughputs, workloads_directory
@@ -61,9 +63,27 @@ def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(
     check_comparison(gavel("demo", "--no-live"))
 
 
+def figures(text: str, *columns: int) -> dict[str, list[str]]:
+    """The chosen columns of a printed table by policy, without units."""
+    rows = (line.replace(" h", "").replace(" %", "").split() for line in text.splitlines())
+    return {row[0]: [row[k] for k in columns] for row in rows if row and row[0] in LABELS}
+
+
 @pytest.mark.slow
-def test_demo_compares_the_policies_on_the_whole_trace(gavel: Gavel) -> None:
-    check_comparison(gavel("demo", "--no-live"))
+def test_demo_compares_the_policies_on_the_whole_trace_as_the_readme_says(gavel: Gavel) -> None:
+    answer = gavel("demo", "--no-live")
+
+    check_comparison(answer)
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert figures(answer.out, 1, 6, 7) == figures(readme, 1, 2, 3)
+
+
+def test_readme_quotes_what_the_quickest_policy_of_the_demo_does(shipped: Trace) -> None:
+    found = simulate(shipped, Cluster.parse("v100:36,p100:36,k80:36"), "fifo").metrics
+
+    readme = figures((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), 1, 2, 3)
+    hours = [f"{seconds / 3600.0:,.1f}" for seconds in (found.avg_jct_s, found.makespan_s)]
+    assert readme["fifo"] == [*hours, f"{found.utilization:.1%}".removesuffix("%")]
 
 
 @pytest.mark.slow

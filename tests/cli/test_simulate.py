@@ -29,6 +29,7 @@ FIGURES = {
     "probes_pairs",
     "probes_gpu_s",
 }
+THREE = "id,arrival_s,steps_total,rate_v100\n" + "".join(f"{name},0,100,1\n" for name in "abc")
 SMALL = ("--cluster", "v100:2,k80:2")
 FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
 OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # how long the simulation took: never the same twice
@@ -121,6 +122,40 @@ def test_one_job_alone_takes_its_steps_over_its_rate(gavel: Gavel) -> None:
 
     assert answer.json["results"]["fifo"]["avg_jct_s"] == pytest.approx(3600)
     assert answer.json["results"]["fifo"]["utilization"] == pytest.approx(1)
+
+
+def test_rounds_shorter_than_a_start_come_to_their_end_with_a_warning(gavel: Gavel) -> None:
+    answer = gavel("simulate", gavel.trace(THREE), "--cluster", "v100:2", "--round-s", "5", "-o", "json")
+
+    assert answer.code == 0
+    assert "warning: less than half of a round is work" in answer.err
+    assert answer.json["results"]["max_min_fairness"]["jobs_unfinished"] == 0
+    said = answer.json["parameters"]
+    assert (said["lease_min_s"], said["start_max_s"], said["retry_s"], said["retry_max_s"]) == (2.5, 300, 10, 300)
+
+
+def test_a_run_in_which_no_job_gains_a_step_ends_with_the_reason_and_what_it_has(gavel: Gavel) -> None:
+    command = ("simulate", gavel.trace(THREE), "--cluster", "v100:2", "--round-s", "5", "--start-max-s", "0")
+
+    answer = gavel(*command, "--policy", "las,fifo")
+
+    assert answer.code == 1
+    assert re.search(r"^ las ", answer.out, re.MULTILINE)
+    assert re.search(r"^error: las: ended at [\d,]+ s: no job has gained a step since 0 s", answer.err, re.MULTILINE)
+    assert "error: fifo" not in answer.err
+    assert "warning: finish-time fairness is not known for all jobs: isolated: " in answer.err
+
+
+def test_options_protect_starts_and_the_presets_are_what_they_were(gavel: Gavel) -> None:
+    given = ("--lease-min-s", "40", "--start-max-s", "50", "--retry-s", "400")
+    names = ("lease_min_s", "start_max_s", "retry_s", "retry_max_s")
+    command = ("simulate", gavel.trace(THREE), "--cluster", "v100:2", "-o", "json")
+
+    chosen = gavel(*command, "--round-s", "60", *given).json["parameters"]
+    osdi20 = gavel(*command, "--preset", "gavel-osdi20", "--round-s", "60").json["parameters"]
+
+    assert [chosen[name] for name in names] == [40, 50, 400, 400]
+    assert [osdi20[name] for name in names] == [0, 0, 0, 300]
 
 
 def test_blind_runs_every_policy_blind(gavel: Gavel) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome
-from gavelpy.simulator.settings import Costs
+from gavelpy.model.cluster import Cluster
+from gavelpy.simulator.compare import Run, compare
+from gavelpy.simulator.settings import Costs, SimulationSettings
+from gavelpy.simulator.stall import OF_JOB
 from tests.simulator.builders import make_job, make_settings, make_simulation, make_trace, random_trace, run, timeless
 
 SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)
@@ -26,10 +31,61 @@ def patience(event: Event, now_s: float) -> None:
 def test_without_a_guard_rounds_shorter_than_a_start_get_nowhere() -> None:
     simulation = make_simulation(TWO, settings=make_settings(SLOW_START, round_s=30.0), observers=[patience])
 
-    with pytest.raises(Endless):
-        simulation.run()
+    result = simulation.run()
 
     assert simulation.core.view().steps_done.tolist() == [0.0, 0.0]
+    assert result.metrics.jobs_unfinished == 2
+    assert (
+        "no job has gained a step since 0 s, in 100 leases of a (0 of 600 steps), b (0 of 600 steps)" in result.stalled
+    )
+    assert result.jobs["reason"].tolist() == [OF_JOB, OF_JOB]
+
+
+def test_the_settings_of_real_jobs_get_starts_longer_than_a_round_to_their_end_by_default() -> None:
+    base = SimulationSettings()
+    settings = replace(base, mechanism=base.mechanism.with_round(5.0))
+
+    result = run(make_trace(*(make_job(name, steps=100.0) for name in "abc")), "v100:2", settings=settings)
+
+    assert result.stalled == ""
+    assert result.metrics.jobs_unfinished == 0
+    assert settings.little_work.startswith("less than half of a round is work: a round takes 5 s, ")
+
+
+def test_a_run_that_stalls_after_some_steps_says_since_when() -> None:
+    trace = make_trace(make_job("a", steps=600.0), make_job("b", steps=600.0), arrival_s=[0.0, 100.0])
+
+    result = run(trace, settings=make_settings(SLOW_START, round_s=30.0), observers=[patience])
+
+    assert "no job has gained a step since 120 s, in 100 leases of a (75 of 600 steps)" in result.stalled
+
+
+def test_many_jobs_must_each_lose_ten_turns_before_a_run_has_stalled() -> None:
+    trace = make_trace(*(make_job(f"j{k}", steps=600.0) for k in range(30)))
+
+    result = run(trace, settings=make_settings(SLOW_START, round_s=30.0), observers=[patience])
+
+    assert (
+        "in 300 leases of j0 (0 of 600 steps), j1 (0 of 600 steps), j2 (0 of 600 steps) and 27 more" in result.stalled
+    )
+
+
+def test_fairness_against_a_baseline_that_stalls_is_said_to_be_unknown() -> None:
+    settings = make_settings(SLOW_START, round_s=30.0)
+
+    result = compare(TWO, Cluster.parse("v100:1"), [Run("fifo")], settings=settings)["fifo"]
+
+    assert result.stalled == ""
+    assert result.isolated_stalled.startswith("ended at ")
+
+
+@pytest.mark.parametrize(("round_s", "lease_min_s", "warns"), [(50, 0, False), (49, 0, True), (5, 50, False)])
+def test_a_warning_says_where_less_than_half_of_a_round_is_work(
+    round_s: float, lease_min_s: float, warns: bool
+) -> None:
+    settings = make_settings(Costs(5.0, 15.0, 5.0), round_s=round_s, lease_min_s=lease_min_s)
+
+    assert bool(settings.little_work) == warns
 
 
 def test_a_lease_that_is_kept_for_a_while_gets_both_jobs_to_their_end() -> None:
@@ -43,8 +99,7 @@ def test_a_lease_that_is_kept_for_a_while_gets_both_jobs_to_their_end() -> None:
 def test_a_start_longer_than_a_round_gets_both_jobs_to_their_end() -> None:
     costs = Costs(checkpoint_s=0.0, restart_s=15.0, migration_s=0.0)
     thrashing = make_simulation(TWO, settings=make_settings(costs, round_s=12.0, lease_min_s=6.0), observers=[patience])
-    with pytest.raises(Endless):
-        thrashing.run()
+    assert thrashing.run().stalled
 
     result = run(TWO, settings=make_settings(costs, round_s=12.0, lease_min_s=6.0, start_max_s=300.0))
 
@@ -59,8 +114,7 @@ def test_a_start_that_takes_for_ever_leaves_the_gpu_to_others() -> None:
     turns = Turns()
     simulation = make_simulation(TWO, settings=settings, observers=[patience, turns])
 
-    with pytest.raises(Endless):
-        simulation.run()
+    assert simulation.run().stalled
 
     assert 60.0 <= min(turns.stopped_s) <= max(turns.stopped_s) <= 60.0 + 2 * 12.0
     assert simulation.core.view().received_s.min() > 0.0

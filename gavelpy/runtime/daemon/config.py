@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import LEASE_MIN_ROUNDS, START_SETTINGS, MechanismSettings
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
@@ -111,18 +111,8 @@ class LimitSettings(Section, frozen=True):
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
 
 
-# What a scheduler of real jobs wants otherwise than a simulation: the policy is asked once a second at most, and who
-# fails waits as pods of Kubernetes do, though not where a node was at fault for once. Five minutes load a large model.
-_MECHANISM_DEFAULTS: Mapping[str, Any] = {
-    "solve_interval_s": 1.0,
-    "retry_s": 10.0,
-    "retry_max_s": 300.0,
-    "losses_free": 1,
-    "start_max_s": 300.0,
-}
-# Of a round: whoever began where it begins is as free to go where it ends as ever, even if the start took half of it,
-# while one that began or started late keeps its GPUs for another round. A whole round would make most turns two rounds.
-_LEASE_MIN_ROUNDS = 0.5
+# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most.
+_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, **START_SETTINGS}
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +132,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """These settings with rounds of another length; `lease_min_s` follows, unless the file names it."""
         if "lease_min_s" in self.mechanism_given:
             return replace(settings, round_s=round_s)
-        return replace(settings, round_s=round_s, lease_min_s=round_s * _LEASE_MIN_ROUNDS)
+        return settings.with_round(round_s)
 
 
 _SECTIONS: dict[str, type[Any]] = {
@@ -236,7 +226,7 @@ def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
     values = {**_MECHANISM_DEFAULTS, **given}
     round_s, retry_s = given.get("round_s", MechanismSettings.round_s), values["retry_s"]
     if isinstance(round_s, int | float) and "lease_min_s" not in given:
-        values["lease_min_s"] = round_s * _LEASE_MIN_ROUNDS
+        values["lease_min_s"] = round_s * LEASE_MIN_ROUNDS
     if isinstance(retry_s, int | float) and "retry_max_s" not in given:
         values["retry_max_s"] = max(values["retry_max_s"], retry_s)
     return values
