@@ -93,7 +93,7 @@ def resume(
 
 def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
     """A row a node."""
-    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "remarks")
+    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "containment", "remarks")
     rows = [
         (
             printable(node.node_id),
@@ -104,6 +104,7 @@ def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
             ", ".join(str(job) for job in node.jobs) or NOTHING,
             duration(node.heartbeat_age_s),
             printable(node.address),
+            printable(node.containment) or NOTHING,
             printable(", ".join(_remarks(node))),
         )
         for node in found

@@ -89,6 +89,7 @@ class Launch:
     silent_start_s: float = 60.0  # a job that has reported nothing for so long does not report: progress is by time
     log_bytes_max: int = 16 << 20  # of one log file, after which it is rotated
     log_files_max: int = 4  # full files kept beside the one written to
+    cgroup: str = ""  # directory of the control group that holds the job; empty = none
 
     @property
     def local_ranks(self) -> int:

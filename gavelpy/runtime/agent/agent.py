@@ -25,6 +25,7 @@ from gavelpy.runtime.agent import memory
 from gavelpy.runtime.agent.book import LeaseBook, prune
 from gavelpy.runtime.agent.checkpoints import marker
 from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.containment import Containment, find_containment
 from gavelpy.runtime.agent.environment import Surroundings
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.identity import describe_node
@@ -40,7 +41,7 @@ from gavelpy.runtime.agent.shim_watch import ShimWatch
 from gavelpy.runtime.agent.starter import Starter
 from gavelpy.runtime.agent.stream import Stream
 from gavelpy.runtime.lease_files import clock_s
-from gavelpy.runtime.shim.processes import boot_id
+from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Agent:
         self._trouble = ""  # with the state directory
         self._shortage = ""  # of room in it, or for checkpoints
         self._told: tuple[tuple[object, ...], ...] = ()
+        self._containment = Containment()
         known = memory.recall(config.state)
         if known is not None and known.node_id != config.node_id:
             raise InvalidInput(
@@ -91,6 +93,10 @@ class Agent:
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Until `leave` is called; `ready` is called when the leases of an earlier agent have been found."""
+        adopt_orphans()
+        if self._config.control_groups:
+            self._containment = find_containment(self._memory.state_id)
+        logger.info("jobs are contained by %s", self._containment.kind, extra={"root": self._containment.root})
         self._starter = Starter(self._wake.set)
         self._book = LeaseBook(self._config.state, self._starter.begin)
         self._watch = ShimWatch(self._wake.set)
@@ -124,6 +130,7 @@ class Agent:
             self._watch.close()
             self._starter.close()
             self._book.close()
+            self._containment.close()
 
     async def _serve(self) -> grpc.aio.Server:
         """Serves jobs where they knew it, if that can be had, and remembers where that is."""
@@ -153,6 +160,7 @@ class Agent:
             log_bytes_max=config.log_bytes_max,
             log_files_max=config.log_files_max,
             silent_start_s=config.silent_start_s,
+            containment=self._containment,
         )
 
     # Looking and acting.
@@ -268,6 +276,7 @@ class Agent:
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, seen)
         # An agent that was here before knows all that may still run, and reports it; later on there is nothing to add.
         node.confirmed_dead = self._has_memory and not self._was_heard
+        node.containment = self._containment.kind
         node.cluster_id, node.state_id = self._memory.cluster_id, self._memory.state_id
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(metadata=self._link.metadata)  # type: ignore[call-arg]  # requests are written one by one
@@ -325,6 +334,7 @@ class Agent:
     async def _keep_room(self) -> None:
         while True:
             await self._look_for_room()
+            reap_adopted({folder.child for folder in self._book.folders})
             await asyncio.sleep(ROOM_S)
 
     async def _look_for_room(self) -> None:

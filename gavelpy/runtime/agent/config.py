@@ -53,6 +53,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     log_bytes_max: int = 16 << 20  # of one file of a job's log
     log_files_max: int = 4  # rotated ones beside it
     ended_log_bytes_max: int = 1 << 30  # of the logs of all jobs that are over
+    control_groups: bool = True  # a control group for each lease, where they can be written
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.node_id):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.containment import Containment
 
 RESERVED_PREFIX: Final = "GAVEL_"
 _FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
@@ -29,6 +30,7 @@ class Surroundings:
     log_bytes_max: int = 16 << 20
     log_files_max: int = 4
     silent_start_s: float = 60.0
+    containment: Containment = field(default_factory=Containment)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def launch_of(assignment: Assignment, spot: Spot, around: Surroundings) -> lease
         log_bytes_max=around.log_bytes_max,
         log_files_max=around.log_files_max,
         silent_start_s=around.silent_start_s,
+        cgroup=around.containment.group_of(spot.lease),
     )
 
 

@@ -27,7 +27,7 @@ from gavelpy.runtime.agent.assignment import Assignment
 from gavelpy.runtime.agent.ports import ReservedPort
 from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
-from gavelpy.runtime.shim import processes, shim_argv
+from gavelpy.runtime.shim import cgroups, processes, shim_argv
 from gavelpy.runtime.shim.verdict import estimated_steps
 
 Said = TypeVar("Said")
@@ -154,7 +154,7 @@ class LeaseFolder:
         self._last_word = self._read(lease_files.END_FILE, lease_files.read_end) or self._last_word
         if self._last_word is None:
             self.is_orphan = True
-        elif processes.kill_lease(self._shim_state(), self.directory):
+        elif processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
             self._ended(self._last_word)
 
     def recall_end(self) -> None:
@@ -207,7 +207,7 @@ class LeaseFolder:
         if self.is_starting:
             return  # whoever prepares the start will see the order
         self.destroyed_clock_s = min(self.destroyed_clock_s, now_clock_s)
-        if not processes.kill_lease(self._shim_state(), self.directory):
+        if not processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
             return
         if not self.is_orphan:
             shim = self.shim_process or shim_by_command(self.directory)
@@ -246,6 +246,8 @@ class LeaseFolder:
         saved = max(end.steps_saved, self._steps_on_disk())
         self.standing = Standing(max(end.steps_done, saved), saved, self.standing.rate_steps_per_s)
         self.release_port()
+        if self._cgroup:
+            cgroups.remove(self._cgroup)
         self._reap()
 
     def _steps_on_disk(self) -> float:
@@ -272,6 +274,17 @@ class LeaseFolder:
     def _reap(self) -> None:
         if self._child is not None and self._child.poll() is not None:
             self._child = None
+
+    @property
+    def child(self) -> int:
+        """The process of the shim that this agent started and has not waited for; 0 = none."""
+        return self._child.pid if self._child is not None else 0
+
+    @property
+    def _cgroup(self) -> str:
+        """The control group of its job; empty = none. A job can write its lease's files, so the name is checked."""
+        path = self.launch.cgroup if self.launch is not None else ""
+        return path if cgroups.is_group_of(path, self.lease) else ""
 
     def _shim_state(self) -> ShimState:
         """The shim's word, or a stand-in that finds its processes by their environment alone."""

@@ -94,6 +94,7 @@ class ClusterBoard:
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
             detail=node.trouble if node is not None else "not heard since the scheduler started",
+            containment=node.hello.containment if node is not None else "",
         )
 
     def _gpus_of(self, row: int) -> Ints:

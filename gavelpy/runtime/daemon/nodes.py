@@ -46,6 +46,7 @@ class Hello:
     is_confirmed_dead: bool = False  # all that ran under older leases is surely gone, but for what it reports
     state_id: str = ""  # of its state directory; empty = not told
     is_new: bool = False  # it has not belonged to this cluster before
+    containment: str = ""  # what keeps the processes of a lease together there; empty = not told
 
 
 @dataclass(eq=False)

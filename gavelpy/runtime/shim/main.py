@@ -10,7 +10,7 @@ from pathlib import Path
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, clock_s
-from gavelpy.runtime.shim import ranks
+from gavelpy.runtime.shim import processes
 from gavelpy.runtime.shim.supervisor import Supervisor
 
 LOG_FILE = "shim.log"
@@ -39,7 +39,7 @@ def _detach(directory: Path) -> None:
     for source, target in ((null, 0), (null, 1), (log, 2)):
         os.dup2(source, target)
     os.chdir("/")
-    ranks.adopt_orphans()
+    processes.adopt_orphans()
 
 
 def _read(directory: Path) -> tuple[Launch, Lease]:

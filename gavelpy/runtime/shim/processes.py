@@ -6,16 +6,22 @@ Standard library only: the shim loads this.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, ShimState
+from gavelpy.runtime.shim import SHIM_SCRIPT, cgroups
 
 _PROC = Path("/proc")
 _GONE = frozenset("ZXx")
+_SHIM = str(SHIM_SCRIPT).encode()
+_PR_SET_CHILD_SUBREAPER = 36
+_adopting: set[int] = set()  # this process, where it adopts orphans
 
 
 @dataclass(frozen=True)
@@ -65,29 +71,38 @@ def is_shim_alive(state: ShimState) -> bool:
     return facts is not None and facts.start_ticks == state.process_start_ticks and state.boot_id == boot_id()
 
 
-def lease_processes(state: ShimState, directory: Path) -> tuple[int, ...]:
-    """Processes left of a lease, its shim not among them: of its session, with its environment, or below its shim.
+def lease_processes(state: ShimState, directory: Path, cgroup: str = "") -> tuple[int, ...]:
+    """Processes left of a lease, its shim not among them: of its group, session or environment, or below its shim.
 
     The number of a session is not given out again while any process is in it. Below the shim is whatever descends
-    from it, as it adopts all orphans; once it is gone, who has left both session and environment cannot be told any
-    more. Members of another boot are none.
+    from it, as it adopts all orphans. Once it is gone, the agent that started it has adopted them, if it adopts at all:
+    what started after the shim, below this process, in another session than this process's, and not below another
+    shim. Members of another boot are none.
     """
     if state.boot_id != boot_id():
         return ()
     marker = f"{LEASE_DIRECTORY_VARIABLE}={directory.resolve()}".encode()
     found = [facts for facts in all_processes() if facts.start_ticks >= state.process_start_ticks]
-    below = _descendants(found, state)
+    below = _descendants(found, state) | _adopted(found, state)
+    held = frozenset(cgroups.members(cgroup)) if cgroup else frozenset()
     return tuple(
         facts.process
         for facts in found
         if facts.process not in (state.process, os.getpid())
-        and (facts.session == state.process or facts.process in below or marker in _environment(facts.process))
+        and (
+            facts.session == state.process
+            or facts.process in below
+            or facts.process in held
+            or marker in _environment(facts.process)
+        )
     )
 
 
-def kill_lease(state: ShimState, directory: Path) -> bool:
+def kill_lease(state: ShimState, directory: Path, cgroup: str = "") -> bool:
     """Sends SIGKILL to all that is left of a lease but its shim; whether nothing was left. Call until it is True."""
-    left = lease_processes(state, directory)
+    if cgroup:
+        cgroups.kill(cgroup)
+    left = lease_processes(state, directory, cgroup)
     for process in left:
         send(process, signal.SIGKILL)
     return not left
@@ -101,14 +116,46 @@ def send(process: int, number: int) -> None:
         return
 
 
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants that lose theirs, so that none of them gets away."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _adopting.add(os.getpid())
+
+
+def reap_adopted(own: Collection[int]) -> None:
+    """Waits for adopted children that have ended, so that they do not pile up; `own` are those that others wait for."""
+    session = os.getsid(0)
+    for listing in _PROC.glob("self/task/*/children"):
+        for child in map(int, _text(listing).split()):
+            stat = _text(_PROC / str(child) / "stat").rpartition(")")[2].split()
+            if child not in own and stat and stat[0] in _GONE and int(stat[3]) != session:
+                with suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
+
+
 def _descendants(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
     """What descends from the shim, if this very shim is there."""
+    is_there = any((facts.process, facts.start_ticks) == (state.process, state.process_start_ticks) for facts in found)
+    return _below(found, [state.process]) if is_there else set()
+
+
+def _adopted(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
+    """What this process has adopted of shims that are gone: its own helpers share its session, and shims say so."""
+    if os.getpid() not in _adopting or state.process_start_ticks <= 0 or is_shim_alive(state):
+        return set()
+    me, session = os.getpid(), os.getsid(0)
+    near = [facts.process for facts in found if facts.parent == me and facts.session != session]
+    adopted = [process for process in near if _SHIM not in _arguments(process)]
+    return _below(found, adopted) | set(adopted)
+
+
+def _below(found: Sequence[ProcessFacts], roots: Sequence[int]) -> set[int]:
+    """All descendants of these processes."""
     children: dict[int, list[int]] = {}
     for facts in found:
         children.setdefault(facts.parent, []).append(facts.process)
-    is_there = any((facts.process, facts.start_ticks) == (state.process, state.process_start_ticks) for facts in found)
     below: set[int] = set()
-    todo = [state.process] if is_there else []
+    todo = list(roots)
     while todo:
         new = [child for child in children.get(todo.pop(), ()) if child not in below]
         below.update(new)
@@ -116,8 +163,23 @@ def _descendants(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
     return below
 
 
+def _arguments(process: int) -> list[bytes]:
+    return _parts(process, "cmdline")
+
+
 def _environment(process: int) -> list[bytes]:
+    return _parts(process, "environ")
+
+
+def _text(file: Path) -> str:
     try:
-        return (_PROC / str(process) / "environ").read_bytes().split(b"\0")
+        return file.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+def _parts(process: int, name: str) -> list[bytes]:
+    try:
+        return (_PROC / str(process) / name).read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []

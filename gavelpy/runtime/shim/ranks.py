@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gavelpy.runtime.shim import cgroups
+
 PR_SET_PDEATHSIG: Final = 1
-PR_SET_CHILD_SUBREAPER: Final = 36
 CODE_NOT_STARTED: Final = 127
 _C = ctypes.CDLL(None, use_errno=True)
 _ERROR = struct.Struct("=i32s")  # errno and what was tried
@@ -37,20 +38,17 @@ class Rank:
     errors: int
 
 
-def adopt_orphans() -> None:
-    """Makes this process the parent of descendants that lose theirs, so that none of them gets away."""
-    _C.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def start_rank(argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int) -> Rank:
-    """Starts a process in a group, 0 = a new one that it leads; raises CannotStart."""
+def start_rank(
+    argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
+) -> Rank:
+    """Starts a process in a process group, 0 = a new one that it leads, and in a control group; raises CannotStart."""
     output, output_end = os.pipe2(os.O_CLOEXEC)
     errors, errors_end = os.pipe2(os.O_CLOEXEC)
     failure, failure_end = os.pipe2(os.O_CLOEXEC)
     shim = os.getpid()
     process = os.fork()
     if process == 0:
-        _become(argv, working_directory, environment, group, (output_end, errors_end, failure_end), shim)
+        _become(argv, working_directory, environment, (group, cgroup), (output_end, errors_end, failure_end), shim)
     for end in (output_end, errors_end, failure_end):
         os.close(end)
     report = os.read(failure, _ERROR.size)
@@ -91,14 +89,18 @@ def _become(
     argv: Sequence[str],
     working_directory: str,
     environment: Mapping[str, str],
-    group: int,
+    groups: tuple[int, str],
     ends: tuple[int, int, int],
     shim: int,
 ) -> None:
     """In the child: turns into the job's process, or says why not. Never returns."""
     tried = "setpgid"
     try:
+        group, cgroup = groups
         os.setpgid(0, group)
+        if cgroup:
+            tried = "joining the control group"
+            cgroups.join(cgroup)
         tried = "prctl"
         _die_with(shim)
         _default_signals()

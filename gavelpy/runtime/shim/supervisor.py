@@ -16,7 +16,7 @@ from typing import Final
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState, clock_s
-from gavelpy.runtime.shim import pacing, processes, ranks
+from gavelpy.runtime.shim import cgroups, pacing, processes, ranks
 from gavelpy.runtime.shim.log_lines import LogWriter
 from gavelpy.runtime.shim.orders import Stage, Standing, is_stop_asked, next_standing, seconds_left
 from gavelpy.runtime.shim.verdict import Exits, estimated_steps, is_fault, verdict
@@ -42,6 +42,7 @@ class Supervisor:
         self._first_fault = -1
         self._paused = False
         self._reported = False
+        self._cgroup = ""
         self._asked_to_end = False
         self._orphans_reaped_s = 0.0
         self._ended_s = 0.0
@@ -77,6 +78,7 @@ class Supervisor:
         self._read_lease()
         if self._lease.kill or self._lease.stop or clock_s() >= self._lease.until_clock_s:
             return self._not_run(Outcome.STOPPED, "the lease was over before anything was started", 0)
+        self._make_cgroup()
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._directory)}
         try:
             for environment in self._launch.rank_environments:
@@ -87,9 +89,18 @@ class Supervisor:
         self._say(Phase.RUNNING)
         return None
 
+    def _make_cgroup(self) -> None:
+        """Without its control group a job runs all the same: its session, environment and descent tell it, too."""
+        try:
+            if self._launch.cgroup:
+                cgroups.make(self._launch.cgroup)
+                self._cgroup = self._launch.cgroup
+        except OSError as error:
+            sys.stderr.write(f"control group: {error}\n")
+
     def _start_rank(self, environment: dict[str, str]) -> None:
         launch, local_rank = self._launch, len(self._ranks)
-        rank = ranks.start_rank(launch.argv, launch.working_directory, environment, self._state.group)
+        rank = ranks.start_rank(launch.argv, launch.working_directory, environment, self._state.group, self._cgroup)
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
             self._writers[end] = LogWriter(
@@ -215,9 +226,11 @@ class Supervisor:
         """
         if self._ranks:
             self._send_group(signal.SIGKILL)
-        while not processes.kill_lease(self._state, self._directory):
+        while not processes.kill_lease(self._state, self._directory, self._cgroup):
             self._capture(POLL_S / 5)
             ranks.reap_orphans(self._state.job_processes)
+        if self._cgroup:
+            cgroups.remove(self._cgroup)
         for end in list(self._writers):
             self._drain(end)
 

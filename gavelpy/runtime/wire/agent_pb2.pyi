@@ -161,6 +161,7 @@ class Node(_message.Message):
     AGENT_PROCESS_START_FIELD_NUMBER: _builtins.int
     CONFIRMED_DEAD_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CONTAINMENT_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
@@ -180,6 +181,8 @@ class Node(_message.Message):
     """the machine has booted since, or all that ran under older leases is surely gone"""
     cluster_id: _builtins.str
     """whose leases it reports; empty = it has not belonged to a cluster yet"""
+    containment: _builtins.str
+    """what keeps the processes of a lease together: cgroup v2, cgroup v1, subreaper; empty = not told"""
     state_id: _builtins.str
     """of the agent's state directory: tells two agents of one name apart; empty = not told"""
     @_builtins.property
@@ -201,11 +204,12 @@ class Node(_message.Message):
         agent_process_start: _builtins.int = ...,
         confirmed_dead: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
+        containment: _builtins.str = ...,
         state_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -760,6 +760,7 @@ class NodeStatus(_message.Message):
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    CONTAINMENT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
     """up, silent, draining, drained, lost"""
@@ -771,6 +772,8 @@ class NodeStatus(_message.Message):
     sees_checkpoints: _builtins.bool
     agent_version: _builtins.str
     detail: _builtins.str
+    containment: _builtins.str
+    """what keeps the processes of a lease together: cgroup v2, cgroup v1, subreaper; empty = not told"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -787,10 +790,11 @@ class NodeStatus(_message.Message):
         agent_version: _builtins.str = ...,
         jobs: _abc.Iterable[_builtins.int] | None = ...,
         detail: _builtins.str = ...,
+        containment: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,7 +55,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
             raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
     if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
         raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
-    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id"):
+    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id", "containment"):
         text = getattr(node, name)
         if len(text) > TEXT_MAX or not text.isprintable():
             raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
@@ -71,6 +71,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         is_confirmed_dead=node.confirmed_dead,
         state_id=node.state_id,
         is_new=not node.cluster_id,
+        containment=node.containment,
     )
 
 

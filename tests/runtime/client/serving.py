@@ -65,7 +65,14 @@ class Serving:
         It has its trouble from the start, or only `once` that is set.
         """
         leave = threading.Event()
-        node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type=gpu_type, gpu_count=gpus, address="here")
+        node = agent_pb2.Node(
+            node_id=node_id,
+            api_versions=[1],
+            gpu_type=gpu_type,
+            gpu_count=gpus,
+            address="here",
+            containment="cgroup v2",
+        )
 
         def messages() -> Iterator[agent_pb2.ConnectRequest]:
             first = "" if once else trouble
