@@ -347,7 +347,7 @@ class SchedulerCore:
     def _node_changed(
         self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
     ) -> list[Command]:
-        changed = nodes.changed(self.leases, event, self.now_s)
+        changed = nodes.changed(self.leases, event, self.now_s, self.settings)
         if changed.is_new_type:
             self.throughput.want(self.jobs.unmeasured.tolist())
         self._disturb()

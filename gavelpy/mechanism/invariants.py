@@ -35,6 +35,11 @@ def _check_leases(core: SchedulerCore) -> None:
     stopping = jobs.stopping[:n]
     assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
     assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never given out"
+    for row, lost in jobs.lost_leases.items():
+        assert lost, f"job {row} has an empty table of lost leases"
+        assert state[row] <= ALIVE[-1], f"job {row} is over and has lost leases that may still end"
+        assert max(lost) < core.leases.next_lease, "a lost lease has a serial that was never given out"
+        assert lease[row] not in lost, f"the lease of job {row} is in force and lost"
     both = (stopping >= 0) & (state == JobState.RUNNING)
     assert not both.any(), f"jobs {np.flatnonzero(both).tolist()} run while an older lease of theirs is stopping"
 

@@ -78,6 +78,7 @@ class JobTable:
         self.serial_of: dict[JobId, int] = {}  # of the last job of an id; ids of jobs that are over may come again
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
+        self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see late_ends
         self.entities: list[str] = []
         self.pairs = PairTable()
         for name in INT_COLUMNS:
@@ -131,6 +132,8 @@ class JobTable:
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
             self._active = None
+            for row in rows.tolist() if self.lost_leases else ():
+                self.lost_leases.pop(row, None)
 
     @property
     def active(self) -> Ints:

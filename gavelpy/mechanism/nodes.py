@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gavelpy.mechanism import late_ends
 from gavelpy.mechanism.events import AgentRejoined, NodeDraining, NodeHindered, NodeJoined, NodeLost, NodeSilent
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import JobFact, JobState, NodeState
+from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, NodeState
 from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.reports import started
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.ids import NodeId
 
@@ -36,15 +38,16 @@ def changed(
     leases: LeaseBook,
     event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined,
     now_s: float,
+    settings: MechanismSettings,
 ) -> Changed:
     """Books one such event."""
     match event:
         case NodeJoined():
             return joined(leases, event, now_s)
         case NodeLost():
-            return Changed(lost(leases, event.node_id, now_s))
+            return Changed(lost(leases, event.node_id, now_s, settings))
         case AgentRejoined():
-            return Changed(rejoined(leases, event, now_s))
+            return Changed(rejoined(leases, event, now_s, settings))
         case NodeDraining():
             leases.pool.set_draining(event.node_id, event.force)
         case NodeHindered():
@@ -68,7 +71,7 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
     return Changed(kills, is_new_type)
 
 
-def lost(leases: LeaseBook, node_id: NodeId, now_s: float) -> Kills:
+def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSettings) -> Kills:
     """A server is dead. Work goes back to the last checkpoint; returns the leases that were in force there.
 
     A gang that reaches other servers is being stopped until they tell. Leases that were being stopped here are over.
@@ -76,11 +79,11 @@ def lost(leases: LeaseBook, node_id: NodeId, now_s: float) -> Kills:
     jobs, pool = leases.jobs, leases.pool
     pool.set_state(node_id, NodeState.LOST)
     here = pool.on(node_id)
-    _narrow(jobs, jobs.stopping_on(here), here)
-    return _gone(leases, pool.jobs_on(node_id), here, now_s)
+    _narrow(jobs, jobs.stopping_on(here), here, settings)
+    return _gone(leases, pool.jobs_on(node_id), here, now_s, settings)
 
 
-def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float) -> Kills:
+def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: MechanismSettings) -> Kills:
     """Compares what a node runs, or holds GPUs for, with what it should run; returns the leases to kill.
 
     Known and running: adopted. Running but not ours any more: killed. Ours but not running: it ended unheard, or was
@@ -100,13 +103,15 @@ def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float) -> Kills:
     current, rows = np.unique(event.jobs[is_current]), event.jobs[ours]
     started(jobs, current[jobs.state[current] == JobState.GRANTED], now_s)
     jobs.steps_done[rows] = np.clip(event.steps_done[ours], jobs.steps_saved[rows], jobs.steps_total[rows])
-    _narrow(jobs, np.setdiff1d(stopping, event.jobs[is_stopping]), here)
-    return kills + _gone(leases, np.setdiff1d(promised, current), here, now_s)
+    _narrow(jobs, np.setdiff1d(stopping, event.jobs[is_stopping]), here, settings)
+    return kills + _gone(leases, np.setdiff1d(promised, current), here, now_s, settings)
 
 
-def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float) -> Kills:
+def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: MechanismSettings) -> Kills:
     """Nothing of these jobs' leases runs on the GPUs `here` (G,) any more."""
     jobs = leases.jobs
+    if settings.late_ends:
+        late_ends.keep_open(jobs, rows, jobs.lease[rows])
     gangs = rows[jobs.gpus[rows] > 1].tolist()
     reaching = np.array([row for row in gangs if not here[jobs.gang_gpus[row]].all()], dtype=np.int64)
     ending = np.setdiff1d(rows, reaching)
@@ -117,7 +122,7 @@ def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float) -> Kills:
     jobs.change(ending, JobFact.STOPPED)
     begun = reaching[jobs.stopping[reaching] < 0]
     dead += _kill(leases, reaching, now_s)
-    _narrow(jobs, begun, here)
+    _narrow(jobs, begun, here, settings)
     return sorted(dead)
 
 
@@ -130,8 +135,11 @@ def _kill(leases: LeaseBook, rows: Ints, now_s: float) -> Kills:
     return dead
 
 
-def _narrow(jobs: JobTable, rows: Ints, here: Bools) -> None:
+def _narrow(jobs: JobTable, rows: Ints, here: Bools, settings: MechanismSettings) -> None:
     """The stopping leases of these jobs use the GPUs `here` (G,) no more; those that use none are over."""
+    if settings.late_ends:
+        alive = rows[jobs.state[rows] <= ALIVE[-1]]
+        late_ends.keep_open(jobs, alive, jobs.stopping[alive])
     over = []
     for row in rows.tolist():
         held = jobs.gpus_stopping(row)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, lots, unsaved
+from gavelpy.mechanism import back_off, late_ends, lots, unsaved
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     LeaseEnded,
@@ -79,17 +79,27 @@ def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
 
 
 def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
-    """Leases are over: by themselves (finished, failed, lost) or because they were revoked."""
+    """Leases are over: by themselves (finished, failed, lost) or because they were revoked; see `late_ends` too."""
     alive = jobs.state[event.jobs] <= ALIVE[-1]
     was_stopping = jobs.stopping[event.jobs] == event.leases
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
-    counts = alive & was_stopping | is_current
+    is_late = late_ends.counting(jobs, event)
+    counts = alive & was_stopping | is_current | is_late
     rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may tell
+    late = event.jobs[is_late]
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
-        _save(jobs, leases.pool, rows, event.leases[counts], event.steps_done[counts], is_ours=not event.is_by_time)
+        is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
+        saves = counts & (~is_late | is_newer) if event.outcome is Outcome.STOPPED else counts
+        at = event.jobs[saves], event.leases[saves], event.steps_done[saves]
+        _save(jobs, leases.pool, *at, is_ours=not event.is_by_time)
     if event.outcome is Outcome.STOPPED:
-        unsaved.stopped(jobs, rows)
-    any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, rows, current, event.outcome, settings, now_s)
+        unsaved.stopped(jobs, np.setdiff1d(rows, late))
+    if event.outcome is not Outcome.LOST:
+        late_ends.close(jobs, rows, event.leases[counts])
+    elif settings.late_ends:
+        late_ends.keep_open(jobs, rows, event.leases[counts])
+    on_time = rows if event.outcome is Outcome.FAILED or not len(late) else np.setdiff1d(rows, late)
+    any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event.outcome, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
     jobs.steps_done[rows] = jobs.steps_saved[rows]
     if event.outcome is Outcome.FAILED:
@@ -105,7 +115,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)
     return Ended(
         any_free=bool(len(current) or killed),
-        any_stopped=bool((alive & was_stopping).any()),
+        any_stopped=bool((alive & was_stopping).any() or len(late)),
         any_gone=bool(len(over)),
         any_paused=any_paused,
         orphaned=killed,
@@ -150,6 +160,7 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
     further = steps_done > jobs.steps_saved[rows]
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
     gpu = np.where(jobs.lease[rows] == leases, jobs.gpu_first[rows], jobs.stopping_first[rows])
+    gpu = late_ends.first_gpus(jobs, rows, leases, gpu)
     jobs.steps_saved[rows] = steps_done
     jobs.saved_lease[rows] = leases if is_ours else -1
     jobs.saved_on[rows] = SHARED if pool.all_see else lots.place_of(pool, gpu)

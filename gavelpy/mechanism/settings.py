@@ -52,6 +52,7 @@ class MechanismSettings:
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
     keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
+    late_ends: bool = False  # the end of a lost lease counts when its node reports it later
 
     def with_round(self, round_s: float) -> MechanismSettings:
         """These settings with rounds of another length and leases that are kept for their usual part of it."""

@@ -69,6 +69,10 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
         "stopping_gangs": {str(row): gpus.copy() for row, gpus in jobs.stopping_gangs.items()},
+        "lost_leases": {
+            str(row): {str(lease): gpus.copy() for lease, gpus in lost.items()}
+            for row, lost in jobs.lost_leases.items()
+        },
     }
 
 
@@ -164,8 +168,9 @@ def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 6: no server was drained by force, and no program had declared that it saves."""
+    """The same in version 6: no drain was by force, no program declared that it saves, lost leases were over."""
     return state | {
+        "lost_leases": {},
         "nodes": state["nodes"] | {"forced": [False] * len(state["nodes"]["ids"])},
         "jobs": state["jobs"] | {"resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN))},
     }
@@ -223,6 +228,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.pairs = _restored_pairs(state["pairs"])
     jobs.gang_gpus = _gangs(state["gangs"])
     jobs.stopping_gangs = _gangs(state["stopping_gangs"])
+    jobs.lost_leases = {int(row): _gangs(lost) for row, lost in state["lost_leases"].items()}
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]

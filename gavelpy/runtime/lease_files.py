@@ -31,6 +31,7 @@ from typing import Any, Final, TypeVar
 
 from gavelpy.errors import RemoteViolation
 
+LEASES_DIRECTORY: Final = "leases"  # below the state directory of an agent
 LAUNCH_FILE: Final = "launch.json"
 LEASE_FILE: Final = "lease.json"
 SHIM_FILE: Final = "shim.json"

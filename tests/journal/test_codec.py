@@ -64,6 +64,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
     ConfigChanged(MechanismSettings(lease_min_s=6.0, start_max_s=300.0)),
+    ConfigChanged(MechanismSettings(late_ends=True)),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeHindered(NodeId("n0"), "its disk is full"),
     ConfigChanged(MechanismSettings(keep_unsaved=True)),
@@ -131,6 +132,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings(keep_unsaved=True)), 6),
         (NodeDraining(NodeId("n0")), 2),
         (NodeDraining(NodeId("n0"), force=True), 6),
+        (ConfigChanged(MechanismSettings(late_ends=True)), 6),
         (NodeJoined(NodeId("n0"), "v100", 4), 2),
         (NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"), 5),
     ],
@@ -144,6 +146,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert ("retry_max_s" in said) == (version >= 4 and is_config)
     assert ("losses_free" in said) == ("start_max_s" in said) == (version >= 5 and is_config)
     assert ("keep_unsaved" in said) == (version >= 6 and is_config)
+    assert ("late_ends" in said) == (version >= 6 and is_config)
     assert ("5eed" in said) == (version == 5 and not is_config)
 
 

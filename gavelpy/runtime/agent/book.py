@@ -39,7 +39,7 @@ from gavelpy.runtime.shim import processes
 
 logger = logging.getLogger(__name__)
 
-LEASES: Final = "leases"
+LEASES: Final = lease_files.LEASES_DIRECTORY
 ENDED: Final = "ended"
 DAMAGED: Final = "damaged"
 KILL_TIMEOUT_S: Final = 5.0

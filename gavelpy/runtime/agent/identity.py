@@ -30,6 +30,7 @@ def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> age
         checkpoint_marker=checkpoint_marker,
         agent_process=os.getpid(),
         agent_process_start=this_process().start_ticks,
+        state_directory=str(config.state),
     )
 
 

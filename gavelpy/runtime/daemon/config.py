@@ -111,8 +111,9 @@ class LimitSettings(Section, frozen=True):
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
 
 
-# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most.
-_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, **START_SETTINGS}
+# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most, and the
+# ends of leases may be reported late.
+_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, "late_ends": True, **START_SETTINGS}
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

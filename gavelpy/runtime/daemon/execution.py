@@ -46,6 +46,7 @@ from gavelpy.runtime.daemon.leases import LeaseTable
 from gavelpy.runtime.daemon.measuring import Measuring
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
+from gavelpy.runtime.daemon.recorded_ends import recorded_ends
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
@@ -299,8 +300,13 @@ class Execution:
         if node is not None and node.is_connected and now_s - node.received_at_s < self.settings.silent_after_s:
             return
         if node is not None and not node.is_connected and self._is_gone(node):
-            self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
-            return
+            ends = self._recorded_ends(node)
+            if ends:  # its jobs ended by themselves while the agent was away
+                self.leases.recorded(node_id, ends, now_s)
+                return
+            if ends is not None:
+                self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
+                return
         heard_s = self._began_s if node is None else node.received_at_s
         if node_id in self._silent or now_s - heard_s < self.settings.silent_after_s:
             return
@@ -317,6 +323,12 @@ class Execution:
         parts = [lease.parts[node.node_id] for lease in self.leases.on_node(node.node_id)]
         shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
         return bool(shims) and self.nodes.is_gone(node, shims)
+
+    def _recorded_ends(self, node: Node) -> list[PartReport] | None:
+        """How leases of a node of this machine ended by what their shims have written; None if that is unknown."""
+        leases = self.leases.on_node(node.node_id)
+        parts = [(lease.lease, lease.job, lease.parts[node.node_id]) for lease in leases]
+        return recorded_ends(node.hello.state_directory, [entry for entry in parts if entry[2].is_sent])
 
 
 def _log_plan(plan: RoundPlan) -> None:

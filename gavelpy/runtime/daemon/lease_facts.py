@@ -2,15 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import LeaseStarted, Outcome
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.runtime.daemon.lease_values import Lease, Part, Phase
+from gavelpy.runtime.daemon.lease_values import Lease, Part, Phase, Start
 
 NOTE_CHARACTERS_MAX = 500
+
+
+def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: float, round: int) -> Lease:
+    """A lease of a job on these GPUs with a part on each of their nodes, of which nothing was heard yet."""
+    pool, spec = core.pool, core.jobs.specs[job]
+    parts: list[Part] = []
+    nodes = pool.node_of[gpus]
+    for row in dict.fromkeys(nodes.tolist()):
+        local = tuple(pool.number[gpus[nodes == row]].tolist())
+        first_rank = len(parts) if spec.one_process_a_node else sum(len(part.gpus) for part in parts)
+        parts.append(Part(pool.node_ids[row], len(parts), first_rank, local))
+    lease = Lease(number, job, gpus.copy(), parts, until_s, round)
+    lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
+    lease.steps_total = spec.steps_total
+    lease.steps_saved = lease.steps_done = float(core.jobs.steps_saved[job])
+    if len(gpus):
+        gpu_type = int(pool.type_of[gpus[0]])
+        rate = float(core.jobs.rate[job, gpu_type])
+        lease.gpu_type, lease.rate_steps_per_s = pool.gpu_types[gpu_type], 0.0 if math.isnan(rate) else rate
+    return lease
+
+
+def start_of(lease: Lease, part: Part) -> Start:
+    """How a node starts its part of a lease."""
+    first = next(iter(lease.parts.values()))
+    return Start(
+        gpus=part.gpus,
+        gpu_type=lease.gpu_type,
+        node_rank=part.rank,
+        node_count=len(lease.parts),
+        first_rank=part.first_rank,
+        world_size=lease.world_size,
+        rendezvous_node=first.node,
+        rendezvous_port=first.heard.rendezvous_port if first.heard else 0,
+        round=lease.round,
+        restart_count=lease.restart_count,
+        resume_lease=lease.resume_lease,
+        resume_steps=lease.resume_steps,
+        rate_steps_per_s=lease.rate_steps_per_s,
+    )
 
 
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:

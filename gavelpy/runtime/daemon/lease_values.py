@@ -95,7 +95,7 @@ class Patience:
 class Part:
     """A node's share of a lease, as last heard."""
 
-    __slots__ = ("end", "first_rank", "gpus", "heard", "is_seen", "is_sent", "node", "rank")
+    __slots__ = ("end", "first_rank", "gpus", "heard", "is_inferred", "is_seen", "is_sent", "node", "rank")
 
     def __init__(self, node: NodeId, rank: int, first_rank: int, gpus: tuple[int, ...]) -> None:
         self.node = node
@@ -106,6 +106,7 @@ class Part:
         self.is_seen = False  # the node has reported it
         self.heard: PartReport | None = None
         self.end: PartReport | None = None
+        self.is_inferred = False  # nobody recorded that end: the node is dead, silent for too long or without the lease
 
     @property
     def phase(self) -> Phase:

@@ -34,17 +34,20 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.late_ends import LateEnds
 from gavelpy.runtime.daemon.lease_facts import (
     columns_of,
     has_run,
     is_adopted,
     is_by_time,
+    lease_of,
     lease_started,
     note_of,
     outcome_of,
     saved_of,
+    start_of,
 )
-from gavelpy.runtime.daemon.lease_values import Lease, Order, Part, PartReport, Patience, Phase, Start, Wish
+from gavelpy.runtime.daemon.lease_values import Lease, Order, Part, PartReport, Patience, Phase, Wish
 
 WHOLE = ""  # in place of a node: a lease with all its parts
 
@@ -59,6 +62,7 @@ class LeaseTable:
         self.patience = patience
         self.count_starts = count_starts  # leases under which a job has run
         self.leases: dict[int, Lease] = {}
+        self.late = LateEnds(core)
         self.changed: set[NodeId] = set()  # nodes whose orders differ from the last ones; whoever sends them clears it
         self._on_node: defaultdict[NodeId, set[int]] = defaultdict(set)
         self._of_job: defaultdict[int, set[int]] = defaultdict(set)
@@ -95,15 +99,21 @@ class LeaseTable:
             lease = self.leases.get(number)
             if lease is not None and lease.is_end_told:
                 self._remove(lease)
+                self.late.ended(lease)
 
     def rebuild(self, slack_s: float = 0.0) -> None:
         """The leases that a restarted core knows of. `slack_s`: by how much the time may have jumped meanwhile."""
         jobs, round = self.core.jobs, self.core.round
+        self.late.rebuild()
         for job in np.flatnonzero(jobs.stopping[: jobs.count] >= 0).tolist():
             until_s = float(jobs.stopping_until_s[job])
-            lease = self._add(int(jobs.stopping[job]), job, jobs.gpus_stopping(job), until_s, round)
+            number, left = int(jobs.stopping[job]), jobs.gpus_stopping(job)
+            lease = self._add(number, job, jobs.lost_leases.get(job, {}).get(number, left), until_s, round)
             lease.wish = Wish.STOP
             self._restored(lease, slack_s, is_seen=True)
+            on = {self.core.pool.node_ids[row] for row in self.core.pool.node_of[left].tolist()}
+            for part in [part for part in lease.parts.values() if part.node not in on]:
+                self._lose(lease, part, self.core.now_s, f"node {part.node} was lost")
             self._check_end(lease)  # where no GPU is left that it could run on
         for job in jobs.leased.tolist():
             gpus = jobs.gpus_held(job)
@@ -125,15 +135,27 @@ class LeaseTable:
             lease = self.leases.get(report.lease)
             part = lease.parts.get(node) if lease is not None and lease.job == report.job else None
             if lease is None or part is None:
-                if report.phase is Phase.ENDED:
+                if report.phase is Phase.ENDED and not self.late.heard(node, report):
                     strays.append(report.lease)
                 continue
             reported.add(report.lease)
             if part.end is None:
                 self._update(lease, part, report, now_s)
+            elif part.is_inferred and report.phase is Phase.ENDED:  # what the node recorded outranks that
+                part.heard = part.end = report
+                part.is_inferred = False
+                self._advance(lease)
         self._strays[node] = strays  # the next orders tell it to forget them, whenever they go out
         for number in self._on_node[node] - reported:
             self._missing(self.leases[number], node, now_s, is_confirmed_dead)
+
+    def recorded(self, node: NodeId, ends: Sequence[PartReport], now_s: float) -> None:
+        """How some leases of a node have ended, by its own records; of its others nothing new is known."""
+        for report in ends:
+            lease = self.leases[report.lease]
+            part = lease.parts[node]
+            if part.end is None:
+                self._update(lease, part, report, now_s)
 
     def lost(self, node: NodeId, now_s: float, why: str) -> None:
         """Nothing runs on a node any more."""
@@ -146,6 +168,7 @@ class LeaseTable:
 
     def expire(self, now_s: float, silent: Collection[NodeId]) -> None:
         """Ends what is surely over on nodes that nobody hears, and gives gangs no more time than their due."""
+        self.late.sweep()
         for node in silent:
             for number in sorted(self._on_node.get(node, ())):
                 lease = self.leases[number]
@@ -178,7 +201,7 @@ class LeaseTable:
                 continue
             part.is_sent = True
             saved = float(self.core.jobs.steps_saved[lease.job])
-            start = self._start(lease, part) if part.phase < Phase.STARTING and lease.wish <= Wish.RUN else None
+            start = start_of(lease, part) if part.phase < Phase.STARTING and lease.wish <= Wish.RUN else None
             orders.append(Order(number, lease.job, lease.until_s, lease.wish, saved, start))
         return orders
 
@@ -193,7 +216,7 @@ class LeaseTable:
         events: list[Event] = []
         if started := [self.leases[number] for number in self._started]:
             events.append(lease_started(started))
-        ended = [self.leases[number] for number in self._ended]
+        ended = [self.leases[number] for number in self._ended] + self.late.drain()
         if saved := [self.leases[number] for number in sorted(self._saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
@@ -211,7 +234,7 @@ class LeaseTable:
     @property
     def has_facts(self) -> bool:
         """Whether `drain` would tell anything."""
-        return bool(self._started or self._saved or self._ended)
+        return bool(self._started or self._saved or self._ended or self.late.has_facts)
 
     def progress(self) -> ProgressReported | None:
         """How far running leases have come since the last call."""
@@ -228,27 +251,12 @@ class LeaseTable:
     # Helpers ------------------------------------------------------------------------------------------------------
 
     def _add(self, number: int, job: int, gpus: Ints, round_end_s: float, round: int) -> Lease:
-        pool, spec = self.core.pool, self.core.jobs.specs[job]
-        parts: list[Part] = []
-        nodes = pool.node_of[gpus]
-        for row in dict.fromkeys(nodes.tolist()):
-            local = tuple(pool.number[gpus[nodes == row]].tolist())
-            first_rank = len(parts) if spec.one_process_a_node else sum(len(part.gpus) for part in parts)
-            parts.append(Part(pool.node_ids[row], len(parts), first_rank, local))
-        lease = self.leases[number] = Lease(
-            number, job, gpus.copy(), parts, round_end_s + self.patience.overlap_s, round
-        )
-        lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
-        lease.steps_total = spec.steps_total
+        lease = lease_of(self.core, number, job, gpus, round_end_s + self.patience.overlap_s, round)
         lease.restart_count = self.count_starts(job)
-        lease.steps_saved = lease.steps_done = float(self.core.jobs.steps_saved[job])
-        if len(gpus):
-            gpu_type = int(pool.type_of[gpus[0]])
-            rate = float(self.core.jobs.rate[job, gpu_type])
-            lease.gpu_type, lease.rate_steps_per_s = pool.gpu_types[gpu_type], 0.0 if math.isnan(rate) else rate
+        self.leases[number] = lease
         self._of_job[job].add(number)
-        for part in parts:
-            self._on_node[part.node].add(number)
+        for node in lease.parts:
+            self._on_node[node].add(number)
         return lease
 
     def _hold(self, lease: Lease) -> None:
@@ -333,6 +341,7 @@ class LeaseTable:
         report = PartReport(lease.lease, lease.job, Phase.ENDED, steps, outcome=Outcome.LOST, detail=why)
         if part.heard is not None:
             report = replace(report, steps_saved=part.heard.steps_saved, is_by_time=part.heard.is_by_time)
+        part.is_inferred = True
         self._end_part(lease, part, report, now_s)
 
     def _end_part(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
@@ -371,21 +380,3 @@ class LeaseTable:
             lease.waits.discard(token)
             if not lease.is_held and lease.wish <= Wish.RUN:
                 self._release(lease)
-
-    def _start(self, lease: Lease, part: Part) -> Start:
-        first = next(iter(lease.parts.values()))
-        return Start(
-            gpus=part.gpus,
-            gpu_type=lease.gpu_type,
-            node_rank=part.rank,
-            node_count=len(lease.parts),
-            first_rank=part.first_rank,
-            world_size=lease.world_size,
-            rendezvous_node=first.node,
-            rendezvous_port=first.heard.rendezvous_port if first.heard else 0,
-            round=lease.round,
-            restart_count=lease.restart_count,
-            resume_lease=lease.resume_lease,
-            resume_steps=lease.resume_steps,
-            rate_steps_per_s=lease.rate_steps_per_s,
-        )

@@ -47,6 +47,7 @@ class Hello:
     state_id: str = ""  # of its state directory; empty = not told
     is_new: bool = False  # it has not belonged to this cluster before
     containment: str = ""  # what keeps the processes of a lease together there; empty = not told
+    state_directory: str = ""  # of an agent on the scheduler's machine; empty = not sent
 
 
 @dataclass(eq=False)

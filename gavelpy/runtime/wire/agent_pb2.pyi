@@ -163,6 +163,7 @@ class Node(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     CONTAINMENT_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
+    STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
     """the same for all agents of one boot of one machine"""
@@ -185,6 +186,8 @@ class Node(_message.Message):
     """what keeps the processes of a lease together: cgroup v2, cgroup v1, subreaper; empty = not told"""
     state_id: _builtins.str
     """of the agent's state directory: tells two agents of one name apart; empty = not told"""
+    state_directory: _builtins.str
+    """for a scheduler on the same host, which reads there how leases ended; empty = not sent"""
     @_builtins.property
     def api_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of this protocol; the scheduler picks one"""
@@ -206,10 +209,11 @@ class Node(_message.Message):
         cluster_id: _builtins.str = ...,
         containment: _builtins.str = ...,
         state_id: _builtins.str = ...,
+        state_directory: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GPUS_A_NODE_MAX = 4_096
 LEASES_A_NODE_MAX = 100_000
 TEXT_MAX = 255
+PATH_MAX = 4_096
 DETAIL_MAX = 500
 STEPS_MAX = 1e18
 _PORTS = range(1 << 16)
@@ -59,6 +60,9 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         text = getattr(node, name)
         if len(text) > TEXT_MAX or not text.isprintable():
             raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
+    directory = node.state_directory
+    if directory and not (directory.startswith("/") and len(directory) <= PATH_MAX and directory.isprintable()):
+        raise RemoteViolation(f"state_directory must be an absolute path, got {directory[:80]!r}")
     return Hello(
         node_id=NodeId(node.node_id),
         host_id=node.host_id,
@@ -72,6 +76,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         state_id=node.state_id,
         is_new=not node.cluster_id,
         containment=node.containment,
+        state_directory=directory,
     )
 
 

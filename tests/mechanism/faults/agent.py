@@ -53,6 +53,7 @@ class Said:
     is_first: bool
     is_confirmed_dead: bool = False
     trouble: str = ""
+    finished: tuple[tuple[int, int], ...] = ()  # jobs and leases of this node alone that it says have finished
 
 
 class Agent:
@@ -127,6 +128,7 @@ class Agent:
             is_first,
             is_dead,
             self.machine.trouble,
+            tuple((record.job, record.lease) for record in records if _has_finished_alone(record)),
         )
 
     def hear(self, orders: Orders, now_s: float) -> None:
@@ -227,6 +229,11 @@ def _local(record: Record) -> LocalLease:
         record.steps_acknowledged,
         record.is_orphan,
     )
+
+
+def _has_finished_alone(record: Record) -> bool:
+    is_alone = record.assignment is not None and record.assignment.node_count == 1
+    return is_alone and record.outcome is Outcome.FINISHED
 
 
 def _report(record: Record) -> PartReport:

@@ -231,6 +231,9 @@ class Service:
             self.execution.connected(node)
         self.execution.heard(node, said.reports, now_s, is_first=said.is_first)
         self.step(now_s)
+        if self.is_alive:
+            for job, lease in said.finished:
+                self.truth.reported_finish(self.core, job, lease)
 
     def _connect(self, said: Said, key: tuple[str, int], machine: Machine) -> bool:
         """Whether this is the first message of a stream that is not given up."""

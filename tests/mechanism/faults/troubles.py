@@ -26,6 +26,7 @@ class Hostility:
     crash_scheduler: float = 0.02
     crash_in_commit: float = 0.002  # for each batch and each event in it
     kill_agent: float = 0.06
+    stop_agent: float = 0.02
     freeze_agent: float = 0.03
     kill_shim: float = 0.06
     break_job: float = 0.03
@@ -50,6 +51,7 @@ class Troubles:
         for chance, fault in (
             (odds.crash_scheduler, self._crash_scheduler),
             (odds.kill_agent, self._kill_agent),
+            (odds.stop_agent, self._stop_agent),
             (odds.freeze_agent, self._freeze_agent),
             (odds.kill_shim, self._kill_shim),
             (odds.break_job, self._break_job),
@@ -72,6 +74,13 @@ class Troubles:
         if agent is not None:
             self._agent_dies(agent)
             self.world.after(self.world.rng.uniform(0.5, 20.0), lambda: self.world.agent_begins(agent))
+
+    def _stop_agent(self) -> None:
+        """An update that takes so long that leases end, and are believed lost, before the next agent is there."""
+        agent = self.world.any(agent for agent in self.world.agents.values() if agent.is_alive)
+        if agent is not None:
+            self._agent_dies(agent)
+            self.world.after(self.world.rng.uniform(20.0, 120.0), lambda: self.world.agent_begins(agent))
 
     def _agent_dies(self, agent: Agent) -> None:
         name, stream = agent.machine.name, agent.streams

@@ -63,11 +63,18 @@ class Truth:
 
     def _saved(self, job: int, steps: float, lease: int, steps_total: float) -> None:
         assert steps > self.steps_saved[job], f"job {job} forgets its checkpoint of {self.steps_saved[job]} steps"
-        assert lease >= self.saved_lease[job], f"lease {lease} of job {job} counts after a newer one did"
         known = {checkpoint.steps for checkpoint in self.checkpoints[job, lease]}
         is_done = (job, lease) in self.done and steps == steps_total
+        is_newer = lease >= self.saved_lease[job]
+        assert is_newer or is_done, f"lease {lease} of job {job} counts after a newer one did"
         assert steps in known or is_done, f"job {job} has no checkpoint of {steps} steps by lease {lease}: {known}"
         self.steps_saved[job], self.saved_lease[job] = steps, lease
+
+    def reported_finish(self, core: SchedulerCore, job: int, lease: int) -> None:
+        """A node has reported that a lease of its alone finished its job: that must count, however late."""
+        if (job, lease) in self.done:
+            state = JobState(int(core.jobs.state[job]))
+            assert state > ALIVE[-1], f"job {job} finished under lease {lease}, and is {state.name}"
 
     def granted(self, leases: list[int]) -> None:
         """Serials of new leases grow and never come again, over restarts too."""

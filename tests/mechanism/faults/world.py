@@ -47,7 +47,7 @@ class Episode:
 def calm_settings(rng: Random) -> dict[str, float]:
     """Against thrash: young leases are kept, and who fails waits a little, or neither."""
     return {"lease_min_s": rng.choice([0.0, 10.0, 30.0]), "retry_s": rng.choice([0.0, 1.0, 4.0]), "retry_max_s": 8.0,
-            "losses_free": rng.choice([0, 1]), "start_max_s": rng.choice([0.0, 60.0])}  # fmt: skip
+            "losses_free": rng.choice([0, 1]), "start_max_s": rng.choice([0.0, 60.0]), "late_ends": True}  # fmt: skip
 
 
 @dataclass(order=True)

@@ -90,3 +90,22 @@ def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start:
     assert stage.job(settled).state == pb.JOB_STATE_FINISHED
     assert stage.job(newcomer).state == pb.JOB_STATE_FINISHED
     assert not stage.node("n1").sees_checkpoints
+
+
+def test_a_job_that_ends_while_its_agent_is_updated_runs_once(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 60.0}})
+    witness = stage.witnessed / "runs"
+    job = stage.submit("once", f"/bin/sh -c 'echo start >> {witness}; sleep 2; echo done >> {witness}'", 20.0, V100)
+    stage.wait(witness.exists, "the job runs")
+    stage.wait(lambda: stage.job(job).state == pb.JOB_STATE_RUNNING, "the scheduler knows that the job runs")
+
+    stage.cluster.processes["n0"].terminate()
+    stage.cluster.processes["n0"].wait()
+    stage.wait(lambda: "done" in witness.read_text(), "the job has ended without its agent")
+    stage.wait(lambda: stage.is_idle("n0"), "its shim is gone")
+    stage.cluster.start_agent(LocalNode("n0", "v100:1"))
+    stage.wait_over(job)
+
+    assert witness.read_text().split() == ["start", "done"]
+    assert stage.job(job).state == pb.JOB_STATE_FINISHED
+    assert stage.job(job).restarts == 0
