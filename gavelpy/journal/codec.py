@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeHindered,
     NodeJoined,
+    NodeLost,
     Outcome,
     SavingDeclared,
 )
@@ -40,6 +41,7 @@ FORGIVING = 5  # version of settings that forgive starts which servers lost, or 
 NAMED = 5  # version of a record that says which agent speaks for a server, or what hinders it
 SAVING = 6  # version of settings that keep jobs which cannot resume, of declared saving and of forced drains
 LATE = 6  # version of settings that let late ends of lost leases count
+FORGOTTEN = 6  # version of a lost node whose name an operator has given up
 NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
@@ -48,12 +50,14 @@ _LATER = {  # newest version of an event, where above VERSION
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
+    "NodeLost": FORGOTTEN,
     "SavingDeclared": SAVING,
 }
 _LAST_FIELDS = {
     "AllocationSolved": 3,
     "NodeJoined": 1,
     "NodeDraining": 1,
+    "NodeLost": 1,
 }  # of an event, that only its newest version has
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
@@ -92,6 +96,10 @@ def encode(event: Event, now_s: float) -> bytes:
             version = NAMED
         case NodeDraining() if not event.force:
             values = values[: -_LAST_FIELDS[name]]
+        case NodeLost() if not event.is_forgotten:
+            values = values[: -_LAST_FIELDS[name]]
+        case NodeLost():
+            version = FORGOTTEN
         case NodeDraining() | SavingDeclared():
             version = SAVING
         case ConfigChanged():

@@ -55,9 +55,10 @@ class NodeJoined(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class NodeLost(_Exogenous):
-    """A server is surely dead: nothing runs there any more."""
+    """A server is surely dead: nothing runs there any more. `is_forgotten`: an operator gives its name to any agent."""
 
     node_id: NodeId
+    is_forgotten: bool = False
 
 
 @dataclass(frozen=True, eq=False)

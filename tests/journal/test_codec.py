@@ -69,6 +69,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeHindered(NodeId("n0"), "its disk is full"),
     ConfigChanged(MechanismSettings(keep_unsaved=True)),
     NodeDraining(NodeId("n0"), force=True),
+    NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
 ]
 EXAMPLES: list[Event] = [

@@ -53,6 +53,7 @@ LAST_WORDS_S: Final = 5.0  # for the scheduler to say that it has heard how the 
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
 ROOM_S: Final = 2.0
+KEY_BYTES: Final = 32
 
 
 class Agent:
@@ -84,7 +85,12 @@ class Agent:
         self._has_memory = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
         found = known or memory.Memory(config.node_id, "")
-        self._memory = replace(found, boot_id=boot_id(), state_id=found.state_id or secrets.token_hex(8))
+        self._memory = replace(
+            found,
+            boot_id=boot_id(),
+            state_id=found.state_id or secrets.token_hex(8),
+            identity_key=found.identity_key or secrets.token_hex(KEY_BYTES),
+        )
 
     @property
     def job_service_port(self) -> int:
@@ -278,6 +284,7 @@ class Agent:
         node.confirmed_dead = self._has_memory and not self._was_heard
         node.containment = self._containment.kind
         node.cluster_id, node.state_id = self._memory.cluster_id, self._memory.state_id
+        node.identity_key = self._memory.identity_key
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(metadata=self._link.metadata)  # type: ignore[call-arg]  # requests are written one by one
         # Nothing awaits from here to the first message: what it says of the leases is so, and no older orders count.
@@ -293,7 +300,7 @@ class Agent:
     async def _serve_logs(self, channel: grpc.aio.Channel, heard: Callable[[], None]) -> None:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.ServeLogs(metadata=self._link.metadata)  # type: ignore[call-arg]  # answers are written one by one
-        await serve_logs(call, self._config.node_id, self._memory.state_id, self._book, heard)
+        await serve_logs(call, self._memory, self._book, heard)
 
     async def _again_and_again(
         self, what: str, speak: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]

@@ -15,6 +15,7 @@ import grpc.aio
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.book import LeaseBook
 from gavelpy.runtime.agent.log_pages import Page, Question, read_page
+from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ Answer = agent_pb2.ServeLogsRequest
 LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
 
 
-async def serve_logs(call: LogsCall, node_id: str, state_id: str, book: LeaseBook, heard: Callable[[], None]) -> None:
+async def serve_logs(call: LogsCall, who: Memory, book: LeaseBook, heard: Callable[[], None]) -> None:
     """Answers until the stream ends; some questions at once, each by one or more messages. `heard`: one has come."""
     writing = asyncio.Lock()
     places = asyncio.Semaphore(QUESTIONS_AT_ONCE)
@@ -37,7 +38,7 @@ async def serve_logs(call: LogsCall, node_id: str, state_id: str, book: LeaseBoo
 
     async def answer(asked: agent_pb2.ServeLogsResponse) -> None:
         try:
-            async for message in answers_to(asked, node_id, book):
+            async for message in answers_to(asked, who.node_id, book):
                 async with writing, asyncio.timeout(WRITE_S):
                     await call.write(message)
         except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
@@ -45,7 +46,7 @@ async def serve_logs(call: LogsCall, node_id: str, state_id: str, book: LeaseBoo
         finally:
             places.release()
 
-    await call.write(Answer(node_id=node_id, state_id=state_id))
+    await call.write(Answer(node_id=who.node_id, state_id=who.state_id, identity_key=who.identity_key))
     try:
         async for asked in call:
             heard()

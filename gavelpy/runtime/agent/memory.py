@@ -26,7 +26,8 @@ class Memory:
     cluster_id: str = ""  # whose leases are here; empty = nobody's, or of a scheduler that does not say
     incarnation: int = 0  # the newest of this cluster's scheduler that was obeyed
     job_service_port: int = 0  # running jobs know it
-    state_id: str = ""  # of this state directory, made up once: the scheduler tells agents of one name apart by it
+    state_id: str = ""  # of this state directory, made up once: tells agents of one name apart
+    identity_key: str = ""  # secret, made up once: the scheduler keeps its hash and takes no other agent for this node
 
 
 def lock_state(state: Path) -> int:

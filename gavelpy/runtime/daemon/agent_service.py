@@ -161,7 +161,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None or not convert.NAME.fullmatch(first.node_id):
                 raise RemoteViolation("node_id must be in the first message, got none")
             caller().check_node(first.node_id)
-            if self._execution.nodes.is_anothers(first.node_id, first.state_id):
+            if self._execution.nodes.is_anothers(first.node_id, first.state_id, first.identity_key):
                 raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} is another agent's")
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):

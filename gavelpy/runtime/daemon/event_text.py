@@ -18,6 +18,7 @@ from gavelpy.mechanism.events import (
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
+    NodeLost,
     NumbersSkipped,
     Outcome,
 )
@@ -114,6 +115,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
         case JobCancelled():
             return f"job {event.job} cancelled"
+        case NodeLost():
+            return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
         case JobNoted():
             return f"job {event.job}, lease {event.lease}: {event.text}"
         case NumbersSkipped():

@@ -159,8 +159,8 @@ class Execution:
 
     def _is_anew(self, node: Node) -> bool:
         """Whether an agent speaks for a node of which the journal has another one, or none."""
-        state_id = node.hello.state_id
-        return bool(state_id) and self.around.facts.agents.get(node.node_id) != state_id
+        identity = node.hello.identity
+        return bool(identity) and self.around.facts.agents.get(node.node_id) != identity
 
     def _state(self, node_id: NodeId) -> NodeState | None:
         row = self.core.pool.node_row.get(node_id)
@@ -207,7 +207,7 @@ class Execution:
                 self.unheard.add(event.node_id)
             case NodeLost():
                 self.leases.lost(event.node_id, now_s, f"node {event.node_id} was lost")
-                self.nodes.declared_lost(event.node_id)
+                self.nodes.declared_lost(event.node_id, is_forgotten=event.is_forgotten)
                 self.unheard.discard(event.node_id)
             case PolicyChanged():
                 self.around.policy_changed(event)

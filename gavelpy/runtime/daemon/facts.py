@@ -31,6 +31,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.runtime.daemon.nodes import is_keyed
 
 NAMELESS = "-"  # the id of a job that its owner gave no name
 SEPARATOR = "#"  # between a job's name and its serial in the id that the core knows
@@ -86,7 +87,7 @@ class Facts:
         self._history: list[tuple[Happened, ...]] = []  # none is ever changed: a snapshot takes the list
         self._notes: dict[int, str] = {}  # last detail of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
-        self.agents: dict[str, str] = {}  # state_id of the agent of each node that has told one and was not lost since
+        self.agents: dict[str, str] = {}  # identity of the agent of each node that has shown one and was not lost since
         self.policy: PolicyChanged | None = None  # in force, where it was ever changed
         self.answer = PolicyAnswer()
 
@@ -137,6 +138,8 @@ class Facts:
                 self._skipped(event, now_s)
             case NodeJoined() if event.state_id:
                 self.agents[event.node_id] = event.state_id
+            case NodeLost() if not event.is_forgotten and is_keyed(self.agents.get(event.node_id, "")):
+                pass  # the node's name stays its key's
             case NodeJoined() | NodeLost():
                 self.agents.pop(event.node_id, None)
             case PolicyChanged():

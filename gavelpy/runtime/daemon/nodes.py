@@ -7,6 +7,7 @@ booted since (a new agent tells), or if this scheduler runs on the same machine 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from gavelpy.mechanism.events import NodeJoined
 from gavelpy.model.ids import NodeId
 
 _PROC = Path("/proc")
+_KEYED = "key:"
 _START_FIELD = 19  # of /proc/PID/stat after the command's closing bracket: start time in ticks since boot
 
 ProcessName = tuple[int, int]  # id and start time in clock ticks
@@ -46,8 +48,24 @@ class Hello:
     is_confirmed_dead: bool = False  # all that ran under older leases is surely gone, but for what it reports
     state_id: str = ""  # of its state directory; empty = not told
     is_new: bool = False  # it has not belonged to this cluster before
+    identity_key: str = ""  # secret of its state directory; empty = not told
     containment: str = ""  # what keeps the processes of a lease together there; empty = not told
     state_directory: str = ""  # of an agent on the scheduler's machine; empty = not sent
+
+    @property
+    def identity(self) -> str:
+        """Tells agents of one name apart, and is kept in the journal: no key can be found from it. Empty = not told."""
+        return identity_of(self.state_id, self.identity_key)
+
+
+def identity_of(state_id: str, identity_key: str) -> str:
+    """The hash of an agent's key; of an agent that has none its state directory's id."""
+    return f"{_KEYED}{hashlib.sha256(identity_key.encode()).hexdigest()}" if identity_key else state_id
+
+
+def is_keyed(identity: str) -> bool:
+    """Whether only the holder of a key has this identity."""
+    return identity.startswith(_KEYED)
 
 
 @dataclass(eq=False)
@@ -119,13 +137,13 @@ class Node:
         """That it offers its GPUs."""
         hello = self.hello
         sees = self.sees_checkpoints(cluster_id)
-        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, sees, hello.state_id)
+        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, sees, hello.identity)
 
 
 class NodeRegistry:
     """All nodes heard in this incarnation, which began at `began_s`.
 
-    `host_id`: of this machine. `remembered`: the state directory that spoke for a node before; empty = nobody knows.
+    `host_id`: of this machine. `remembered`: the identity of a node's agent before; empty = not known.
     """
 
     def __init__(self, host_id: str, began_s: float = 0.0, remembered: Callable[[NodeId], str] = lambda _: "") -> None:
@@ -163,11 +181,19 @@ class NodeRegistry:
 
         Two agents of one name would each run the other's jobs, and each vouch that the other's are gone. Who comes
         with another state directory is therefore heard once the node is silent and holds no lease any more. After a
-        restart of the scheduler the one that was there before has as long to come back.
+        restart of the scheduler the one that was there before has as long to come back. Where the node has shown a key,
+        no other agent is taken on until an operator gives its name up.
         """
         known, before = self._nodes.get(hello.node_id), self._spoke_for(hello.node_id)
         is_known = known is not None or bool(before)
-        if not self.is_anothers(hello.node_id, hello.state_id) and (is_known or not hello.state_id or not hello.is_new):
+        is_anothers = self.is_anothers(hello.node_id, hello.state_id, hello.identity_key)
+        if is_anothers and is_keyed(before):
+            return (
+                f"node {hello.node_id} is known by a key that this agent's state directory does not hold: another "
+                f"agent has the name, or the directory was lost. `gavel node lost {hello.node_id}`, once that node is "
+                "not connected, gives the name to the next agent"
+            )
+        if not is_anothers and (is_known or not hello.state_id or not hello.is_new):
             return ""
         age_s = now_s - self._began_s if known is None else known.age_s(now_s)
         if before and age_s < silent_after_s:
@@ -179,21 +205,23 @@ class NodeRegistry:
             )
         return ""
 
-    def is_anothers(self, node_id: str, state_id: str) -> bool:
-        """Whether the node was heard from another state directory; where either side does not tell, it was not."""
+    def is_anothers(self, node_id: str, state_id: str, identity_key: str) -> bool:
+        """Whether the node was heard from another state directory: by its key, or before it has shown one by its id."""
         before = self._spoke_for(node_id)
-        return bool(before and state_id and before != state_id)
+        shown = identity_of(state_id, identity_key) if is_keyed(before) else state_id
+        return bool(before) and shown != before
 
-    def declared_lost(self, node_id: NodeId) -> None:
-        """Nothing of the node is left: any agent may be it."""
-        self._vacant.add(node_id)
+    def declared_lost(self, node_id: NodeId, *, is_forgotten: bool) -> None:
+        """Nothing of the node is left. Any agent may be it, but for one with a key that nobody has given up."""
+        if is_forgotten or not is_keyed(self._spoke_for(node_id)):
+            self._vacant.add(node_id)
 
     def _spoke_for(self, node_id: str) -> str:
-        """The state directory of a node's agent, in this incarnation or before; empty = nobody knows."""
+        """The identity of a node's agent, in this incarnation or before; empty = not known."""
         if node_id in self._vacant:
             return ""
         known = self._nodes.get(node_id)
-        return known.hello.state_id if known is not None else self._remembered(NodeId(node_id))
+        return known.hello.identity if known is not None else self._remembered(NodeId(node_id))
 
     def disconnect(self, node: Node, stream: Stream) -> None:
         """A stream is over."""

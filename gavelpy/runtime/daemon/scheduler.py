@@ -244,7 +244,7 @@ class Scheduler:
             case NodeWish.LOST:
                 if node is not None and node.is_connected:
                     raise InvalidInput(f"node {node_id!r} must be away to be declared lost; it is connected: drain it")
-                event = NodeLost(NodeId(node_id))
+                event = NodeLost(NodeId(node_id), is_forgotten=True)
         await self.driver.tell([event])
 
     async def set_policy(self, name: str = "", parameters: str = "", round_s: float = 0.0) -> None:

@@ -161,6 +161,7 @@ class Node(_message.Message):
     AGENT_PROCESS_START_FIELD_NUMBER: _builtins.int
     CONFIRMED_DEAD_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_KEY_FIELD_NUMBER: _builtins.int
     CONTAINMENT_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
@@ -182,6 +183,8 @@ class Node(_message.Message):
     """the machine has booted since, or all that ran under older leases is surely gone"""
     cluster_id: _builtins.str
     """whose leases it reports; empty = it has not belonged to a cluster yet"""
+    identity_key: _builtins.str
+    """secret of the agent's state directory, at least 32 random bytes as text: the scheduler keeps its hash"""
     containment: _builtins.str
     """what keeps the processes of a lease together: cgroup v2, cgroup v1, subreaper; empty = not told"""
     state_id: _builtins.str
@@ -207,13 +210,14 @@ class Node(_message.Message):
         agent_process_start: _builtins.int = ...,
         confirmed_dead: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
+        identity_key: _builtins.str = ...,
         containment: _builtins.str = ...,
         state_id: _builtins.str = ...,
         state_directory: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "node_id", b"node_id", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "node_id", b"node_id", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -526,6 +530,7 @@ class ServeLogsRequest(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    IDENTITY_KEY_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """in the first message"""
@@ -537,6 +542,8 @@ class ServeLogsRequest(_message.Message):
     """of this answer"""
     error: _builtins.str
     state_id: _builtins.str
+    """in the first message, as in Node"""
+    identity_key: _builtins.str
     """in the first message, as in Node"""
     end_offset: _builtins.int
     """what was there when the question came lies at or before this; 0 = not told"""
@@ -557,11 +564,12 @@ class ServeLogsRequest(_message.Message):
         error: _builtins.str = ...,
         state_id: _builtins.str = ...,
         batch: _log_pb2.LogBatch | None = ...,
+        identity_key: _builtins.str = ...,
         end_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end_offset", b"end_offset", "error", b"error", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "end_offset", b"end_offset", "error", b"error", "identity_key", b"identity_key", "last", b"last", "lines", b"lines", "next_offset", b"next_offset", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ LEASES_A_NODE_MAX = 100_000
 TEXT_MAX = 255
 PATH_MAX = 4_096
 DETAIL_MAX = 500
+KEY_LENGTHS = (32, 255)
 STEPS_MAX = 1e18
 _PORTS = range(1 << 16)
 
@@ -74,10 +75,17 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         agent=(node.agent_process, node.agent_process_start),
         is_confirmed_dead=node.confirmed_dead,
         state_id=node.state_id,
+        identity_key=_identity_key(node.identity_key),
         is_new=not node.cluster_id,
         containment=node.containment,
         state_directory=directory,
     )
+
+
+def _identity_key(key: str) -> str:
+    if key and not KEY_LENGTHS[0] <= len(key) <= KEY_LENGTHS[1]:  # a short one could be guessed; it is not shown
+        raise RemoteViolation(f"identity_key must have {KEY_LENGTHS[0]} to {KEY_LENGTHS[1]} characters, got {len(key)}")
+    return key
 
 
 def reports_of(message: agent_pb2.ConnectRequest) -> list[PartReport]:

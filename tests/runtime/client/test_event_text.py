@@ -36,7 +36,7 @@ SUBMITTED = JobSubmitted(make_spec("train#3", environment={"KEY": "secret"}, own
         (JobNoted(3, 30, "killed"), "job-noted", "job 3, lease 30: killed"),
         (STARTED, "lease-started", "started: job 3 (lease 30, GPU 7), job 5 (lease 50, GPU 8, 9)"),
         (ENDED, "lease-ended", "finished: job 3 (lease 30, step 10), job 5 (lease 50, step 20)"),
-        (NodeLost(NodeId("n0")), "node-lost", "node id n0"),
+        (NodeLost(NodeId("n0")), "node-lost", "node n0 is lost"),
     ],
 )
 def test_event_is_a_sentence(event: Event, kind: str, text: str) -> None:

@@ -121,9 +121,12 @@ def test_a_moment_in_the_agents_clock_is_never_later_than_it_is() -> None:
     assert node.clock_of(60.0) == 1_010.0  # where it is 1010.1 then
 
 
-def make_hello(state_id: str, *, is_new: bool = False) -> Hello:
+KEY, OTHER_KEY = 64 * "1", 64 * "2"
+
+
+def make_hello(state_id: str, *, is_new: bool = False, key: str = "") -> Hello:
     """An agent that calls itself n0."""
-    return Hello(NodeId("n0"), "there", "v100", 1, "10.0.0.7", state_id=state_id, is_new=is_new)
+    return Hello(NodeId("n0"), "there", "v100", 1, "10.0.0.7", state_id=state_id, is_new=is_new, identity_key=key)
 
 
 def test_a_second_agent_of_a_name_is_refused_while_the_first_is_heard() -> None:
@@ -152,9 +155,50 @@ def test_an_agent_that_comes_again_is_itself() -> None:
     registry.connect(make_hello("first", is_new=True), Stream()).received_at_s = 100.0
 
     again = registry.objection(make_hello("first", is_new=True), 101.0, silent_after_s=10.0, leases=2)
+
+    assert again == ""
+
+
+def test_an_agent_that_does_not_say_which_it_is_does_not_take_over_a_node_that_does() -> None:
+    registry = NodeRegistry("here")
+    registry.connect(make_hello("first"), Stream()).received_at_s = 100.0
+
     untold = registry.objection(make_hello(""), 101.0, silent_after_s=10.0, leases=2)
 
-    assert (again, untold) == ("", "")
+    assert "node_id must be one that no other agent has" in untold
+    assert registry.is_anothers("n0", "", "")
+
+
+def test_a_node_with_a_key_is_no_other_agents_until_its_name_is_given_up() -> None:
+    registry = NodeRegistry("here")
+    registry.connect(make_hello("first", key=KEY), Stream()).received_at_s = 100.0
+    others = [make_hello("first"), make_hello("first", key=OTHER_KEY), make_hello("", key=OTHER_KEY), make_hello("")]
+
+    refused = [registry.objection(other, 1e6, silent_after_s=10.0, leases=0) for other in others]
+    itself = registry.objection(make_hello("first", key=KEY), 101.0, silent_after_s=10.0, leases=2)
+    registry.declared_lost(NodeId("n0"), is_forgotten=False)
+    still_refused = registry.objection(others[1], 1e6, silent_after_s=10.0, leases=0)
+    registry.declared_lost(NodeId("n0"), is_forgotten=True)
+    taken_on = registry.objection(others[1], 1e6, silent_after_s=10.0, leases=0)
+
+    assert all("known by a key" in said and "gavel node lost n0" in said for said in refused)
+    assert "known by a key" in still_refused
+    assert (itself, taken_on) == ("", "")
+
+
+def test_an_agent_known_by_its_directory_adopts_a_key_that_the_next_scheduler_knows() -> None:
+    before = NodeRegistry("here", 100.0, lambda _: "first")
+    hello = make_hello("first", key=KEY)
+
+    said = before.objection(hello, 101.0, silent_after_s=10.0, leases=1)
+    before.connect(hello, Stream()).received_at_s = 101.0
+    after = NodeRegistry("here", 200.0, lambda _: hello.identity)
+
+    assert said == ""
+    assert KEY not in hello.identity
+    assert before.is_anothers("n0", "first", "")
+    assert after.is_anothers("n0", "first", OTHER_KEY)
+    assert not after.is_anothers("n0", "first", KEY)
 
 
 def test_after_a_restart_the_agent_that_was_there_before_has_time_to_come_back() -> None:
@@ -187,7 +231,7 @@ def test_the_name_of_a_node_that_was_declared_lost_is_free_for_whoever_comes_fir
     registry, stream = NodeRegistry("here", 100.0, lambda _: "first"), Stream()
     registry.disconnect(registry.connect(make_hello("first"), stream), stream)
 
-    registry.declared_lost(NodeId("n0"))
+    registry.declared_lost(NodeId("n0"), is_forgotten=True)
     free = registry.objection(make_hello("second"), 101.0, silent_after_s=10.0, leases=0)
     registry.connect(make_hello("second"), Stream()).received_at_s = 101.0
 
