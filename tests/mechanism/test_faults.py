@@ -16,12 +16,17 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
+from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.lease_values import Lease
 from gavelpy.runtime.daemon.leases import LeaseTable
+from tests.mechanism.faults.troubles import Hostility
 from tests.mechanism.faults.world import World
 
 SEEDS = range(8)
 FAULTS = 500
+CALM = Hostility(**dict.fromkeys(vars(Hostility()), 0.0))
+APART_S = 110.0
+LONG = (2_000, 4_000)  # steps of a job
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -63,12 +68,46 @@ def resume_from_the_lease_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaseTable, "_release", behind)
 
 
-@pytest.mark.parametrize("harm", [forget_where_checkpoints_are, use_leases_again, resume_from_the_lease_before])
+def believe_that_leases_end_as_ordered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Absences, "runs_until_s", lambda _, node_id, promised_s, *times: promised_s)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [forget_where_checkpoints_are, use_leases_again, resume_from_the_lease_before],
+)
 def test_a_defect_is_noticed(harm: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     harm(monkeypatch)
 
     with pytest.raises(AssertionError, match=r"seed \d+ at"):
         run_all(*SEEDS)
+
+
+def test_most_nodes_without_the_scheduler_run_on_and_nothing_runs_twice() -> None:
+    world = World(6, 1, CALM, LONG)
+
+    ran = run_apart(world)
+
+    assert ran > 2  # where leases would have ended long ago
+
+
+def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    believe_that_leases_end_as_ordered(monkeypatch)
+
+    with pytest.raises(AssertionError, match="still runs"):
+        run_apart(World(6, 1, CALM, LONG))
+
+
+def run_apart(world: World) -> int:
+    """The scheduler and one node on one side, the others on the other; leases that run on there after a while."""
+    assert world.service.settings.orphan_max_s > APART_S
+    assert not world.truth.is_fencing
+    world.advance(80.0)
+    others = ["n1", "n2", "n3", "n4"]
+    for name in others:
+        world.cut_until_s[name] = world.parted_until_s[frozenset(("n0", name))] = world.now_s + APART_S
+    world.advance(APART_S - 5.0)
+    return sum(len(world.machines[name].copies) for name in others)
 
 
 def run_all(*seeds: int) -> int:

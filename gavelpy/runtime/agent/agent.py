@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 import random
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,25 +21,29 @@ import grpc.aio
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime.agent import memory
-from gavelpy.runtime.agent.book import LeaseBook, prune
+from gavelpy.runtime.agent.alone import Alone
+from gavelpy.runtime.agent.book import LeaseBook, log_action, prune
 from gavelpy.runtime.agent.checkpoints import marker
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.containment import Containment, find_containment
 from gavelpy.runtime.agent.environment import Surroundings
 from gavelpy.runtime.agent.gpus import Gpus
-from gavelpy.runtime.agent.identity import describe_node
+from gavelpy.runtime.agent.identity import address_towards, describe_node
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.link import Backoff, Link
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
 from gavelpy.runtime.agent.orders import Orders, is_newer
-from gavelpy.runtime.agent.reconcile import Action, Amend, Destroy, Place, reconcile
+from gavelpy.runtime.agent.orphans import Orphans
+from gavelpy.runtime.agent.peers import peer_address, serve_peers
+from gavelpy.runtime.agent.reconcile import Amend, Place, reconcile
 from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, report_of, trouble_of, urgent_part
 from gavelpy.runtime.agent.room import shortage
 from gavelpy.runtime.agent.shim_watch import ShimWatch
 from gavelpy.runtime.agent.starter import Starter
 from gavelpy.runtime.agent.stream import Stream
 from gavelpy.runtime.lease_files import clock_s
+from gavelpy.runtime.quorum import Member
 from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
@@ -53,7 +56,6 @@ LAST_WORDS_S: Final = 5.0  # for the scheduler to say that it has heard how the 
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
 ROOM_S: Final = 2.0
-KEY_BYTES: Final = 32
 
 
 class Agent:
@@ -85,12 +87,13 @@ class Agent:
         self._has_memory = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
         found = known or memory.Memory(config.node_id, "")
-        self._memory = replace(
-            found,
-            boot_id=boot_id(),
-            state_id=found.state_id or secrets.token_hex(8),
-            identity_key=found.identity_key or secrets.token_hex(KEY_BYTES),
+        self._memory = memory.completed(found, boot_id())
+        me = Member(config.node_id, self._memory.state_id, "")
+        self._orphans = Orphans(
+            config.state, me, self._memory.cluster_id, self._memory.incarnation, boot_id(), clock_s()
         )
+        self._alone = Alone(self._orphans, lambda: any(f.end is None for f in self._book.folders), self._wake.set)
+        self._obeyed = 0  # sequence of the newest message of the stream that is sure to be remembered
 
     @property
     def job_service_port(self) -> int:
@@ -107,7 +110,7 @@ class Agent:
         self._book = LeaseBook(self._config.state, self._starter.begin)
         self._watch = ShimWatch(self._wake.set)
         self._book.load(clock_s(), has_booted_since=self._has_booted_since)
-        server = await self._serve()
+        servers = await self._serve()
         self._starter.around = self._surroundings(self.job_service_port)
         self._look()
         tasks = [
@@ -118,6 +121,7 @@ class Agent:
                 self._keep_serving_logs(),
                 self._keep_pruning(),
                 self._keep_room(),
+                self._alone.run(),
             )
         ]
         ready()
@@ -132,22 +136,26 @@ class Agent:
             for task in (*tasks, leaving):
                 task.cancel()
             await asyncio.wait([*tasks, leaving])
-            await server.stop(None)
+            await asyncio.gather(*(server.stop(None) for server in servers))
             self._watch.close()
             self._starter.close()
             self._book.close()
             self._containment.close()
 
-    async def _serve(self) -> grpc.aio.Server:
-        """Serves jobs where they knew it, if that can be had, and remembers where that is."""
-        server, port = await serve_jobs(self._book, self._memory.job_service_port)
-        self._memory = replace(self._memory, job_service_port=port)
+    async def _serve(self) -> tuple[grpc.aio.Server, ...]:
+        """Serves jobs and other agents where they knew it, if that can be had, and remembers where that is."""
+        config = self._config
+        jobs, port = await serve_jobs(self._book, self._memory.job_service_port)
+        host = config.address or await asyncio.to_thread(address_towards, config.scheduler)
+        peers, peer_port = await serve_peers(self._orphans, host, config.peer_port or self._memory.peer_port)
+        self._memory = replace(self._memory, job_service_port=port, peer_port=peer_port)
+        self._orphans.me = replace(self._orphans.me, address=peer_address(host, peer_port))
         try:
-            memory.remember(self._config.state, self._memory)
+            memory.remember(config.state, self._memory)
         except OSError:
-            await server.stop(None)
+            await asyncio.gather(jobs.stop(None), peers.stop(None))
             raise
-        return server
+        return jobs, peers
 
     def leave(self) -> None:
         """Ends `run`. Jobs go on under their shims, unless the configuration says otherwise."""
@@ -204,11 +212,13 @@ class Agent:
         local = [folder.local for folder in self._book.folders]
         orders = farewell(local) if self._moves_to else self._orders
         for action in reconcile(local, None if self._is_draining else orders, place, now_clock_s):
-            _log(action)
+            log_action(action)
             try:
                 self._book.act(action, now_clock_s)
             except OSError as error:
                 refused = refused or error
+        if not (self._moves_to or self._is_draining):
+            refused = self._book.extend(self._orphans.until_clock_s, now_clock_s) or refused
         self._watch.follow(folder.shim_process for folder in self._book.folders)
         told = urgent_part(map(report_of, self._book.folders))
         if told != self._told:
@@ -242,6 +252,12 @@ class Agent:
             memory.remember(self._config.state, heeded)
             self._memory = heeded
         self._orders = orders
+        self._orphans.cluster_id = cluster_id
+        if self._orphans.heard(orders.incarnation, orders.echo_clock_s, clock_s()):
+            self._obeyed = orders.sequence
+        if orders.view is not None:
+            with suppress(OSError):  # the scheduler sends it again
+                self._orphans.take(orders.view, orders.view_key)
         self._wake.set()
 
     async def _move(self) -> None:
@@ -254,6 +270,7 @@ class Agent:
         moved = replace(self._memory, cluster_id=to, incarnation=0)
         memory.remember(self._config.state, moved)
         self._memory, self._orders, self._moves_to = moved, None, ""
+        self._orphans.move(to, clock_s())
         self._has_memory, self._was_heard = True, False  # whatever the new cluster had here long ago is gone
         logger.info("cluster joined", extra={"cluster": to})
 
@@ -264,6 +281,9 @@ class Agent:
             leases=[report_of(folder) for folder in self._book.folders],
             draining=self._is_draining,
             trouble=self._trouble or self._shortage,
+            obeyed=self._obeyed,
+            view_epoch=self._orphans.view.epoch if self._orphans.view is not None else 0,
+            view_unreached=self._alone.unreached,
         )
 
     async def _keep_connected(self) -> None:
@@ -285,10 +305,11 @@ class Agent:
         node.containment = self._containment.kind
         node.cluster_id, node.state_id = self._memory.cluster_id, self._memory.state_id
         node.identity_key = self._memory.identity_key
+        node.peer_address = self._orphans.me.address
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.Connect(metadata=self._link.metadata)  # type: ignore[call-arg]  # requests are written one by one
         # Nothing awaits from here to the first message: what it says of the leases is so, and no older orders count.
-        self._orders = None
+        self._orders, self._obeyed = None, 0
 
         def hear() -> None:
             self._was_heard = True
@@ -377,14 +398,3 @@ class Agent:
         """Whether the scheduler has heard how every lease here ended: what was sent may be lost with the stream."""
         forgotten = self._orders.forget if self._orders else frozenset()
         return all(folder.lease in forgotten for folder in self._book.folders)
-
-
-def _log(action: Action) -> None:
-    """A line for each thing that is done once; what is repeated until it works has its own."""
-    if isinstance(action, Destroy):
-        return
-    name = type(action).__name__.lower()
-    order = getattr(action, "order", None)
-    details = {key: str(getattr(action, key)) for key in ("outcome", "detail") if hasattr(action, key)}
-    lease = order.lease if order is not None else getattr(action, "lease", -1)
-    logger.info("lease: %s", name, extra={"lease": lease, **details})

@@ -33,6 +33,7 @@ from gavelpy.runtime.agent.reconcile import (
     LocalPhase,
     Refuse,
     Start,
+    extended,
 )
 from gavelpy.runtime.lease_files import Lease, Outcome
 from gavelpy.runtime.shim import processes
@@ -126,6 +127,16 @@ class LeaseBook:
             case Forget(lease):
                 self._forget(self._folders.pop(lease))
 
+    def extend(self, until_clock_s: float, now_clock_s: float) -> OSError | None:
+        """Lets what runs go on until then, as other agents agree; the first refusal of the disk."""
+        refused: OSError | None = None
+        for action in extended([folder.local for folder in self.folders], until_clock_s, now_clock_s):
+            try:
+                self.act(action, now_clock_s)
+            except OSError as error:
+                refused = refused or error
+        return refused
+
     def close(self) -> None:
         """Lets go of what the process holds for leases; the leases go on."""
         for folder in self._folders.values():
@@ -176,6 +187,17 @@ class LeaseBook:
         _until(lambda: processes.kill_lease(stand_in, directory))
         directory.rename(target)
         logger.error("lease directory is damaged: its processes were killed", extra={"directory": str(target)})
+
+
+def log_action(action: Action) -> None:
+    """A line for each thing that is done once; what is repeated until it works has its own."""
+    if isinstance(action, Destroy):
+        return
+    name = type(action).__name__.lower()
+    order = getattr(action, "order", None)
+    details = {key: str(getattr(action, key)) for key in ("outcome", "detail") if hasattr(action, key)}
+    lease = order.lease if order is not None else getattr(action, "lease", -1)
+    logger.info("lease: %s", name, extra={"lease": lease, **details})
 
 
 def prune(state: Path, bytes_max: int) -> int:

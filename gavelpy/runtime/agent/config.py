@@ -42,6 +42,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     gpus: str = ""  # v100:4; empty = ask NVIDIA's driver
     checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, and not shared
     address: str = ""  # where ranks on other nodes reach this one; empty = that which faces the scheduler
+    peer_port: int = 0  # where other agents reach this one; 0 = any, and the same over restarts if it is free
     speed_factor: float = 1.0
     token_file: str = ""
     tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
@@ -66,6 +67,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(f"speed_factor must be in [0.01, 1], got {self.speed_factor!r}")
         if self.address and not _ADDRESS.fullmatch(self.address):
             raise InvalidInput(f"address must be a host name or an IP address, got {self.address[:80]!r}")
+        if not 0 <= self.peer_port <= 65_535:
+            raise InvalidInput(f"peer_port must be in [0, 65535], got {self.peer_port}")
         if not _LOG_BYTES[0] <= self.log_bytes_max <= _LOG_BYTES[1]:
             raise InvalidInput(f"log_bytes_max must be in [{_LOG_BYTES[0]}, {_LOG_BYTES[1]}], got {self.log_bytes_max}")
         if not 0 <= self.silent_start_s <= 86_400:

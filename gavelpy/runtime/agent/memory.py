@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from gavelpy.runtime import lease_files
 
 LOCK_FILE: Final = "lock"
 MEMORY_FILE: Final = "node.json"
+KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class Memory:
     job_service_port: int = 0  # running jobs know it
     state_id: str = ""  # of this state directory, made up once: tells agents of one name apart
     identity_key: str = ""  # secret, made up once: the scheduler keeps its hash and takes no other agent for this node
+    peer_port: int = 0  # other agents know it
+
+
+def completed(memory: Memory, boot_id: str) -> Memory:
+    """The memory of an agent that starts under this boot, with what is made up once."""
+    state_id = memory.state_id or secrets.token_hex(8)
+    return replace(
+        memory, boot_id=boot_id, state_id=state_id, identity_key=memory.identity_key or secrets.token_hex(KEY_BYTES)
+    )
 
 
 def lock_state(state: Path) -> int:

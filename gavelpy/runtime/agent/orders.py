@@ -9,6 +9,7 @@ from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.agent.assignment import Assignment, assignment_of
+from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2
 
 API_VERSIONS: Final = (1,)
@@ -16,6 +17,7 @@ _HEARTBEAT_S = (0.05, 60.0)
 _CLOCK_S_MAX = 1e12
 _LEASE_MAX = (1 << 63) - 1
 _CLUSTER_ID_MAX = 255
+_DURATION_S_MAX = 86_400.0
 
 
 class Wish(StrEnum):
@@ -50,6 +52,9 @@ class Orders:
     leases: tuple[Order, ...] = ()
     forget: frozenset[int] = frozenset()
     cluster_id: str = ""  # of the scheduler; empty = it does not say
+    echo_clock_s: float = 0.0  # of this agent's message that the scheduler had received last
+    view: View | None = None  # the agents that decide without a scheduler, where it is sent
+    view_key: bytes = b""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -78,7 +83,31 @@ def orders_of(message: agent_pb2.ConnectResponse, stream: int) -> Orders:
     if len(message.cluster_id) > _CLUSTER_ID_MAX or not message.cluster_id.isprintable():
         allowed = f"at most {_CLUSTER_ID_MAX} printable characters"
         raise RemoteViolation(f"cluster_id must be {allowed}, got {message.cluster_id[:80]!r}")
-    return Orders(message.incarnation, stream, message.sequence, leases, frozenset(message.forget), message.cluster_id)
+    if not math.isfinite(message.echo_clock_s):
+        raise RemoteViolation(f"echo_clock_s must be finite, got {message.echo_clock_s!r}")
+    return Orders(
+        message.incarnation,
+        stream,
+        message.sequence,
+        leases,
+        frozenset(message.forget),
+        message.cluster_id,
+        message.echo_clock_s,
+        view_of(message.view) if message.HasField("view") else None,
+        message.view.key,
+    )
+
+
+def view_of(message: agent_pb2.View) -> View:
+    """The view in a message; raises RemoteViolation."""
+    for name in ("orphan_max_s", "window_s", "step_s"):
+        value = getattr(message, name)
+        if not math.isfinite(value) or not 0 <= value <= _DURATION_S_MAX:
+            raise RemoteViolation(f"view.{name} must be in [0, {_DURATION_S_MAX:g}], got {value!r}")
+    if len(message.members) > MEMBERS_MAX:
+        raise RemoteViolation(f"view.members must be at most {MEMBERS_MAX}, got {len(message.members)}")
+    members = tuple(Member(member.node_id, member.state_id, member.address) for member in message.members)
+    return View(message.epoch, members, message.orphan_max_s, message.window_s, message.step_s)
 
 
 def heartbeat_interval_s(message: agent_pb2.ConnectResponse, current_s: float) -> float:

@@ -5,7 +5,7 @@ What holds whatever the orders are (lost, repeated, late, out of order):
 - A GPU is given to a lease only while no living lease of this node holds it; the same for a job. A lease that cannot
   have its GPUs yet waits, and is asked for again at the next call, until its time is over.
 - A lease is only ever lengthened, and only before its end; a stop or a kill is never taken back. A scheduler that wants
-  an earlier end says stop.
+  an earlier end says stop. Without a scheduler, other agents may lengthen it (`extended`).
 - What is not in the newest orders is killed. Before the first orders nothing is.
 - What is still there when its time and its grace are over is killed, whatever its shim does.
 - The record of an ended lease goes when the scheduler says that it has the end in its journal, and not before.
@@ -156,6 +156,14 @@ def reconcile(
     new = [order for order in orders.leases if order.lease not in known and order.lease not in orders.forget]
     actions += _taken_on(sorted(new, key=lambda order: order.lease), living, place, now_clock_s)
     return tuple(actions)
+
+
+def extended(local: Sequence[LocalLease], until_clock_s: float, now_clock_s: float) -> Iterator[Amend]:
+    """Longer times for leases that run, where other agents agree that they may: see `gavelpy.runtime.quorum`."""
+    for lease in local:
+        is_running = lease.phase in (LocalPhase.STARTING, LocalPhase.RUNNING) and not (lease.stop or lease.kill)
+        if is_running and now_clock_s < lease.until_clock_s < until_clock_s - LENGTHENED_S_MIN:
+            yield Amend(lease.lease, until_clock_s, False, False, lease.steps_saved)
 
 
 def _expired(lease: LocalLease, now_clock_s: float) -> Iterator[Action]:

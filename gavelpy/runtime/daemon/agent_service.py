@@ -71,6 +71,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             raise Refusal(grpc.StatusCode.ABORTED, f"node {known.node_id} has spoken since on a newer stream")
         stream = Stream()
         node = self._execution.nodes.connect(hello, stream)
+        self._execution.absences.connected(hello.node_id, hello.state_id)
         try:
             self._hear(node, stream, first, is_first=True)
             await _first_of(self._read(node, stream, messages), self._write(node, stream, context), stream.ended.wait())
@@ -102,12 +103,14 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._hear(node, stream, message, is_first=False)
 
     def _hear(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
-        if message.sequence <= stream.sequence:
+        if message.sequence <= stream.sequence or node.stream is not stream:
             return
         clock_s, reports, trouble = convert.clock_of(message), convert.reports_of(message), convert.trouble_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
+        node.unreached = message.view_unreached
+        self._execution.absences.heard(node.node_id, message.obeyed, message.view_epoch)
         if trouble != node.trouble:
             logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
             node.trouble = trouble
@@ -119,7 +122,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         sequence = 0
         while True:
             stream.wake.clear()
-            if node.is_ready:
+            if node.is_ready and node.stream is stream:
                 sequence += 1
                 message = self._orders(node, sequence)
                 stream.sent_s = stream.writing_s = self._scheduler.now_s()
@@ -136,10 +139,18 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             meeting = self._execution.nodes.get(start.rendezvous_node) if start is not None else None
             address = meeting.hello.address if meeting is not None else ""
             messages.append(convert.order_message(order, specs[order.job], node, address, settings.grace_s))
-        return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s)
+        absences = self._execution.absences
+        view = absences.sending(node.node_id, sequence, self._scheduler.now_s())
+        carried = convert.view_message(view, absences.key) if view is not None else None
+        return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s, carried)
 
     def _message(
-        self, leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], sequence: int, clock_s: float
+        self,
+        leases: Sequence[agent_pb2.LeaseOrder],
+        forget: Sequence[int],
+        sequence: int,
+        clock_s: float,
+        view: agent_pb2.View | None = None,
     ) -> agent_pb2.ConnectResponse:
         return convert.orders_message(
             leases,
@@ -149,6 +160,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             clock_s=clock_s,
             heartbeat_interval_s=self._execution.heartbeat_interval_s,
             cluster_id=self._scheduler.cluster_id,
+            view=view,
         )
 
     async def ServeLogs(  # type: ignore[override]  # noqa: N802 - the names and the other kind of method are gRPC's

@@ -19,6 +19,7 @@ from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.nodes import Node
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 _JOBS_SHOWN = 1_000
@@ -93,7 +94,7 @@ class ClusterBoard:
             sees_checkpoints=pool.node_sees[row],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail=node.trouble if node is not None else "not heard since the scheduler started",
+            detail=_detail(node),
             containment=node.hello.containment if node is not None else "",
         )
 
@@ -115,3 +116,12 @@ class ClusterBoard:
         if state is NodeState.DRAINING and not in_use:
             return "drained"
         return _NODE_STATES[state]
+
+
+def _detail(node: Node | None) -> str:
+    """What is wrong with a node, for people; empty = nothing."""
+    if node is None:
+        return "not heard since the scheduler started"
+    if node.unreached and not node.trouble:
+        return f"cannot reach {node.unreached} other agents: its leases may end while the scheduler is away"
+    return node.trouble

@@ -72,6 +72,9 @@ class NodeSettings(Section, frozen=True):
     lease_overlap_s: float = 20.0  # a lease lasts this long beyond its round, so that it is extended before it ends
     lease_margin_s: float = 5.0
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
+    orphan_max_s: float = (
+        3600.0  # leases run on so long without a scheduler, if a majority of the agents agrees; 0 = not
+    )
     checkpoint_directory: str = ""  # as the scheduler sees it; "" = not at all
 
     def __post_init__(self) -> None:
@@ -80,6 +83,7 @@ class NodeSettings(Section, frozen=True):
         _in_range("lease_overlap_s", self.lease_overlap_s, 0.0, 3600.0)
         _in_range("lease_margin_s", self.lease_margin_s, 0.0, 3600.0)
         _in_range("grace_s", self.grace_s, 0.0, 3600.0)
+        _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)
         if self.on_node_lost not in ("wait", "fence"):
             raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, assert_never
 
@@ -36,6 +37,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.core_copy import copied
@@ -47,6 +49,7 @@ from gavelpy.runtime.daemon.measuring import Measuring
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
 from gavelpy.runtime.daemon.recorded_ends import recorded_ends
+from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
@@ -81,7 +84,12 @@ class Execution:
     """Lease table and nodes, between agents on the one side and the driver on the other."""
 
     def __init__(
-        self, around: Surroundings, settings: NodeSettings, host_id: str, throughputs: ThroughputSettings = UNMEASURED
+        self,
+        around: Surroundings,
+        settings: NodeSettings,
+        host_id: str,
+        throughputs: ThroughputSettings = UNMEASURED,
+        views: str = "",
     ) -> None:
         self.around = around
         self.settings = settings
@@ -91,6 +99,8 @@ class Execution:
         self.leases.rebuild(around.clock.slack_s)
         facts, self._began_s = around.facts, around.clock.now_s()
         self.nodes = NodeRegistry(host_id, self._began_s, lambda node_id: facts.agents.get(node_id, ""))
+        self.absences = Absences(settings, views, self._began_s)
+        self.leases.runs_until_s = self._runs_until_s
         self.measuring = Measuring(around.core, throughputs)
         self.poke: Callable[[], None] = lambda: None  # wakes the driver
         pool = self.core.pool
@@ -288,12 +298,34 @@ class Execution:
         for node_id, state in zip(list(pool.node_ids), list(pool.node_state), strict=True):
             if state is not NodeState.LOST:
                 self._look_at(node_id, now_s)
+        self.absences.update(self._members(), now_s)
         self.leases.expire(now_s, self._silent)
         if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
             self.around.engine.ask(question)
         if self.leases.has_facts:
             self.poke()
         self.wake_changed()
+
+    def _members(self) -> list[Member]:
+        """The agents that decide together where no scheduler is there: of all nodes that are not lost."""
+        pool, newest = self.core.pool, self.absences.newest
+        before = {member.node_id: member for member in newest.members} if newest is not None else {}
+        members = []
+        for node_id, state in zip(pool.node_ids, pool.node_state, strict=True):
+            node = self.nodes.get(node_id)
+            member = before.get(node_id)
+            if node is not None:
+                hello = node.hello
+                member = Member(node_id, hello.state_id, hello.peer_address) if hello.peer_address else None
+            if member is not None and state is not NodeState.LOST:
+                members.append(member)
+        return members
+
+    def _runs_until_s(self, node_id: NodeId, promised_s: float, now_s: float) -> float:
+        """Until when a lease may run on a silent node, as other agents may have agreed."""
+        node = self.nodes.get(node_id)
+        received_s = node.received_at_s if node is not None else -math.inf
+        return self.absences.runs_until_s(node_id, promised_s, received_s, now_s)
 
     def _look_at(self, node_id: NodeId, now_s: float) -> None:
         node = self.nodes.get(node_id)

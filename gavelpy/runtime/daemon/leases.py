@@ -61,6 +61,7 @@ class LeaseTable:
         self.core = core  # read only
         self.patience = patience
         self.count_starts = count_starts  # leases under which a job has run
+        self.runs_until_s: Callable[[NodeId, float, float], float] = lambda _, promised_s, __: promised_s  # if silent
         self.leases: dict[int, Lease] = {}
         self.late = LateEnds(core)
         self.changed: set[NodeId] = set()  # nodes whose orders differ from the last ones; whoever sends them clears it
@@ -172,7 +173,8 @@ class LeaseTable:
         for node in silent:
             for number in sorted(self._on_node.get(node, ())):
                 lease = self.leases[number]
-                if now_s >= self.patience.surely_over_s(lease.promised_s) and lease.is_sent:
+                over_s = self.patience.surely_over_s(self.runs_until_s(node, lease.promised_s, now_s))
+                if now_s >= over_s and lease.is_sent:
                     self._lose(lease, lease.parts[node], now_s, f"node {node} is silent and its lease surely over")
         for lease in [lease for lease in self.leases.values() if now_s >= lease.linger_s]:
             lease.linger_s = math.inf

@@ -51,6 +51,7 @@ class Hello:
     identity_key: str = ""  # secret of its state directory; empty = not told
     containment: str = ""  # what keeps the processes of a lease together there; empty = not told
     state_directory: str = ""  # of an agent on the scheduler's machine; empty = not sent
+    peer_address: str = ""  # where it answers other agents; empty = it does not
 
     @property
     def identity(self) -> str:
@@ -90,6 +91,7 @@ class Node:
     received_at_s: float = 0.0  # the scheduler's, when that came
     is_draining: bool = False  # so says its agent
     trouble: str = ""  # why it cannot do what it is told, as its agent says
+    unreached: int = 0  # other agents that it cannot reach, as it says
     is_ready: bool = False  # the core knows what it runs, so it may be given orders
     processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this machine
 

@@ -19,6 +19,7 @@ from gavelpy.mechanism.events import ConfigChanged, Event, NumbersSkipped, Sched
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
+from gavelpy.runtime.daemon.absences import VIEWS
 from gavelpy.runtime.daemon.checkpoint_owner import owner_of
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.facts import Facts
@@ -43,6 +44,7 @@ class Recovered:
     sequence: int  # of the journal's last event
     damage: str  # what could not be read
     replayed: int  # events after the snapshot
+    views: str = ""  # of the cluster, that nodes may hold
 
 
 def recover(store: EventStore, config: Config) -> Recovered:
@@ -72,7 +74,7 @@ def recover(store: EventStore, config: Config) -> Recovered:
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
     return Recovered(
         core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *skipped, *events),
-        loaded.sequence, loaded.damage, count,
+        loaded.sequence, loaded.damage, count, store.meta(VIEWS),
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.absences import VIEWS
 from gavelpy.runtime.daemon.clock import boot_id
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
@@ -96,7 +97,8 @@ class Scheduler:
         self.logs = LogFanout()
         estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
         self.engine = EngineProcess(self.choice, self._answered, estimation=estimation)
-        self.execution = Execution(self, config.nodes, boot_id(), config.throughputs)
+        self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)
+        self.execution.absences.keep = self._keep_views
         self.measuring = self.execution.measuring
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
@@ -109,6 +111,7 @@ class Scheduler:
         self._changed = asyncio.Event()
         self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # under way
         self._names_under_way: set[tuple[str, str]] = set()
+        self._keeping: asyncio.Task[None] | None = None  # of views
 
     # Reading ------------------------------------------------------------------------------------------------------
 
@@ -316,6 +319,19 @@ class Scheduler:
     async def stop(self) -> None:
         """In good order: what is under way gets done, a snapshot is left behind."""
         await self.driver.stop()
+
+    def _keep_views(self, text: str, done: Callable[[], None]) -> None:
+        """Writes the views that nodes may hold; none is sent before `done`."""
+
+        async def keep() -> None:
+            try:
+                await self.read_journal(lambda store: store.set_meta(VIEWS, text))
+            except GavelError as error:  # it stops, or the driver finds out by itself
+                logger.warning("views not kept", extra={"detail": str(error)})
+            else:
+                done()
+
+        self._keeping = asyncio.create_task(keep())
 
     async def _watch(self) -> None:
         await self.driver.tell(self._opening)

@@ -111,6 +111,9 @@ class ConnectRequest(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    OBEYED_FIELD_NUMBER: _builtins.int
+    VIEW_EPOCH_FIELD_NUMBER: _builtins.int
+    VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     clock_s: _builtins.float
@@ -119,6 +122,12 @@ class ConnectRequest(_message.Message):
     """the node is being shut down in good order"""
     trouble: _builtins.str
     """why it cannot do what it is told, for people: it gets no new leases; empty = it can"""
+    obeyed: _builtins.int
+    """sequence of the newest ConnectResponse of this stream that was taken; 0 = none yet"""
+    view_epoch: _builtins.int
+    """of the view it holds; 0 = none"""
+    view_unreached: _builtins.int
+    """members of that view that did not answer this agent lately"""
     @_builtins.property
     def node(self) -> Global___Node:
         """in the first message"""
@@ -136,10 +145,13 @@ class ConnectRequest(_message.Message):
         leases: _abc.Iterable[Global___LeaseReport] | None = ...,
         draining: _builtins.bool = ...,
         trouble: _builtins.str = ...,
+        obeyed: _builtins.int = ...,
+        view_epoch: _builtins.int = ...,
+        view_unreached: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "sequence", b"sequence", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -165,6 +177,7 @@ class Node(_message.Message):
     CONTAINMENT_FIELD_NUMBER: _builtins.int
     STATE_ID_FIELD_NUMBER: _builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
     """the same for all agents of one boot of one machine"""
@@ -191,6 +204,8 @@ class Node(_message.Message):
     """of the agent's state directory: tells two agents of one name apart; empty = not told"""
     state_directory: _builtins.str
     """for a scheduler on the same host, which reads there how leases ended; empty = not sent"""
+    peer_address: _builtins.str
+    """HOST:PORT where it answers other agents; empty = it does not"""
     @_builtins.property
     def api_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of this protocol; the scheduler picks one"""
@@ -214,10 +229,11 @@ class Node(_message.Message):
         containment: _builtins.str = ...,
         state_id: _builtins.str = ...,
         state_directory: _builtins.str = ...,
+        peer_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "node_id", b"node_id", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,6 +316,7 @@ class ConnectResponse(_message.Message):
     LEASES_FIELD_NUMBER: _builtins.int
     FORGET_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     incarnation: _builtins.int
@@ -319,6 +336,10 @@ class ConnectResponse(_message.Message):
     def forget(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ended leases whose end is in the journal"""
 
+    @_builtins.property
+    def view(self) -> Global___View:
+        """sent until the agent reports its epoch"""
+
     def __init__(
         self,
         *,
@@ -330,14 +351,80 @@ class ConnectResponse(_message.Message):
         leases: _abc.Iterable[Global___LeaseOrder] | None = ...,
         forget: _abc.Iterable[_builtins.int] | None = ...,
         cluster_id: _builtins.str = ...,
+        view: Global___View | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "echo_clock_s", b"echo_clock_s", "forget", b"forget", "heartbeat_interval_s", b"heartbeat_interval_s", "incarnation", b"incarnation", "leases", b"leases", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "echo_clock_s", b"echo_clock_s", "forget", b"forget", "heartbeat_interval_s", b"heartbeat_interval_s", "incarnation", b"incarnation", "leases", b"leases", "sequence", b"sequence", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
+
+@_typing.final
+class View(_message.Message):
+    """The agents that decide together whether leases go on while no scheduler is there: gavelpy/runtime/quorum.py."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    ORPHAN_MAX_S_FIELD_NUMBER: _builtins.int
+    WINDOW_S_FIELD_NUMBER: _builtins.int
+    STEP_S_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    orphan_max_s: _builtins.float
+    """from the last contact; 0 = no lease is extended"""
+    window_s: _builtins.float
+    step_s: _builtins.float
+    key: _builtins.bytes
+    """by which members authenticate their messages to each other"""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+        orphan_max_s: _builtins.float = ...,
+        window_s: _builtins.float = ...,
+        step_s: _builtins.float = ...,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "members", b"members", "orphan_max_s", b"orphan_max_s", "step_s", b"step_s", "window_s", b"window_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___View: _TypeAlias = View  # noqa: Y015
+
+@_typing.final
+class Member(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    state_id: _builtins.str
+    address: _builtins.str
+    """HOST:PORT"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        state_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node_id", b"node_id", "state_id", b"state_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class LeaseOrder(_message.Message):

@@ -13,6 +13,7 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.lease_values import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes import Hello, Node
+from gavelpy.runtime.quorum import View
 from gavelpy.runtime.wire import agent_pb2
 
 API_VERSION = 1
@@ -57,7 +58,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
             raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
     if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
         raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
-    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id", "containment"):
+    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id", "containment", "peer_address"):
         text = getattr(node, name)
         if len(text) > TEXT_MAX or not text.isprintable():
             raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
@@ -79,6 +80,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         is_new=not node.cluster_id,
         containment=node.containment,
         state_directory=directory,
+        peer_address=node.peer_address,
     )
 
 
@@ -158,7 +160,7 @@ def order_message(
 
 def orders_message(
     leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], *, sequence: int, incarnation: int,
-    clock_s: float, heartbeat_interval_s: float, cluster_id: str,
+    clock_s: float, heartbeat_interval_s: float, cluster_id: str, view: agent_pb2.View | None = None,
 ) -> agent_pb2.ConnectResponse:  # fmt: skip
     """All that a node shall do."""
     return agent_pb2.ConnectResponse(
@@ -170,6 +172,20 @@ def orders_message(
         leases=leases,
         forget=forget,
         cluster_id=cluster_id,
+        view=view,
+    )
+
+
+def view_message(view: View, key: bytes) -> agent_pb2.View:
+    """The agents that decide together without a scheduler."""
+    members = [agent_pb2.Member(node_id=m.node_id, state_id=m.state_id, address=m.address) for m in view.members]
+    return agent_pb2.View(
+        epoch=view.epoch,
+        members=members,
+        orphan_max_s=view.orphan_max_s,
+        window_s=view.window_s,
+        step_s=view.step_s,
+        key=key,
     )
 
 

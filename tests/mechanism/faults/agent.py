@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 from gavelpy.mechanism.events import Outcome
 from gavelpy.runtime.agent.orders import Orders, is_newer
+from gavelpy.runtime.agent.orphans import Orphans
 from gavelpy.runtime.agent.reconcile import (
     Accept,
     Action,
@@ -20,12 +23,15 @@ from gavelpy.runtime.agent.reconcile import (
     Place,
     Refuse,
     Start,
+    extended,
     reconcile,
 )
 from gavelpy.runtime.daemon.lease_values import PartReport, Phase
+from gavelpy.runtime.quorum import Answer, Contact, Member
 from tests.mechanism.faults.machine import Machine, Record, Run
 from tests.mechanism.faults.truth import Truth
 
+CLUSTER = "cluster"
 HEARTBEAT_S = 1.0
 SILENCE_S = 8.0  # after which the agent gives its connection up
 RETRY_S = 1.0
@@ -54,12 +60,15 @@ class Said:
     is_confirmed_dead: bool = False
     trouble: str = ""
     finished: tuple[tuple[int, int], ...] = ()  # jobs and leases of this node alone that it says have finished
+    obeyed: int = 0
+    view_epoch: int = 0
 
 
 class Agent:
     """Its memory on the machine's disk outlives it; its orders and its connection do not."""
 
-    def __init__(self, machine: Machine, runs: dict[int, Run], truth: Truth, rng: Random) -> None:
+    def __init__(self, machine: Machine, runs: dict[int, Run], truth: Truth, rng: Random, disk: Path) -> None:
+        self.disk = disk
         self.machine, self.runs, self.truth, self.rng = machine, runs, truth, rng
         self.is_alive = False
         self.is_frozen = False
@@ -74,7 +83,11 @@ class Agent:
         self.knew_before, self.has_memory = self.has_memory, True
         self.was_heard = self.is_connected = False
         self.orders: Orders | None = None
-        self.sequence = 0
+        self.sequence = self.obeyed = 0
+        name, boot, clock_s = self.machine.name, f"boot {self.machine.boots}", self.machine.clock_s
+        member = Member(name, f"of {name}", f"{name}:1")
+        self.orphans = Orphans(self.disk, member, CLUSTER, self.incarnation, boot, clock_s)
+        self.ask_clock_s = -math.inf
         self.next_heartbeat_s = self.heard_at_s = self.retry_s = -math.inf
         self.told: tuple[object, ...] = ()
         for record in self.machine.records.values():
@@ -100,6 +113,7 @@ class Agent:
                 return None
             self.streams += 1
             self.sequence, self.orders, self.is_connected, self.heard_at_s = 0, None, True, now_s
+            self.obeyed = 0
             return self._said(now_s, is_first=True)
         told = tuple((r.lease, r.phase, r.outcome, r.steps_saved) for r in self.machine.records.values())
         if now_s >= self.next_heartbeat_s or told != self.told:
@@ -129,6 +143,8 @@ class Agent:
             is_dead,
             self.machine.trouble,
             tuple((record.job, record.lease) for record in records if _has_finished_alone(record)),
+            self.obeyed,
+            self.orphans.view.epoch if self.orphans.view is not None else 0,
         )
 
     def hear(self, orders: Orders, now_s: float) -> None:
@@ -139,6 +155,31 @@ class Agent:
         if orders.incarnation < self.incarnation or not is_newer(orders, self.orders):
             return
         self.incarnation, self.orders = orders.incarnation, orders
+        if self.orphans.heard(orders.incarnation, orders.echo_clock_s, self.machine.clock_s):
+            self.obeyed = orders.sequence
+        if orders.view is not None:
+            self.orphans.take(orders.view, orders.view_key)
+
+    # Other agents -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it asks other agents now."""
+        clock_s = self.machine.clock_s
+        if clock_s < self.ask_clock_s or not self.orphans.is_asking(clock_s):
+            return False
+        self.ask_clock_s = clock_s + self.orphans.ask_every_s
+        return any(record.outcome is None for record in self.machine.records.values())
+
+    def contact(self) -> Answer:
+        """What it answers another agent; when that arrives is the other's to say."""
+        me, incarnation = self.orphans.me, self.orphans.contact.incarnation
+        return Answer(me.node_id, me.state_id, incarnation, self.orphans.heard_ago_s(self.machine.clock_s), 0.0)
+
+    def answered(self, contact: Contact, answers: Sequence[Answer], asked_clock_s: float) -> None:
+        """Answers to its questions of then have come."""
+        arrived = [replace(answer, arrived_clock_s=self.machine.clock_s) for answer in answers]
+        self.orphans.answered(contact, arrived, asked_clock_s)
 
     # Acting -------------------------------------------------------------------------------------------------------
 
@@ -149,6 +190,9 @@ class Agent:
         local = [_local(record) for record in self.machine.records.values()]
         place = Place(self.machine.gpu_type, self.machine.gpu_count)
         for action in reconcile(local, self.orders, place, self.machine.clock_s):
+            self._act(action, now_s)
+        local = [_local(record) for record in self.machine.records.values()]
+        for action in extended(local, self.orphans.until_clock_s, self.machine.clock_s):
             self._act(action, now_s)
 
     def _observe(self, record: Record, now_s: float) -> None:

@@ -42,11 +42,10 @@ from gavelpy.runtime.daemon.execution import Execution
 from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
-from tests.mechanism.faults.agent import Said
+from tests.mechanism.faults.agent import CLUSTER, Said
 from tests.mechanism.faults.machine import GRACE_S, Machine
 from tests.mechanism.faults.truth import Truth
 
-CLUSTER = "cluster"
 NODES = NodeSettings(
     heartbeat_interval_s=1.0, silent_after_s=4.0, lease_overlap_s=5.0, lease_margin_s=2.0, grace_s=GRACE_S
 )
@@ -89,10 +88,17 @@ class Service:
     """One scheduler after another on one journal."""
 
     def __init__(
-        self, settings: MechanismSettings, machines: dict[str, Machine], truth: Truth, rng: Random, on_node_lost: str
+        self,
+        settings: MechanismSettings,
+        machines: dict[str, Machine],
+        truth: Truth,
+        rng: Random,
+        on_node_lost: str,
+        orphan_max_s: float,
     ) -> None:
         self.machines, self.truth, self.rng = machines, truth, rng
-        self.settings = msgspec.structs.replace(NODES, on_node_lost=on_node_lost)
+        self.settings = msgspec.structs.replace(NODES, on_node_lost=on_node_lost, orphan_max_s=orphan_max_s)
+        self.views = ""  # on the disk
         self.journal: list[bytes] = []
         self.snapshot: tuple[int, bytes] = (0, b"")
         self.metrics = _METRICS
@@ -122,7 +128,8 @@ class Service:
         self.clock.time_s = max(now_s, self.core.now_s)
         self.incarnation += 1
         self.engine = Engine()
-        self.execution = Execution(self, self.settings, "the scheduler's host")
+        self.execution = Execution(self, self.settings, "the scheduler's host", views=self.views)
+        self.execution.absences.keep = self._keep_views
         self.streams: dict[tuple[str, int], Stream] = {}
         self.sent: dict[str, tuple[int, float]] = {}  # sequence and time of the last orders by node
         self.queue: list[tuple[Event, Callable[[], None] | None]] = [
@@ -141,6 +148,10 @@ class Service:
 
     def batch_applied(self) -> None:
         """Nobody waits for news here."""
+
+    def _keep_views(self, text: str, done: Callable[[], None]) -> None:
+        self.views = text
+        done()
 
     # The driver's part --------------------------------------------------------------------------------------------
 
@@ -227,6 +238,7 @@ class Service:
             return
         node, known.sequence = found, said.sequence
         node.clock_s, node.received_at_s, node.trouble = said.clock_s, now_s, said.trouble
+        self.execution.absences.heard(node.node_id, said.obeyed, said.view_epoch)
         if said.is_first:
             self.execution.connected(node)
         self.execution.heard(node, said.reports, now_s, is_first=said.is_first)
@@ -246,12 +258,15 @@ class Service:
             checkpoint_marker=CLUSTER if machine.sees else "",
             is_confirmed_dead=said.is_confirmed_dead,
             state_id=f"of {said.node}",
+            peer_address=f"{said.node}:1",
         )
         known = self.execution.nodes.get(said.node)
         if key in self.streams or (known is not None and known.is_past(hello, said.clock_s)):
             return False
         stream = self.streams[key] = Stream()
         self.execution.nodes.connect(hello, stream)
+        self.execution.absences.connected(hello.node_id, hello.state_id)
+        self.sent.pop(said.node, None)  # the numbers of a stream begin again
         return True
 
     def disconnected(self, name: str, stream: int) -> None:
@@ -273,13 +288,15 @@ class Service:
             stream.wake.clear()
             stream.sent_s = now_s
             self.sent[name] = sequence + 1, now_s
-            mail.append((name, self._orders(node, number, sequence + 1)))
+            mail.append((name, self._orders(node, number, sequence + 1, now_s)))
         return mail
 
-    def _orders(self, node: Node, stream: int, sequence: int) -> Orders:
+    def _orders(self, node: Node, stream: int, sequence: int, now_s: float) -> Orders:
         leases = self.execution.leases
         told = tuple(self._order(order, node) for order in leases.orders(node.node_id))
-        return Orders(self.incarnation, stream, sequence, told, frozenset(leases.forgotten(node.node_id)))
+        forget = frozenset(leases.forgotten(node.node_id))
+        view = self.execution.absences.sending(node.node_id, sequence, now_s)
+        return Orders(self.incarnation, stream, sequence, told, forget, CLUSTER, node.clock_s, view, b"key")
 
     def _order(self, order: lease_values.Order, node: Node) -> Order:
         start, until_clock_s = order.start, node.clock_of(order.until_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class Hostility:
     break_job: float = 0.03
     freeze_shim: float = 0.06
     cut: float = 0.05
+    part: float = 0.02
     power_off: float = 0.03
     drain: float = 0.02
     cancel: float = 0.005
@@ -57,6 +59,7 @@ class Troubles:
             (odds.break_job, self._break_job),
             (odds.freeze_shim, self._freeze_shim),
             (odds.cut, self._cut),
+            (odds.part, self._part),
             (odds.power_off, self._power_off),
             (odds.drain, self._drain),
             (odds.cancel, self._cancel),
@@ -119,6 +122,16 @@ class Troubles:
     def _cut(self) -> None:
         name = self.world.rng.choice(list(self.world.machines))
         self.world.cut_until_s[name] = self.world.now_s + self.world.rng.uniform(1.0, 60.0)
+
+    def _part(self) -> None:
+        """Nodes of one side do not reach those of the other; one side, or neither, reaches the scheduler."""
+        world = self.world
+        until_s = world.now_s + world.rng.uniform(5.0, 100.0)
+        side = {name for name in world.machines if world.rng.random() < 0.5}
+        for one, other in itertools.product(sorted(side), sorted(world.machines.keys() - side)):
+            world.parted_until_s[frozenset((one, other))] = until_s
+        for name in side if world.rng.random() < 0.8 else world.machines:
+            world.cut_until_s[name] = until_s
 
     def _power_off(self) -> None:
         machine = self.world.any(machine for machine in self.world.machines.values() if machine.is_on)

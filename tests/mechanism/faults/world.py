@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import shutil
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import TypeVar
 
 from gavelpy.mechanism.events import (
@@ -26,8 +30,10 @@ from tests.mechanism.faults.service import ENGINE_S_MAX, Service
 from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles
 from tests.mechanism.faults.truth import Truth
 
+MEMORY = Path("/dev/shm")  # the agents' disks, where there is such a thing
 MACHINES = (("v100", 2), ("v100", 2), ("k80", 2), ("k80", 1), ("v100", 1))
 JOBS = 10
+STEPS = (20, 150)  # of a job, at some steps a second
 CALM_S_MAX = 4000.0  # after the last fault everything must be over by then
 LEFT_S_MAX = 90.0  # and nothing may be left of it after this
 DELAY_S_MAX = 6.0
@@ -60,7 +66,10 @@ class _Due:
 class World:
     """One episode: jobs arrive, faults come until there were enough, then all must come to an end."""
 
-    def __init__(self, seed: int, faults: int, hostility: Hostility | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: int, hostility: Hostility | None = None, steps: tuple[int, int] = STEPS
+    ) -> None:
+        self.steps = steps
         self.seed = seed
         self.rng = rng = Random(seed)
         self.hostility = hostility or Hostility()
@@ -81,8 +90,11 @@ class World:
             )
             for i, (kind, count) in enumerate(MACHINES)
         }
-        self.agents = {name: Agent(machine, self.runs, self.truth, rng) for name, machine in self.machines.items()}
+        self.disks = Path(mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        weakref.finalize(self, shutil.rmtree, self.disks, ignore_errors=True)
+        self.agents = {name: self._agent(name) for name in self.machines}
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
+        self.parted_until_s: dict[frozenset[str], float] = {}  # nodes that do not reach each other
         self.called: dict[
             tuple[str, int], int
         ] = {}  # incarnation of the scheduler at the other end, by node and stream
@@ -96,9 +108,15 @@ class World:
             failures_max=1_000_000,
             **calm_settings(rng),
         )
-        self.service = Service(settings, self.machines, self.truth, rng, "fence" if is_fencing else "wait")
+        on_node_lost, orphan_max_s = "fence" if is_fencing else "wait", rng.choice([0.0, 30.0, 120.0, 120.0])
+        self.service = Service(settings, self.machines, self.truth, rng, on_node_lost, orphan_max_s)
         for number in range(JOBS):
             self.after(rng.uniform(0.0, 60.0), lambda number=number: self._submit(self._spec(number)))
+
+    def _agent(self, name: str) -> Agent:
+        disk = self.disks / name
+        disk.mkdir()
+        return Agent(self.machines[name], self.runs, self.truth, self.rng, disk)
 
     def run(self) -> Episode:
         """Raises AssertionError, with the seed, when something is that must never be."""
@@ -135,9 +153,16 @@ class World:
             if agent.is_alive and not agent.is_frozen:
                 agent.tick(self.now_s)
                 self._speak(name, agent)
+                self._ask(name, agent)
         if self.service.is_alive:
             self.service.look(self.now_s)
         self._serve()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, and what befalls is up to the caller."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self._tick(is_calm=True)
 
     def after(self, delay_s: float, do: Callable[[], None]) -> None:
         self._serial += 1
@@ -173,6 +198,25 @@ class World:
         if said is not None:
             self._carry(name, lambda: self._arrives(said))
 
+    def _ask(self, name: str, agent: Agent) -> None:
+        """Other agents, where the scheduler has not been heard; each answer may be lost, and all may be late."""
+        if not agent.is_asking:
+            return
+        contact, asked_clock_s, life = agent.orphans.contact, agent.machine.clock_s, agent.orphans
+        others = [other for other in self.agents.items() if other[0] != name and self._reaches(name, *other)]
+        is_lossy = self.faults < self.faults_wanted
+        answers = [o.contact() for _, o in others if not (is_lossy and self.rng.random() < self.hostility.drop)]
+
+        def answered() -> None:
+            if agent.is_alive and not agent.is_frozen and agent.orphans is life:
+                agent.answered(contact, answers, asked_clock_s)
+
+        self.after(self.rng.choice([0.01, 0.1, self.rng.uniform(0.0, DELAY_S_MAX)]), answered)
+
+    def _reaches(self, name: str, other: str, agent: Agent) -> bool:
+        is_parted = self.now_s < self.parted_until_s.get(frozenset((name, other)), -math.inf)
+        return agent.machine.is_on and agent.is_alive and not agent.is_frozen and not is_parted
+
     def _arrives(self, said: Said) -> None:
         is_theirs = self.called[said.node, said.stream] == self.service.incarnation  # a stream ends with its process
         if self.service.is_alive and is_theirs and not self._is_cut(said.node):
@@ -207,7 +251,7 @@ class World:
     def _spec(self, number: int) -> JobSpec:
         rng = self.rng
         rates = {"v100": rng.uniform(2.0, 5.0), "k80": rng.uniform(1.0, 3.0)}
-        steps_total, gpus = float(rng.randint(20, 150)), rng.choice([1, 1, 1, 2, 2, 3])
+        steps_total, gpus = float(rng.randint(*self.steps)), rng.choice([1, 1, 1, 2, 2, 3])
         is_known = rng.random() < 0.9 or gpus > 2  # the type that will be known need not have three that see each other
         return JobSpec(
             JobId(f"j{number}"),
@@ -249,7 +293,9 @@ class World:
             self.after(
                 self.rng.uniform(0.0, 2.0), lambda agent=agent, stream=agent.streams: self._hung_up(agent, stream)
             )
-        self.after(self.rng.choice([0.3, 2.0, 8.0, 30.0]) if self.faults < self.faults_wanted else 0.3, self._restart)
+        self.after(
+            self.rng.choice([0.3, 2.0, 8.0, 30.0, 90.0]) if self.faults < self.faults_wanted else 0.3, self._restart
+        )
 
     def _hung_up(self, agent: Agent, stream: int) -> None:
         if agent.is_alive and agent.streams == stream:
@@ -296,6 +342,7 @@ class World:
         """Everything works again, and must come to its end."""
         self.service.crash_chance = 0.0
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
+        self.parted_until_s = {}
         for machine in self.machines.values():
             machine.make_room()
             for copy in machine.copies:

@@ -1,0 +1,163 @@
+"""The agent's part of the quorum rule (`gavelpy.runtime.quorum`): its view, its contact, its answers, its extensions.
+
+Both the view and the contact are files in the state directory, so that a restart of the agent changes neither:
+
+    view.json       the view, with its key (mode 0600)
+    contact.json    the last contact, with `heard` rounded up by an eighth of the window, at most KEPT_S
+
+The contact is written again when a message comes later than what the file says, so `heard` in the file is never too
+early. A message that could not be written counts here, but is not acknowledged to the scheduler, which therefore does
+not build on it. After a reboot clocks begin again, and nothing of the old leases runs: the agent then counts its own
+start as contact, so that it agrees to nothing that began before.
+
+No I/O but these two files; who asks other agents is `agent.peers`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.quorum import Answer, Contact, Member, View, agreeing, extended_until_clock_s
+
+VIEW_FILE: Final = "view.json"
+CONTACT_FILE: Final = "contact.json"
+KEPT_S: Final = 2.0
+KEPT: Final = 1 / 8  # of the window
+ASK_AFTER: Final = 0.5  # of the window, without a message of the scheduler
+ASK_EVERY: Final = 1 / 6  # of a step
+ASK_EVERY_S_MIN: Final = 0.2
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True)
+class KeptView:
+    """The contents of view.json."""
+
+    cluster_id: str
+    view: View
+    key: str  # hexadecimal
+
+
+@dataclass(frozen=True)
+class KeptContact:
+    """The contents of contact.json."""
+
+    boot_id: str
+    cluster_id: str
+    contact: Contact
+
+
+class Orphans:
+    """What one agent knows. `boot_id`: of the machine now; `incarnation`: the newest scheduler that was obeyed."""
+
+    def __init__(
+        self, state: Path, me: Member, cluster_id: str, incarnation: int, boot_id: str, now_clock_s: float
+    ) -> None:
+        self._state = state
+        self._boot_id = boot_id
+        self.me = me  # `address` is filled in once it is known
+        self.cluster_id = cluster_id
+        self.view: View | None = None
+        self.key = b""
+        self.until_clock_s = -math.inf  # leases may run until then, by a majority
+        self.contact = Contact(incarnation, -math.inf, now_clock_s)
+        self._kept_clock_s = -math.inf  # `heard` in contact.json as this agent wrote it; -inf = it did not
+        self._recall(now_clock_s)
+
+    # The scheduler ------------------------------------------------------------------------------------------------
+
+    def heard(self, incarnation: int, echoed_clock_s: float, now_clock_s: float) -> bool:
+        """A message of the own cluster's scheduler was taken; whether that is sure to outlive this agent."""
+        is_due = now_clock_s > self._kept_clock_s or incarnation != self.contact.incarnation
+        echoed_clock_s = max(min(echoed_clock_s, now_clock_s), self.contact.echoed_clock_s)
+        self.contact = Contact(max(incarnation, self.contact.incarnation), echoed_clock_s, now_clock_s)
+        self.until_clock_s = -math.inf
+        if self.view is None or not is_due:
+            return True
+        try:
+            self._keep_contact(self.view)
+        except OSError:
+            return False
+        return True
+
+    def take(self, view: View, key: bytes) -> None:
+        """A newer view replaces the old one. Raises OSError, and it does not."""
+        if self.view is not None and view.epoch <= self.view.epoch:
+            return
+        self._keep_contact(view)
+        self._keep(VIEW_FILE, KeptView(self.cluster_id, view, key.hex()))
+        self.view, self.key = view, key
+
+    def move(self, cluster_id: str, now_clock_s: float) -> None:
+        """The node belongs to another cluster now. Raises OSError."""
+        for name in (VIEW_FILE, CONTACT_FILE):
+            (self._state / name).unlink(missing_ok=True)
+        self.cluster_id, self.view, self.key = cluster_id, None, b""
+        self.contact, self.until_clock_s, self._kept_clock_s = Contact(0, -math.inf, now_clock_s), -math.inf, -math.inf
+
+    # Other agents -------------------------------------------------------------------------------------------------
+
+    def heard_ago_s(self, now_clock_s: float) -> float:
+        """What an answer to another agent says."""
+        return max(0.0, now_clock_s - self.contact.heard_clock_s)
+
+    def is_asking(self, now_clock_s: float) -> bool:
+        """Whether other agents are to be asked now, if a lease is running."""
+        view, contact = self.view, self.contact
+        if view is None or not view.has(self.me.node_id, self.me.state_id):
+            return False
+        is_silent = now_clock_s - contact.heard_clock_s >= view.window_s * ASK_AFTER
+        return is_silent and now_clock_s < contact.echoed_clock_s + view.orphan_max_s
+
+    @property
+    def ask_every_s(self) -> float:
+        """Between two rounds of questions."""
+        return max(ASK_EVERY_S_MIN, self.view.step_s * ASK_EVERY) if self.view is not None else 1.0
+
+    def answered(self, contact: Contact, answers: Sequence[Answer], asked_clock_s: float) -> int:
+        """Takes answers to questions of that time, when `contact` was the last; how many members agree."""
+        view = self.view
+        if view is None or contact != self.contact:
+            return 0
+        until_clock_s = extended_until_clock_s(view, self.me, contact, answers, asked_clock_s)
+        self.until_clock_s = max(self.until_clock_s, until_clock_s)
+        return agreeing(view, self.me, contact, answers)
+
+    # Files --------------------------------------------------------------------------------------------------------
+
+    def _recall(self, now_clock_s: float) -> None:
+        kept = self._read(VIEW_FILE, KeptView)
+        if kept is not None and kept.cluster_id == self.cluster_id and self.cluster_id:
+            self.view, self.key = kept.view, bytes.fromhex(kept.key)
+        last = self._read(CONTACT_FILE, KeptContact)
+        if last is None or (last.boot_id, last.cluster_id) != (self._boot_id, self.cluster_id) or self.view is None:
+            return
+        heard_clock_s = min(now_clock_s, last.contact.heard_clock_s)
+        incarnation = max(last.contact.incarnation, self.contact.incarnation)
+        self.contact = replace(last.contact, incarnation=incarnation, heard_clock_s=heard_clock_s)
+
+    def _read(self, name: str, kind: type[Kept]) -> Kept | None:
+        """None where there is no such file; what is damaged says nothing either, and is replaced by the next."""
+        try:
+            text = lease_files.read_text_whole(self._state / name)
+            return msgspec.json.decode(text, type=kind) if text is not None else None
+        except (RemoteViolation, msgspec.DecodeError):
+            return None
+
+    def _keep_contact(self, view: View) -> None:
+        self._kept_clock_s = -math.inf  # until it is written
+        heard_clock_s = self.contact.heard_clock_s + min(KEPT_S, view.window_s * KEPT)
+        rounded = replace(self.contact, heard_clock_s=heard_clock_s)
+        self._keep(CONTACT_FILE, KeptContact(self._boot_id, self.cluster_id, rounded))
+        self._kept_clock_s = heard_clock_s
+
+    def _keep(self, name: str, value: KeptView | KeptContact) -> None:
+        lease_files.write_text_whole(self._state / name, msgspec.json.encode(value).decode())
