@@ -62,6 +62,7 @@ class Experiment:
             **self.said,
             "round_s": mechanism.round_s,
             "solve_interval_s": mechanism.solve_interval_s,
+            "solve_at_least_every_s": mechanism.solve_at_least_every_s,
             "lease_min_s": mechanism.lease_min_s,
             "start_max_s": mechanism.start_max_s,
             "retry_s": mechanism.retry_s,

@@ -7,8 +7,8 @@ Formats grow at their ends only. A record of an older version may lack the last 
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
 where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
-6 where settings keep jobs that cannot resume or let late ends count, a program declares that it saves or a drain is by
-force, and only there: without them a journal is what it was before.
+6 where settings keep jobs that cannot resume, let late ends count or ask the policy again after some time, a program
+declares that it saves or a drain is by force, and only there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ NAMED = 5  # version of a record that says which agent speaks for a server, or w
 SAVING = 6  # version of settings that keep jobs which cannot resume, of declared saving and of forced drains
 LATE = 6  # version of settings that let late ends of lost leases count
 FORGOTTEN = 6  # version of a lost node whose name an operator has given up
+AGEING = 6  # version of settings that ask the policy again after some time
 NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
@@ -67,7 +68,7 @@ _FIELDS_MIN = {
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
-                   "late_ends": LATE}  # fmt: skip
+                   "late_ends": LATE, "solve_at_least_every_s": AGEING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {

@@ -192,6 +192,7 @@ class SchedulerCore:
         if not self.awaiting or len(event.type_order):
             self.type_order = event.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
+        self.question.expire(self.now_s, self.settings.solve_at_least_every_s * round_due)
         commands: list[Command] = []
         if self.throughput.may_ask:
             commands.append(self.throughput.ask(self.jobs, self.pool))
@@ -250,7 +251,7 @@ class SchedulerCore:
         by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
         self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and chosen is wanted and rounds.is_settled(jobs, self.settings, by_type, kept):
-            self.round_end_s = self.now_s + self.settings.settled_rounds_max * self.settings.round_s
+            self.round_end_s = self.now_s + rounds.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
         leases.extend(staying, self.round_end_s)

@@ -49,6 +49,11 @@ class AllocationQuestion:
         self.stale = True
         self.retry_s = -math.inf
 
+    def expire(self, now_s: float, every_s: float) -> None:
+        """An answer that was asked for `every_s` ago is out of date, as time alone may change it; 0 = never."""
+        if every_s and self.open_epoch == NONE_OPEN and now_s >= self.asked_s + every_s:
+            self.stale = True
+
     def put_off(self, now_s: float, round_s: float) -> None:
         """The policy failed. The same question may be put again after a round, then two, then four."""
         self.failures += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gavelpy.mechanism.jobs import JobTable
@@ -37,6 +39,14 @@ def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixe
     active = jobs.active
     waiting = active[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[active]]
     return bool((_share(jobs, chosen) >= ALL_TIME).all() and not jobs.share[waiting].any())
+
+
+def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) -> float:
+    """How long a settled round lasts: in whole rounds, until the answer that was asked for at `asked_s` is too old."""
+    if not settings.solve_at_least_every_s:
+        return settings.settled_rounds_max * settings.round_s
+    left_s = asked_s + settings.solve_at_least_every_s - now_s
+    return settings.round_s * min(settings.settled_rounds_max, max(1, math.ceil(left_s / settings.round_s)))
 
 
 def _share(jobs: JobTable, chosen: Chosen) -> Floats:

@@ -51,12 +51,14 @@ class MechanismSettings:
     retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
+    solve_at_least_every_s: float = 0.0  # at the end of a round an older answer is asked for again; 0 = however old
     keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
 
     def with_round(self, round_s: float) -> MechanismSettings:
-        """These settings with rounds of another length and leases that are kept for their usual part of it."""
-        return replace(self, round_s=round_s, lease_min_s=round_s * LEASE_MIN_ROUNDS)
+        """These settings with rounds of another length, and what usually follows from it."""
+        every_s = round_s * SOLVE_AT_LEAST_ROUNDS if self.solve_at_least_every_s else 0.0
+        return replace(self, round_s=round_s, lease_min_s=round_s * LEASE_MIN_ROUNDS, solve_at_least_every_s=every_s)
 
     def __post_init__(self) -> None:
         _in_range("round_s", self.round_s, 1.0, 86_400.0)
@@ -69,6 +71,7 @@ class MechanismSettings:
         _in_range("start_max_s", self.start_max_s, 0.0, 86_400.0)
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
+        _in_range("solve_at_least_every_s", self.solve_at_least_every_s, 0.0, math.inf)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)
@@ -82,6 +85,9 @@ class MechanismSettings:
 # the start took half of it; one that began or started late keeps its GPUs for another round. A whole round would make
 # most turns two rounds.
 LEASE_MIN_ROUNDS = 0.5
+
+# `solve_at_least_every_s` in rounds, where answers depend on time: as often as the original Gavel recomputes.
+SOLVE_AT_LEAST_ROUNDS = 5
 
 # What else protects starts where real jobs run, and in simulations of them: a failing job waits as pods of Kubernetes
 # do, though not after the first start that a node lost; five minutes load a large model.

@@ -53,6 +53,7 @@ class AlloX:
     name: ClassVar[str] = "allox"
     summary: ClassVar[str] = "Minimise the average completion time by an assignment of jobs to GPUs and positions."
     fills_leftover: ClassVar[bool] = False  # an idle GPU is one that nobody should take: whoever did would keep it
+    time_varying: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:

@@ -20,11 +20,13 @@ class Policy(Protocol):
     `allocate` is pure: same problem, same bytes, with or without a warm `solver`. Jobs that can run nowhere get no
     share. `gavelpy.policies.contract` holds the checks that every policy must pass.
 
-    Two more declarations are a policy's own choice, so they are no part of the protocol; `quantity_of` and
-    `guarantees_of` read them:
+    Three more declarations are a policy's own choice, so they are no part of the protocol; `quantity_of`,
+    `guarantees_of` and `varies_with_time` read them:
 
         optimises: ClassVar[Quantity]                 what its prices are told in; a rule has none
         guarantees: ClassVar[frozenset[Guarantee]]    what it promises, a property each (`guarantee_checks`)
+        time_varying: ClassVar[bool]                  whether its answer depends on age, attained service, deadlines or
+                                                      steps that are done or left; it does unless declared otherwise
     """
 
     name: ClassVar[str]
@@ -46,6 +48,12 @@ def guarantees_of(policy: Policy | type[Policy]) -> frozenset[Guarantee]:
     """What the policy declares to guarantee, or nothing."""
     guarantees: frozenset[Guarantee] = getattr(policy, "guarantees", frozenset())
     return guarantees
+
+
+def varies_with_time(policy: Policy | type[Policy]) -> bool:
+    """Whether the policy's answer changes while the same jobs run, so that it is to be asked again after some time."""
+    varies: bool = getattr(policy, "time_varying", True)
+    return varies
 
 
 def equal_share_rate(problem: AllocationProblem) -> Floats:

@@ -21,7 +21,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import JobId
 from gavelpy.model.problem import AllocationProblem, BlindView
-from gavelpy.policies.base import Policy
+from gavelpy.policies.base import Policy, varies_with_time
 from gavelpy.solve.solver import Solver
 
 FEASIBLE = 1e-9
@@ -143,6 +143,24 @@ def check_more_gpus(policy: Policy, problem: AllocationProblem) -> None:
     assert more >= least - SAME_OBJECTIVE * abs(least), f"objective fell from {least} to {more} with twice the GPUs"
 
 
+def check_time(policy: Policy, problem: AllocationProblem) -> None:
+    """The answer to the same jobs some time later is the same, unless the policy declares that it varies with time."""
+    if varies_with_time(policy):
+        return
+    part = np.random.default_rng(problem.job_count).uniform(0.2, 1.0, problem.job_count)
+    later = replace(
+        problem,
+        steps_remaining=problem.steps_remaining * part,
+        age_s=problem.age_s + 3600.0,
+        isolated_s=problem.isolated_s + 1800.0 * part,
+        deadline_s=problem.deadline_s - 3600.0,
+        attained_gpu_s=problem.attained_gpu_s + 7200.0 * part,
+    )
+
+    same = policy.allocate(later).share.tobytes() == policy.allocate(problem).share.tobytes()
+    assert same, "the answer changed with time: declare time_varying = True"
+
+
 CHECKS: Mapping[str, Check] = {
     check.__name__.removeprefix("check_"): check
     for check in (
@@ -154,6 +172,7 @@ CHECKS: Mapping[str, Check] = {
         check_order_of_rows,
         check_order_of_types,
         check_more_gpus,
+        check_time,
     )
 }
 

@@ -43,6 +43,7 @@ class Fifo:
         "Run jobs in order of arrival, each on the fastest GPUs left; the head of the queue blocks."
     )
     fills_leftover: ClassVar[bool] = False
+    time_varying: ClassVar[bool] = False
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ class FinishTimeFairness:
     name: ClassVar[str] = "finish_time_fairness"
     summary: ClassVar[str] = "Minimise the worst ratio of finish time to that on a part of the cluster of one's own."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = True
     relative_to_cluster: ClassVar[bool] = True  # twice the GPUs are twice the part to be measured against
     optimises: ClassVar[Quantity] = Quantity("the worst job's finish-time ratio", Reading.RECIPROCAL, "lower")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})

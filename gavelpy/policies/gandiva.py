@@ -53,6 +53,7 @@ class Gandiva:
         "Give jobs equal parts; when GPUs are short, pair jobs at random and keep the pairs that gain."
     )
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not (0 <= self.seed <= SEED_MAX and self.seed == int(self.seed)):

@@ -48,6 +48,7 @@ class Hierarchical:
         "Share the cluster among entities by weight, and within each fairly or in order of arrival."
     )
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     optimises: ClassVar[Quantity] = Quantity("the first level at which a job is held")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -36,6 +36,7 @@ class Isolated:
     name: ClassVar[str] = "isolated"
     summary: ClassVar[str] = "Give every job an equal part of every GPU type, used or not."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset(
         {Guarantee.SHARING_INCENTIVE, Guarantee.ENVY_FREE, Guarantee.STRATEGY_PROOF}
     )

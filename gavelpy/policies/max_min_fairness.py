@@ -35,6 +35,7 @@ class MaxMinFairness:
     name: ClassVar[str] = "max_min_fairness"
     summary: ClassVar[str] = "Maximise the worst job's rate relative to an equal share of every GPU type."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     optimises: ClassVar[Quantity] = Quantity("the worst job's share")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 

@@ -38,6 +38,7 @@ class MaxMinFairnessWaterFilling:
         "Maximise the worst job's rate relative to an equal share, then the next worst's, and so on."
     )
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     optimises: ClassVar[Quantity] = Quantity("the worst job's share")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 

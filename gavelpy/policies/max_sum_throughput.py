@@ -46,6 +46,7 @@ class MaxSumThroughput:
     name: ClassVar[str] = "max_sum_throughput"
     summary: ClassVar[str] = "Maximise the sum of the jobs' rates in steps/s (normalised: relative to an equal share)."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     optimises: ClassVar[Quantity] = Quantity("the sum of rates")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -50,6 +50,7 @@ class MinCost:
     name: ClassVar[str] = "min_cost"
     summary: ClassVar[str] = "Maximise throughput per dollar (deadlines: keep as many of them as possible)."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = True
     optimises: ClassVar[Quantity] = Quantity("the throughput per dollar")
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class MinMakespan:
     name: ClassVar[str] = "min_makespan"
     summary: ClassVar[str] = "Minimise the time until the last of the current jobs finishes."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = True
     optimises: ClassVar[Quantity] = Quantity("the makespan", Reading.RECIPROCAL, "shorter")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

@@ -36,6 +36,7 @@ class NashWelfare:
     name: ClassVar[str] = "nash_welfare"
     summary: ClassVar[str] = "Maximise the weighted product of the jobs' rates (proportional fairness)."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
     optimises: ClassVar[Quantity] = Quantity("the geometric mean of rates", Reading.LOGARITHM)
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 

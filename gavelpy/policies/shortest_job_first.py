@@ -43,6 +43,7 @@ class ShortestJobFirst:
     name: ClassVar[str] = "shortest_job_first"
     summary: ClassVar[str] = "Run the jobs with the least work first, each on the fastest GPUs left."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.by not in get_args(Measure):

@@ -44,6 +44,7 @@ class StrategyProof:
     name: ClassVar[str] = "strategy_proof"
     summary: ClassVar[str] = "Maximise the product of rates, and withhold so much that no job gains by lies."
     fills_leftover: ClassVar[bool] = False
+    time_varying: ClassVar[bool] = False
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

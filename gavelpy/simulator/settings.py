@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.settings import START_SETTINGS, MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.settings import (
+    LEASE_MIN_ROUNDS,
+    SOLVE_AT_LEAST_ROUNDS,
+    START_SETTINGS,
+    MechanismSettings,
+    PriorityRule,
+    QueueRule,
+)
 from gavelpy.model.problem import BlindView
 
 WORK_MIN = 0.5  # of a turn; where less of it may be work, people are warned
@@ -37,8 +44,13 @@ class Costs:
 
 def default_mechanism() -> MechanismSettings:
     """The mechanism as the daemon runs it, over virtual leases."""
-    settings = MechanismSettings(settled_rounds_max=SETTLED_ROUNDS, **START_SETTINGS)
-    return settings.with_round(settings.round_s)
+    round_s = MechanismSettings.round_s
+    return MechanismSettings(
+        settled_rounds_max=SETTLED_ROUNDS,
+        lease_min_s=round_s * LEASE_MIN_ROUNDS,
+        solve_at_least_every_s=round_s * SOLVE_AT_LEAST_ROUNDS,  # where the policy's answers vary with time
+        **START_SETTINGS,
+    )
 
 
 @dataclass(frozen=True)

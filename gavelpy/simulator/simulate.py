@@ -47,6 +47,7 @@ from gavelpy.model.arrays import Bools
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import varies_with_time
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.company import Company, company_of
@@ -112,7 +113,9 @@ class Simulation:
         return self._result(effort)
 
     def _set_up(self) -> None:
-        mechanism = replace(self.settings.mechanism, fill_leftover=self.engine.policy.fills_leftover)
+        policy, mechanism = self.engine.policy, self.settings.mechanism
+        every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
+        mechanism = replace(mechanism, fill_leftover=policy.fills_leftover, solve_at_least_every_s=every_s)
         self._tell(ConfigChanged(mechanism), 0.0)
         for server in self.cluster.servers:
             self._tell(NodeJoined(server.node_id, server.gpu_type, server.gpu_count), 0.0)
@@ -265,6 +268,7 @@ class Simulation:
             "priority": str(mechanism.priority),
             "queue": str(mechanism.queue),
             "lag_half_life_s": mechanism.lag_half_life_s,
+            "solve_at_least_every_s": mechanism.solve_at_least_every_s,
             "lease_min_s": mechanism.lease_min_s,
             "start_max_s": mechanism.start_max_s,
             "retry_s": mechanism.retry_s,

@@ -68,6 +68,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeHindered(NodeId("n0"), "its disk is full"),
     ConfigChanged(MechanismSettings(keep_unsaved=True)),
+    ConfigChanged(MechanismSettings(solve_at_least_every_s=1800.0)),
     NodeDraining(NodeId("n0"), force=True),
     NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
@@ -131,6 +132,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),
         (ConfigChanged(MechanismSettings(keep_unsaved=True)), 6),
+        (ConfigChanged(MechanismSettings(solve_at_least_every_s=1800.0)), 6),
         (NodeDraining(NodeId("n0")), 2),
         (NodeDraining(NodeId("n0"), force=True), 6),
         (ConfigChanged(MechanismSettings(late_ends=True)), 6),
@@ -146,6 +148,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert ("packing" in said) == (version >= 3 and is_config)
     assert ("retry_max_s" in said) == (version >= 4 and is_config)
     assert ("losses_free" in said) == ("start_max_s" in said) == (version >= 5 and is_config)
+    assert ("solve_at_least_every_s" in said) == (version >= 6 and is_config)
     assert ("keep_unsaved" in said) == (version >= 6 and is_config)
     assert ("late_ends" in said) == (version >= 6 and is_config)
     assert ("5eed" in said) == (version == 5 and not is_config)

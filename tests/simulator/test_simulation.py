@@ -239,3 +239,14 @@ def _queue(arrival_s: Any, work_s: Any, servers: int) -> list[float]:
         finish_s.append(max(heapq.heappop(free_s), arrival) + work)
         heapq.heappush(free_s, finish_s[-1])
     return finish_s
+
+
+@pytest.mark.parametrize(("policy", "solves"), [("finish_time_fairness", 1 + 3), ("max_min_fairness", 1)])
+def test_quiet_hours_solve_again_where_answers_vary_with_time(policy: str, solves: int) -> None:
+    trace = make_trace(make_job("a", steps=7000.0), make_job("b", steps=7000.0))
+
+    result = run(trace, "v100:2", policy, settings=SimulationSettings())
+
+    assert result.metrics.makespan_s < 4 * 5 * 360.0
+    assert result.metrics.solves == solves
+    assert result.metrics.preemptions == 0

@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.settings import LEASE_MIN_ROUNDS, START_SETTINGS, MechanismSettings
+from gavelpy.mechanism.settings import (
+    LEASE_MIN_ROUNDS,
+    SOLVE_AT_LEAST_ROUNDS,
+    START_SETTINGS,
+    MechanismSettings,
+)
 from gavelpy.model.problem import BlindView
+from gavelpy.policies.base import Policy, varies_with_time
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
 
@@ -120,6 +126,9 @@ class LimitSettings(Section, frozen=True):
 _MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, "late_ends": True, **START_SETTINGS}
 
 
+_BY_ROUND = ("lease_min_s", "solve_at_least_every_s")  # fields of [mechanism] whose defaults depend on `round_s`
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file."""
 
@@ -134,10 +143,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
-        """These settings with rounds of another length; `lease_min_s` follows, unless the file names it."""
-        if "lease_min_s" in self.mechanism_given:
-            return replace(settings, round_s=round_s)
-        return settings.with_round(round_s)
+        """These settings with rounds of another length; what depends on it follows, unless the file names it."""
+        kept = {name: getattr(settings, name) for name in _BY_ROUND if name in self.mechanism_given}
+        return replace(settings.with_round(round_s), **kept)
+
+    def for_policy(self, settings: MechanismSettings, policy: Policy) -> MechanismSettings:
+        """These settings with what the policy declares of itself, unless the file names it."""
+        every_s = settings.round_s * SOLVE_AT_LEAST_ROUNDS if varies_with_time(policy) else 0.0
+        declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
+        return replace(settings, **{name: v for name, v in declared.items() if name not in self.mechanism_given})
 
 
 _SECTIONS: dict[str, type[Any]] = {

@@ -10,6 +10,7 @@ from typing import Any
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.model.problem import BlindView
+from gavelpy.policies.base import Policy
 from gavelpy.policies.registry import policy_named
 
 
@@ -55,9 +56,9 @@ class PolicyChoice:
         return _arguments(self.parameters)
 
     @property
-    def fills_leftover(self) -> bool:
-        """Whether the policy lets jobs without a share have GPUs that are left over."""
-        return policy_named(self.name, **self.arguments).fills_leftover
+    def policy(self) -> Policy:
+        """The policy itself, for what it declares."""
+        return policy_named(self.name, **self.arguments)
 
 
 def _arguments(parameters: str) -> dict[str, Any]:  # a policy's hyper-parameters are its own

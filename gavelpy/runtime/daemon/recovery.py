@@ -119,10 +119,8 @@ def configured_choice(config: Config) -> PolicyChoice:
 
 
 def configured_settings(config: Config, choice: PolicyChoice) -> MechanismSettings:
-    """How the mechanism shall work by the file. Whether leftover GPUs are given away is the policy's to say, else."""
-    if "fill_leftover" in config.mechanism_given:
-        return config.mechanism
-    return replace(config.mechanism, fill_leftover=choice.fills_leftover)
+    """How the mechanism shall work by the file, and by what the policy declares of itself."""
+    return config.for_policy(config.mechanism, choice.policy)
 
 
 def configured_text(config: Config) -> str:
@@ -152,9 +150,10 @@ def _configured(
     if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
         now = replace(core.settings, **added)
         now = config.with_round(now, now.round_s) if "lease_min_s" in added else now
-        changes: list[Event] = [ConfigChanged(now)] if now != core.settings else []
         try:
-            return PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file), changes
+            in_force = PolicyChoice.of(kept.policy, kept.parameters, kept.blind, choice.throughputs_file)
+            now = config.for_policy(now, in_force.policy) if "solve_at_least_every_s" in added else now
+            return in_force, [ConfigChanged(now)] if now != core.settings else []
         except InvalidInput as error:  # of a package that is no longer installed
             logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})
     settings = configured_settings(config, choice)

@@ -254,9 +254,7 @@ class Scheduler:
         """Changes the policy, its parameters (JSON) or the length of rounds; empty or 0 = as it is."""
         choice = self.choice.changed(name, parameters) if name or parameters else self.choice
         settings = self.config.with_round(self.core.settings, round_s) if round_s else self.core.settings
-        if "fill_leftover" not in self.config.mechanism_given:
-            settings = replace(settings, fill_leftover=choice.fills_leftover)
-        await self._change(choice, settings)
+        await self._change(choice, self.config.for_policy(settings, choice.policy))
 
     async def reload(self, config: Config) -> list[str]:
         """Takes over what may change while the scheduler runs; returns the names of what may not and has changed.

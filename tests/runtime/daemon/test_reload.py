@@ -156,6 +156,26 @@ def test_an_upgrade_keeps_leases_for_half_of_the_round_that_is_in_force(tmp_path
     run(scenario())
 
 
+def test_policies_that_vary_with_time_are_asked_again_after_five_rounds(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = make_config(tmp_path)
+        async with running(config) as cluster:
+            assert cluster.core.settings.solve_at_least_every_s == 0.0
+            await cluster.scheduler.set_policy("min_makespan", round_s=60.0)
+            assert cluster.core.settings.solve_at_least_every_s == 300.0
+            await cluster.scheduler.set_policy("fifo")
+            assert cluster.core.settings.solve_at_least_every_s == 0.0
+            await cluster.scheduler.set_policy("min_makespan")
+        _forget_in_configured(config, "solve_at_least_every_s")
+        async with running(config) as cluster:
+            assert cluster.core.settings.solve_at_least_every_s == 300.0
+            await cluster.scheduler.reload(make_config(tmp_path, mechanism={"solve_at_least_every_s": 7.0}))
+            await cluster.scheduler.set_policy("fifo", round_s=90.0)
+            assert cluster.core.settings.solve_at_least_every_s == 7.0
+
+    run(scenario())
+
+
 def _forget_in_configured(config: Config, setting: str) -> None:
     """As an earlier version has left it, which did not know the setting."""
     with closing(open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite")) as store:
