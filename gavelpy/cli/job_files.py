@@ -41,6 +41,7 @@ class DescribedJob:
     checkpoint_every_s: float = 0.0
     warning_s: float = 0.0
     warning_signal: int = 0
+    preemptible: bool = False
     array: str = ""
 
     def spread(self) -> list[DescribedJob]:
@@ -231,5 +232,6 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "checkpoint_every_s": ("a number of seconds", _number),
     "warning_s": ("a number of seconds", _number),
     "warning_signal": ("the number of a signal", _whole),
+    "preemptible": ("true or false", _flag),
     "array": ("a text such as 0-9", _text),
 }

@@ -147,7 +147,7 @@ def jobs_sheet(found: Iterable[client_pb2.Job]) -> Sheet:
             str(job.gpus),
             printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or NOTHING),
             count(job.steps_total),
-            percent(job.steps_done, job.steps_total),
+            f"{'~' if job.steps_estimated else ''}{percent(job.steps_done, job.steps_total)}",
             figure(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else NOTHING,
             printable(job.reason or (job.detail if job.lease < 0 else "")),  # while it runs, its last end says nothing
         )
@@ -164,15 +164,20 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
     gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
     done = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
+    if job.steps_estimated:
+        done = f"about {done}, an estimate by time as the job reports none"
+    saved = f"{count(job.steps_saved)} of them in a checkpoint" if job.steps_saved else "none in a checkpoint"
     lines = [
         f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
         *([f"Why: {job.reason}."] if job.reason else []),
         f"Asks for {gpus}, weight {job.weight:g}; runs {found.description.command!r}.",
-        f"Done: {done}, {count(job.steps_saved)} of them in a checkpoint; "
+        f"Done: {done}; {saved}; "
         f"leases it ran under: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
         f"Submitted {moment(job.submitted_at_s)}, first started {moment(job.started_at_s)}, "
         f"over {moment(job.ended_at_s)}.",
     ]
+    if job.preemptible_why and not job.ended_at_s:
+        lines.append(f"Preemption: {job.preemptible_why}.")
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
         starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
         lines.append(f"Should {starts}end in {duration(found.finish_in_s)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,6 +40,9 @@ def nodes(
 
 def drain(
     node: c.NodeArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also stop jobs that never saved a checkpoint; they start from scratch.")
+    ] = False,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
@@ -47,12 +50,15 @@ def drain(
 ) -> None:
     """Give a node no new leases; those it has end with the round. For admins.
 
+    A job that never saved a checkpoint is not preempted: it runs until it ends, unless you drain with --force.
+
     \b
     Examples:
       gavel drain n1
+      gavel drain n1 --force
       gavel node resume n1
     """
-    _wish(node, "NODE_WISH_DRAIN", output, scheduler, token_file, timeout)
+    _wish(node, "NODE_WISH_DRAIN", output, scheduler, token_file, timeout, force=force)
 
 
 @app.command()
@@ -126,11 +132,13 @@ def _wish(
     scheduler: str | None,
     token_file: Path | None,
     timeout: float | None,
+    *,
+    force: bool = False,
 ) -> None:
     from gavelpy.runtime.wire import client_pb2
 
     with c.connected(scheduler, token_file, timeout) as client:
-        found = client.set_node(node, client_pb2.NodeWish.Value(wish))
+        found = client.set_node(node, client_pb2.NodeWish.Value(wish), force=force)
     _show([found], output)
 
 

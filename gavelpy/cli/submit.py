@@ -40,6 +40,7 @@ def submit(
     one_process_a_node: s.OneProcessOption = False,
     checkpoint_every: s.CheckpointEveryOption = 0.0,
     warning: s.WarningOption = None,
+    preemptible: s.PreemptibleOption = False,
     array: s.ArrayOption = None,
     dry_run: s.DryRunOption = False,
     wait: s.WaitOption = False,
@@ -62,6 +63,7 @@ def submit(
         "name": name, "gpus": gpus, "weight": weight, "job_type": job_type, "rates_steps_per_s": f.rates(rate or []),
         "deadline_s": deadline, "entity": entity, "environment": f.pairs("--env", environment or [], "="),
         "one_process_a_node": one_process_a_node, "checkpoint_every_s": checkpoint_every,
+        "preemptible": preemptible,
     }  # fmt: skip
     if warning is not None:
         given["warning_s"], given["warning_signal"] = f.warning(warning)
@@ -137,7 +139,9 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
     if output is Output.JSON:
         echo_json(
             {
-                "jobs": [{"job": job.job, "name": job.name, "warning": job.warning} for job in answer.jobs],
+                "jobs": [
+                    {"job": job.job, "name": job.name, "warning": job.warning, "note": job.note} for job in answer.jobs
+                ],
                 "repeated_submission": answer.repeated_submission,
             }
         )
@@ -151,8 +155,10 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
     if output is Output.JSON:
-        echo_json({"jobs": [{"name": job.name, **plain(job.forecast)} for job in answer.jobs]})
+        echo_json({"jobs": [{"name": job.name, **plain(job.forecast), "note": job.note} for job in answer.jobs]})
         return
+    for note in dict.fromkeys(job.note for job in answer.jobs if job.note):
+        tell(f"note: {note}")
     from rich import box
     from rich.table import Table
 
@@ -174,14 +180,15 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
 
 
 def _warn(answer: client_pb2.SubmitJobsResponse) -> None:
-    """On stderr, jobs with the same warning in one line."""
-    alike: dict[str, list[client_pb2.SubmittedJob]] = {}
+    """Warnings and notes on stderr, jobs with the same text in one line."""
+    alike: dict[tuple[str, str], list[client_pb2.SubmittedJob]] = {}
     for job in answer.jobs:
-        if job.warning:
-            alike.setdefault(job.warning, []).append(job)
-    for text, jobs in alike.items():
+        for kind, text in (("warning", job.warning), ("note", job.note)):
+            if text:
+                alike.setdefault((kind, text), []).append(job)
+    for (kind, text), jobs in alike.items():
         first = f"job {jobs[0].job} ({jobs[0].name})"
-        tell(f"warning: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
+        tell(f"{kind}: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
 
 
 def _named(answer: client_pb2.SubmitJobsResponse) -> str:

@@ -55,6 +55,15 @@ WarningOption = Annotated[
     str | None,
     typer.Option(metavar="SIGNAL@S", rich_help_panel=_JOB, help="Sent S seconds before a lease ends, e.g. USR1@60."),
 ]
+PreemptibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--preemptible",
+        rich_help_panel=_JOB,
+        help="May be stopped for other jobs' sake though it never saved a checkpoint: it saves by its own means, or "
+        "starts from scratch.",
+    ),
+]
 ArrayOption = Annotated[
     str | None,
     typer.Option(

@@ -27,6 +27,8 @@ from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 
+NEVER_SAVED = "never saved: not preemptible until its first checkpoint"
+
 
 class Kept(NamedTuple):
     """The jobs whose leases no plan may end, and what that leaves to the others."""
@@ -53,11 +55,28 @@ def stopped(jobs: JobTable, rows: Ints) -> None:
     jobs.resumes[rows[(jobs.resumes[rows] == Resumes.DECLARED) & (jobs.saved_lease[rows] < 0)]] = Resumes.VOID
 
 
+def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[bool, str]:
+    """Whether a job may be preempted, and on what evidence."""
+    if not settings.keep_unsaved:
+        return True, "preemptible: keep_unsaved is off"
+    if jobs.saved_lease[row] >= 0:
+        return True, f"preemptible: has saved {jobs.steps_saved[row]:.0f} steps"
+    match Resumes(int(jobs.resumes[row])):
+        case Resumes.BY_OWNER:
+            return True, "preemptible: submitted so by its owner"
+        case Resumes.DECLARED:
+            return True, "preemptible: its LeaseIterator saves when a lease ends"
+        case Resumes.VOID:
+            return False, "not preemptible until its first checkpoint: its LeaseIterator left none when a lease ended"
+        case Resumes.UNKNOWN:
+            return False, NEVER_SAVED
+
+
 def kept(leases: LeaseBook, settings: MechanismSettings) -> Kept:
     """The jobs whose leases no plan may end; both of a pair if it is so of one.
 
     A promised lease counts as soon as it may have started: not while older leases of its job, or on its GPUs, are
-    being stopped.
+    being stopped, and not on a node that can begin none.
     """
     if not settings.keep_unsaved:
         return NONE_KEPT
@@ -66,7 +85,10 @@ def kept(leases: LeaseBook, settings: MechanismSettings) -> Kept:
     rows = rows[~is_preemptible(jobs, rows)]
     promised = jobs.state[rows] == JobState.GRANTED
     if promised.any():
-        rows = rows[~promised | ~_waits_for_older(jobs, rows, pool.job.shape[0])]
+        cannot_start = _waits_for_older(jobs, rows, len(pool.job))
+        if pool.any_hindered:
+            cannot_start |= jobs.marks(pool.jobs_holding(pool.hindered))[rows]
+        rows = rows[~promised | ~cannot_start]
     rows = jobs.with_partners(rows)
     if pool.any_forced:
         rows = rows[~jobs.marks(pool.jobs_holding(pool.forced))[rows]]

@@ -132,6 +132,7 @@ class Progress:
     rate_steps_per_s: float = 0.0  # measured lately; 0 = not measured
     finished: bool = False  # the job has done all its work
     stopped: bool = False  # this rank has stopped in good order and is about to exit
+    saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so that it may be preempted
     stop_proposal: float = -1.0  # of a gang: the step at which this rank would stop; -1 = none
 
 

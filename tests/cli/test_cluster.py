@@ -146,6 +146,8 @@ def test_running_job_is_listed_explained_and_followed(cli: Gavel, cluster: Local
 
     assert (first, left) == ("here\n", 0)
     assert f"job {number} (watched) of local: running on v100 of n1" in explained.out
+    assert "Preemption: never saved: not preemptible until its first checkpoint." in explained.out
+    assert "none in a checkpoint" in explained.out
     assert "History:" in explained.out
     assert "watched" in [job["name"] for job in listed.json["jobs"]]
     assert "watched" in seen.out
@@ -166,7 +168,21 @@ def test_events_tell_what_happened(cli: Gavel) -> None:
     assert lines[-1]["json"]["outcome"] == "finished"
 
 
+def test_a_submission_says_that_its_jobs_are_not_preempted_unless_their_owner_allows_it(cli: Gavel) -> None:
+    arguments = ("--steps", "1", "--rate", "v100:10")
+    run = ("--", sys.executable, "-c", QUICK, "noted")
+
+    noted = cli("submit", "--name", "noted", *arguments, *run)
+    allowed = cli("submit", "--name", "allowed", *arguments, "--preemptible", *run)
+
+    number = noted.out.split("\t")[0]
+    assert f"note: job {number} (noted): never saved: not preemptible until its first checkpoint" in noted.err
+    assert (allowed.code, "note:" in allowed.err) == (0, False)
+    assert "Preemption: preemptible: submitted so by its owner." in cli("explain", "allowed").out
+
+
 def test_node_is_drained_and_resumed(cli: Gavel) -> None:
+    assert "drain" in cli("drain", "n1", "--force", "-o", "json").json["nodes"][0]["state"]
     assert "drain" in cli("drain", "n1", "-o", "json").json["nodes"][0]["state"]
     assert cli("node", "resume", "n1", "-o", "json").json["nodes"][0]["state"] == "up"
     assert "n1" in cli("nodes").out

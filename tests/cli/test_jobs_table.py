@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from gavelpy.cli.jobs import jobs_sheet
+from gavelpy.cli.jobs import _sentences, jobs_sheet
 from gavelpy.cli.output import echo_json_list
 from gavelpy.cli.plain import plain
 from gavelpy.cli.tables import drawn, show, written
@@ -37,6 +37,17 @@ def test_how_the_last_lease_ended_is_told_while_there_is_none(
     Console(file=out, width=200).print(drawn(jobs_sheet([job])))
 
     assert out.getvalue().count("node n1 was lost") == told
+
+
+def test_steps_that_are_counted_by_time_are_marked_as_an_estimate() -> None:
+    job = make_job(lease=7, state=client_pb2.JOB_STATE_RUNNING, steps_done=4e5, steps_estimated=True)
+    answer = client_pb2.GetJobResponse(job=job)
+
+    (row,) = jobs_sheet([job]).rows
+    done = next(line for line in _sentences(answer) if line.startswith("Done"))
+
+    assert row[7] == "~40 %"
+    assert "(40 %), an estimate by time as the job reports none; none in a checkpoint" in done
 
 
 def test_plain_columns_are_those_that_are_drawn_and_nothing_is_cut() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeHindered, NodeJoined, NodeLost
 from gavelpy.mechanism.reasons import ReasonKind, reasons
@@ -28,8 +30,9 @@ def test_a_gang_that_reaches_a_hindered_server_goes_on_and_the_rest_is_planned_a
     assert (plan.grant_jobs.tolist(), core.jobs.lease[2]) == ([], -1)
 
 
-def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round() -> None:
-    core = make_core(make_spec("a"), servers=[("v100", 1)])
+@pytest.mark.parametrize("keep_unsaved", [False, True])
+def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round(keep_unsaved: bool) -> None:
+    core = make_core(make_spec("a"), servers=[("v100", 1)], keep_unsaved=keep_unsaved)
     wake(core)
     answer(core, (0, 0, 1.0))
     tell(core, NodeHindered(N0, FULL))

@@ -121,6 +121,11 @@ class LeaseFolder:
         return self.launch is not None and not self._progress
 
     @property
+    def saves_at_end(self) -> bool:
+        """Whether a rank of its job has declared that it writes a checkpoint when its lease ends."""
+        return any(report.saves_at_end for report in self._progress.values())
+
+    @property
     def shim_process(self) -> int:
         """Process id of its living shim; 0 = none known."""
         if self.end is not None or self.is_orphan or self._last_word is not None:

@@ -75,6 +75,7 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
             steps_saved=request.steps_saved,
             rate_steps_per_s=request.rate_steps_per_s,
             finished=request.finished,
+            saves_at_end=request.saves_at_end,
             stopped=should_stop and request.steps_saved >= request.steps_done,
         )
         lease_files.write_progress(folder.directory, request.local_rank, progress)

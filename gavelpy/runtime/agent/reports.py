@@ -41,6 +41,7 @@ def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:
         steps_saved=saved,
         rate_steps_per_s=standing.rate_steps_per_s,
         by_time=folder.is_by_time,
+        saves_at_end=folder.saves_at_end,
     )
     if folder.shim is not None:
         report.shim_process = folder.shim.process
@@ -64,6 +65,14 @@ def trouble_of(error: OSError) -> str:
 def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object, ...], ...]:
     """What is told at once when it changes; the rest waits for the next heartbeat."""
     return tuple(
-        (report.lease, report.phase, report.outcome, report.rendezvous_port, report.steps_saved, report.shim_process)
+        (
+            report.lease,
+            report.phase,
+            report.outcome,
+            report.rendezvous_port,
+            report.steps_saved,
+            report.shim_process,
+            report.saves_at_end,
+        )
         for report in reports
     )

@@ -108,9 +108,9 @@ class Client:
         """All nodes that ever joined."""
         return list(self._called(self._stub.ListNodes, pb.ListNodesRequest(), pb.ListNodesResponse).nodes)
 
-    def set_node(self, node_id: str, wish: pb.NodeWish.ValueType) -> pb.NodeStatus:
+    def set_node(self, node_id: str, wish: pb.NodeWish.ValueType, *, force: bool = False) -> pb.NodeStatus:
         """The node as it is then."""
-        request = pb.SetNodeRequest(node_id=node_id, wish=wish)
+        request = pb.SetNodeRequest(node_id=node_id, wish=wish, force=force)
         return self._called(self._stub.SetNode, request, pb.SetNodeResponse).node
 
     def cluster(self) -> pb.GetClusterResponse:

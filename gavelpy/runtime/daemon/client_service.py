@@ -22,7 +22,7 @@ from gavelpy.runtime.daemon import client_service_checks as checks
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
 from gavelpy.runtime.daemon.client_service_events import EventStream
-from gavelpy.runtime.daemon.client_service_explain import Explainer
+from gavelpy.runtime.daemon.client_service_explain import Explainer, preemption_note
 from gavelpy.runtime.daemon.client_service_logs import LogStream
 from gavelpy.runtime.daemon.driver import Stopping
 from gavelpy.runtime.daemon.facts import name_of
@@ -108,7 +108,8 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             rows = np.arange(first, min(first + _AT_ONCE, last))
             warnings = self._board.warnings(rows)
             for job in rows.tolist():
-                answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""))
+                note = preemption_note(known[job], self._scheduler.core.settings)
+                answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""), note=note)
             await asyncio.sleep(0)
         return answer
 
@@ -161,7 +162,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         """The node as it is when the wish is durable."""
         checks.require(request.wish in _WISHES, "wish", "drain, resume or lost", request.wish)
         self._cluster.node(request.node_id, caller())
-        await _done(self._scheduler.set_node(request.node_id, _WISHES[request.wish]))
+        await _done(self._scheduler.set_node(request.node_id, _WISHES[request.wish], force=request.force))
         return pb.SetNodeResponse(node=self._cluster.node(request.node_id, caller()))
 
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
-from gavelpy.mechanism import back_off
+from gavelpy.mechanism import back_off, unsaved
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_checks import shown
 from gavelpy.runtime.daemon.facts import name_of
+from gavelpy.runtime.daemon.lease_facts import is_by_time
 from gavelpy.runtime.daemon.lease_values import Wish
 from gavelpy.runtime.security.identity import Caller
 from gavelpy.runtime.security.refusal import Refusal
@@ -120,6 +121,7 @@ class JobBoard:
         scheduler = self._scheduler
         jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
         gpu_type, nodes, rate = self.place(job)
+        is_preemptible, evidence = unsaved.in_words(jobs, scheduler.core.settings, job)
         return pb.Job(
             job=job,
             name=name_of(spec.id),
@@ -131,7 +133,7 @@ class JobBoard:
             gpu_type=gpu_type,
             node_ids=nodes,
             steps_done=self._heard(job),
-            steps_saved=float(jobs.steps_saved[job]),
+            steps_saved=float(jobs.steps_saved[job]) if jobs.saved_lease[job] >= 0 else 0.0,
             steps_total=spec.steps_total,
             rate_steps_per_s=rate,
             submitted_at_s=scheduler.wall_s(float(jobs.submitted_s[job])),
@@ -144,7 +146,15 @@ class JobBoard:
             weight=spec.weight,
             job_type=spec.job_type,
             entity=spec.entity,
+            steps_estimated=self._is_estimate(job),
+            preemptible=is_preemptible,
+            preemptible_why=evidence,
         )
+
+    def _is_estimate(self, job: int) -> bool:
+        """Whether its steps are counted by time: it runs and has not reported any."""
+        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
+        return lease is not None and lease.is_started and is_by_time(lease)
 
     def _heard(self, job: int) -> float:
         """Steps done, as its nodes have said last: the core hears of progress only now and then."""
@@ -206,4 +216,5 @@ def description(spec: JobSpec) -> pb.JobDescription:
         checkpoint_every_s=spec.checkpoint_every_s,
         warning_s=spec.warning_s,
         warning_signal=spec.warning_signal,
+        preemptible=spec.preemptible,
     )

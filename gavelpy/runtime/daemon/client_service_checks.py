@@ -108,6 +108,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         one_process_a_node=job.one_process_a_node,
         checkpoint_every_s=number(f"{field}.checkpoint_every_s", job.checkpoint_every_s),
         warning_s=number(f"{field}.warning_s", job.warning_s),
+        preemptible=job.preemptible,
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.unsaved import NEVER_SAVED
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.client_service_board import JobBoard, description
@@ -80,7 +82,12 @@ class Explainer:
         untold = [Expected()] * (len(specs) - len(wanted))
         left_out = f"only the first {_FORECASTS_MAX} jobs are looked at" if untold else ""
         return [
-            pb.SubmittedJob(job=-1, name=name_of(spec.id), forecast=_forecast(expected, ahead.why_not or left_out))
+            pb.SubmittedJob(
+                job=-1,
+                name=name_of(spec.id),
+                forecast=_forecast(expected, ahead.why_not or left_out),
+                note=preemption_note(spec, scheduler.core.settings),
+            )
             for spec, expected in zip(tried, [*ahead.expected, *untold], strict=True)
         ]
 
@@ -122,6 +129,11 @@ class Explainer:
     @property
     def _root(self) -> str:
         return self._scheduler.config.nodes.checkpoint_directory
+
+
+def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
+    """What the owner of a job that is submitted should know of preemption; empty = nothing."""
+    return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible else ""
 
 
 def _as_submitted(spec: JobSpec, serial: int, owner: str) -> JobSpec:

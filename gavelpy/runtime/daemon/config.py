@@ -121,9 +121,14 @@ class LimitSettings(Section, frozen=True):
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
 
 
-# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most, and the
-# ends of leases may be reported late.
-_MECHANISM_DEFAULTS: Mapping[str, Any] = {"solve_interval_s": 1.0, "late_ends": True, **START_SETTINGS}
+# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most, the
+# ends of leases may be reported late, and programs may save nothing.
+_MECHANISM_DEFAULTS: Mapping[str, Any] = {
+    "solve_interval_s": 1.0,
+    "late_ends": True,
+    "keep_unsaved": True,
+    **START_SETTINGS,
+}
 
 
 _BY_ROUND = ("lease_min_s", "solve_at_least_every_s")  # fields of [mechanism] whose defaults depend on `round_s`

@@ -125,9 +125,10 @@ class Execution:
         state = self._state(node.node_id)
         if state not in (None, NodeState.LOST) and (self._differs(node) or self._is_anew(node)):
             is_drained = state is NodeState.DRAINING and not self._differs(node)
+            force = self.core.pool.node_forced[self.core.pool.node_row[node.node_id]]
             self._join(node)
             if is_drained:  # it still is, whoever speaks for it
-                self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id))
+                self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
         logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
 
     def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
@@ -143,7 +144,8 @@ class Execution:
             node.is_ready = False
             self._tell(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
         if node.is_draining and self._state(node.node_id) is NodeState.UP:
-            self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id))
+            force = self.core.settings.keep_unsaved  # the node shuts down, whatever runs there
+            self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
         if node.trouble != self._hindrance(node.node_id):
             self._tell(NodeHindered, node.node_id, lambda: NodeHindered(node.node_id, node.trouble))
         self.around.metrics.heartbeats.inc()

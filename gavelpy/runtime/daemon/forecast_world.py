@@ -1,6 +1,7 @@
 """The future of a copy of the core: nodes that do as they are told, jobs that run at the rates believed of them.
 
-Nobody submits, cancels or fails; nodes stay as they are. That is what a forecast means, and all it can mean. The core
+Nobody submits, cancels or fails; nodes stay as they are. A job that has not run yet is taken to save checkpoints if
+another of its job type does. That is what a forecast means, and all it can mean. The core
 and the policy are the real ones; only time is not.
 """
 
@@ -16,10 +17,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.engine import Engine
+from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.commands import Command, EstimateThroughput, KillLease, RoundPlan, SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported, WakeupDue
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.events import (
+    Event,
+    LeaseEnded,
+    LeaseStarted,
+    Outcome,
+    ProgressReported,
+    SavingDeclared,
+    WakeupDue,
+)
+from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.forecast_values import NOT_SEEN_S, Expected
 
@@ -58,6 +68,9 @@ class World:
         self._job_lease: dict[int, int] = {}
         self._due: list[tuple[float, int, int, str]] = []  # when, tie, lease, what
         self._count = 0
+        jobs = core.jobs
+        saves = unsaved.is_preemptible(jobs, np.arange(jobs.count)) & (jobs.resumes[: jobs.count] != Resumes.BY_OWNER)
+        self._saving = {jobs.specs[row].job_type for row in np.flatnonzero(saves).tolist()} - {""}
         self._adopt()
 
     def run(self, wanted: Sequence[int], horizon_s: float, wall_s: float) -> str:
@@ -120,7 +133,9 @@ class World:
         found = self._leases.get(lease)
         if found is None:
             return
-        found.steps, found.rate = self._steps(found), 0.0
+        jobs, job = self.core.jobs, np.array([found.job])
+        resumes = not self.core.settings.keep_unsaved or bool(unsaved.is_preemptible(jobs, job)[0])
+        found.steps, found.rate = self._steps(found) if resumes else float(jobs.steps_saved[found.job]), 0.0
         cost_s = self.costs.stop_s if found.began_s < self.now_s else 0.0
         self._push(self.now_s + cost_s, lease, "stopped")
 
@@ -151,6 +166,8 @@ class World:
         offsets = np.array([0, len(lease.gpus)])
         self._begin(lease, self.now_s + self.costs.start_s)
         self.tell(LeaseStarted(job, np.array([lease.lease]), offsets, lease.gpus))
+        if jobs.specs[lease.job].job_type in self._saving and self.core.settings.keep_unsaved:
+            self.tell(SavingDeclared(job, np.array([lease.lease])))
 
     def _begin(self, lease: _Lease, moment_s: float) -> None:
         lease.began_s = moment_s

@@ -84,10 +84,9 @@ def is_by_time(lease: Lease) -> bool:
 
 
 def saved_of(lease: Lease) -> float:
-    """Steps in the newest checkpoint that any of its nodes has seen whole; by time only where no node has reported."""
+    """Steps in the newest checkpoint that any of its nodes reports; those of a job that does not report are unknown."""
     heard = [part.heard for part in lease.parts.values() if part.heard]
-    reported = [report for report in heard if not report.is_by_time]
-    return max((report.steps_saved for report in reported or heard), default=0.0)
+    return max((report.steps_saved for report in heard if not report.is_by_time), default=0.0)
 
 
 def outcome_of(lease: Lease) -> Outcome:

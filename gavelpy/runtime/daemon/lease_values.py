@@ -45,7 +45,8 @@ class PartReport:
     exit_code: int = 0
     detail: str = ""
     shim: tuple[int, int] = (0, 0)  # process and its start time in clock ticks; 0 = not known
-    is_by_time: bool = False  # the job has not reported: steps are counted by time, and in no checkpoint of ours
+    is_by_time: bool = False  # the job has not reported: its steps are an estimate by time, and in no checkpoint
+    saves_at_end: bool = False  # the job has declared that it writes a checkpoint when its lease ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class Lease:
         self.resume_lease = -1
         self.resume_steps = 0.0
         self.is_started = False
+        self.is_declared = False  # its program saves when the lease ends
         self.is_end_told = False
         self.steps_saved = 0.0  # as told to the core
         self.steps_done = 0.0

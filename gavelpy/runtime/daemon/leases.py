@@ -30,8 +30,9 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     Outcome,
     ProgressReported,
+    SavingDeclared,
 )
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.late_ends import LateEnds
@@ -71,6 +72,7 @@ class LeaseTable:
         self._strays: dict[NodeId, list[int]] = {}  # ended leases that nodes still report
         self._started: list[int] = []
         self._saved: set[int] = set()
+        self._declared: set[int] = set()  # leases whose programs save when they end, which the core does not know
         self._moved: set[int] = set()  # leases with progress that the core has not heard of
         self._ended: list[int] = []
 
@@ -219,6 +221,8 @@ class LeaseTable:
         if started := [self.leases[number] for number in self._started]:
             events.append(lease_started(started))
         ended = [self.leases[number] for number in self._ended] + self.late.drain()
+        if declared := [self.leases[number] for number in sorted(self._declared)]:
+            events.append(SavingDeclared(*columns_of(declared, [0.0] * len(declared))[:2]))
         if saved := [self.leases[number] for number in sorted(self._saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
@@ -230,13 +234,13 @@ class LeaseTable:
             is_all = outcome is Outcome.FINISHED
             counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
-        self._started, self._ended, self._saved = [], [], set()
+        self._started, self._ended, self._saved, self._declared = [], [], set(), set()
         return events
 
     @property
     def has_facts(self) -> bool:
         """Whether `drain` would tell anything."""
-        return bool(self._started or self._saved or self._ended or self.late.has_facts)
+        return bool(self._started or self._declared or self._saved or self._ended or self.late.has_facts)
 
     def progress(self) -> ProgressReported | None:
         """How far running leases have come since the last call."""
@@ -319,13 +323,16 @@ class LeaseTable:
         if not lease.is_started and all(p.phase >= Phase.RUNNING for p in lease.parts.values()) and has_run(lease):
             lease.is_started = True
             self._started.append(lease.lease)
+        if report.saves_at_end and lease.is_started and not lease.is_declared:
+            lease.is_declared = True
+            if self.core.jobs.resumes[lease.job] == Resumes.UNKNOWN:
+                self._declared.add(lease.lease)
 
     def _advance(self, lease: Lease) -> None:
         saved, done = saved_of(lease), min(p.heard.steps_done if p.heard else 0.0 for p in lease.parts.values())
         if saved > lease.steps_saved:
             lease.steps_saved = saved
-            if not is_by_time(lease):
-                self._saved.add(lease.lease)
+            self._saved.add(lease.lease)
         if done > lease.steps_done:
             lease.steps_done = done
             self._moved.add(lease.lease)

@@ -229,8 +229,11 @@ class Scheduler:
 
     # Nodes and policy ---------------------------------------------------------------------------------------------
 
-    async def set_node(self, node_id: str, wish: NodeWish) -> None:
-        """Drains a node, takes it back, or declares it dead. Raises InvalidInput."""
+    async def set_node(self, node_id: str, wish: NodeWish, *, force: bool = False) -> None:
+        """Drains a node (by force: of jobs that are not preempted, too), takes it back, or declares it dead.
+
+        Raises InvalidInput.
+        """
         node = self.nodes.get(node_id)
         known = NodeId(node_id) in self.core.pool.node_row
         if not known:
@@ -239,7 +242,7 @@ class Scheduler:
             )
         match wish:
             case NodeWish.DRAIN:
-                event: Event = NodeDraining(NodeId(node_id))
+                event: Event = NodeDraining(NodeId(node_id), force)
             case NodeWish.RESUME:
                 if node is None or not node.is_connected:
                     raise InvalidInput(f"node {node_id!r} must be connected to be resumed; it is not")

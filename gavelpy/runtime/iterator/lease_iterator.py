@@ -359,6 +359,7 @@ class LeaseIterator(Generic[Item]):
             rate_steps_per_s=self._meter.rate_steps_per_s(),
             finished=self._finished and self._over,
             stopped=self._stopped and self._over,
+            saves_at_end=self._save is not None and self._writer is not None,
             stop_proposal=-1 if own is None else own,
         )
 

@@ -129,7 +129,6 @@ class Supervisor:
             first_fault=self._first_fault,
             ran_s=self._ended_s - self._state.started_clock_s,
             stop_asked=is_stop_asked(self._ended_s, self._launch, self._lease, self._standing),
-            killed_by_order=self._lease.kill,
         )
         return verdict(self._launch, exits, reports, self._standing.reason, clock_s())
 

@@ -18,7 +18,6 @@ class Exits:
     first_fault: int  # the local rank that failed first; -1 = none
     ran_s: float
     stop_asked: bool  # when the last rank ended
-    killed_by_order: bool
 
 
 def is_fault(code: int, launch: Launch, standing: Standing, *, expired: bool) -> bool:
@@ -48,10 +47,10 @@ def verdict(launch: Launch, exits: Exits, reports: Sequence[Progress], reason: s
 
 
 def estimated_steps(launch: Launch, ran_s: float) -> float:
-    """Steps of a job that does not report, by time; a second is a step where no rate is known.
+    """An estimate of the steps of a job that does not report, by time; a second is a step where no rate is known.
 
-    None at first, and none where it resumes from one of our checkpoints: it may be a job that reports and is not yet
-    so far, and steps that nobody did must not count as saved.
+    It adds none at first, and none where the job resumes from a checkpoint of LeaseIterator: it may be a job that
+    reports and has not come so far.
     """
     if ran_s < launch.silent_start_s or RESUME_DIRECTORY_VARIABLE in launch.environment:
         return launch.steps_done
@@ -70,7 +69,10 @@ def _outcome(exits: Exits, reports: Sequence[Progress]) -> Outcome:
 
 
 def _steps(launch: Launch, exits: Exits, reports: Sequence[Progress], outcome: Outcome) -> tuple[float, float]:
-    """Steps done and saved. Ranks that report do as many as the slowest; a checkpoint of any of them is one."""
+    """Steps done and saved. Ranks that report do as many as the slowest; a checkpoint of any of them is one.
+
+    Of ranks that do not report no checkpoint is known, whatever time has passed.
+    """
     if reports:
         done = min(report.steps_done for report in reports)
         saved = max(launch.steps_done, *(report.steps_saved for report in reports))
@@ -78,8 +80,7 @@ def _steps(launch: Launch, exits: Exits, reports: Sequence[Progress], outcome: O
     done = estimated_steps(launch, exits.ran_s)
     if outcome is Outcome.FINISHED:
         done = launch.steps_total or done
-    is_counted = outcome in (Outcome.FINISHED, Outcome.STOPPED) and not exits.killed_by_order
-    return done, done if is_counted else launch.steps_done
+    return done, launch.steps_done
 
 
 def _fault(rank: int, code: int) -> str:

@@ -256,6 +256,7 @@ class LeaseReport(_message.Message):
     SHIM_PROCESS_FIELD_NUMBER: _builtins.int
     SHIM_PROCESS_START_FIELD_NUMBER: _builtins.int
     BY_TIME_FIELD_NUMBER: _builtins.int
+    SAVES_AT_END_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
     phase: Global___LeasePhase.ValueType
@@ -278,7 +279,9 @@ class LeaseReport(_message.Message):
     shim_process_start: _builtins.int
     """its start time in clock ticks since boot; a scheduler on the same host looks whether it lives"""
     by_time: _builtins.bool
-    """the job has reported no steps: they are counted by time, its checkpoints are its own affair"""
+    """the job has reported no steps: steps_done is an estimate by time, and nothing is saved"""
+    saves_at_end: _builtins.bool
+    """the job has declared that it writes a checkpoint when its lease ends"""
     def __init__(
         self,
         *,
@@ -295,10 +298,11 @@ class LeaseReport(_message.Message):
         shim_process: _builtins.int = ...,
         shim_process_start: _builtins.int = ...,
         by_time: _builtins.bool = ...,
+        saves_at_end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "job", b"job", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "job", b"job", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -188,6 +188,7 @@ class JobDescription(_message.Message):
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _builtins.int
     WARNING_S_FIELD_NUMBER: _builtins.int
     WARNING_SIGNAL_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
     steps_total: _builtins.float
@@ -205,6 +206,8 @@ class JobDescription(_message.Message):
     checkpoint_every_s: _builtins.float
     warning_s: _builtins.float
     warning_signal: _builtins.int
+    preemptible: _builtins.bool
+    """may be stopped for other jobs' sake though it never saved a checkpoint"""
     @_builtins.property
     def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -227,10 +230,11 @@ class JobDescription(_message.Message):
         checkpoint_every_s: _builtins.float = ...,
         warning_s: _builtins.float = ...,
         warning_signal: _builtins.int = ...,
+        preemptible: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "rates_steps_per_s", b"rates_steps_per_s", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,11 +299,14 @@ class SubmittedJob(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     FORECAST_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     """-1 in a dry run"""
     name: _builtins.str
     warning: _builtins.str
     """why it cannot run on the cluster as it is, or which of its rates mean nothing"""
+    note: _builtins.str
+    """what its owner should know, such as whether it may be preempted"""
     @_builtins.property
     def forecast(self) -> Global___Forecast:
         """in a dry run"""
@@ -311,10 +318,11 @@ class SubmittedJob(_message.Message):
         name: _builtins.str = ...,
         forecast: Global___Forecast | None = ...,
         warning: _builtins.str = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "job", b"job", "name", b"name", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "job", b"job", "name", b"name", "note", b"note", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -382,6 +390,9 @@ class Job(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     JOB_TYPE_FIELD_NUMBER: _builtins.int
     ENTITY_FIELD_NUMBER: _builtins.int
+    STEPS_ESTIMATED_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_WHY_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -411,6 +422,12 @@ class Job(_message.Message):
     weight: _builtins.float
     job_type: _builtins.str
     entity: _builtins.str
+    steps_estimated: _builtins.bool
+    """steps_done is an estimate by time: the job has not reported"""
+    preemptible: _builtins.bool
+    """whether it may be stopped for other jobs' sake"""
+    preemptible_why: _builtins.str
+    """and on what evidence"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -439,10 +456,13 @@ class Job(_message.Message):
         weight: _builtins.float = ...,
         job_type: _builtins.str = ...,
         entity: _builtins.str = ...,
+        steps_estimated: _builtins.bool = ...,
+        preemptible: _builtins.bool = ...,
+        preemptible_why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_type", b"gpu_type", "gpus", b"gpus", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "restarts", b"restarts", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_type", b"gpu_type", "gpus", b"gpus", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "restarts", b"restarts", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -806,17 +826,21 @@ class SetNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     wish: Global___NodeWish.ValueType
+    force: _builtins.bool
+    """of a drain: also jobs that are not preempted stop with the round"""
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         wish: Global___NodeWish.ValueType = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

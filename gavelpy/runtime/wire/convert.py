@@ -209,6 +209,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         detail="".join(c if c.isprintable() else " " for c in report.detail[:DETAIL_MAX]),
         shim=(report.shim_process, report.shim_process_start),
         is_by_time=report.by_time,
+        saves_at_end=report.saves_at_end,
     )
 
 

@@ -24,15 +24,22 @@ from tests.runtime.daemon.harness import make_spec
 from tests.runtime.daemon.table_builders import Bench, part
 
 FIRST_COME = PolicyChoice.of("fifo", "{}")
+FAIR = PolicyChoice.of("max_min_fairness", "{}")
 START_S = Costs().start_s
 NO_RATES: Mapping[int, float] = {}
 
 
-def ahead(core: SchedulerCore, *wanted: int, rates: Mapping[int, float] = NO_RATES, wall_s: float = 30.0) -> Ahead:
+def ahead(
+    core: SchedulerCore,
+    *wanted: int,
+    rates: Mapping[int, float] = NO_RATES,
+    wall_s: float = 30.0,
+    choice: PolicyChoice = FIRST_COME,
+) -> Ahead:
     """What will become of jobs, asked of this process."""
     bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
-    return look_ahead(LookAhead(bare, specs, core.now_s, FIRST_COME, (), wanted, rates, 1e9, wall_s), None)
+    return look_ahead(LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, wall_s), None)
 
 
 def bench(*steps: float, gpus: int = 1, gang: int = 1) -> Bench:
@@ -68,6 +75,30 @@ def test_job_that_runs_goes_on_from_its_steps_at_its_measured_rate() -> None:
 
     assert expected.start_in_s == 0.0
     assert expected.finish_in_s == pytest.approx(400.0 / 4.0)
+
+
+def test_a_job_that_never_saved_is_expected_to_run_to_its_end() -> None:
+    made = Bench(("n0", 1), keep_unsaved=True)
+    for row in range(2):
+        made.tell(JobSubmitted(make_spec(f"j{row}#{row}", steps=5_000.0)))
+
+    first, second = ahead(made.core, 0, 1, choice=FAIR).expected
+
+    assert first.finish_in_s == pytest.approx(START_S + 500.0)
+    assert second.start_in_s >= first.finish_in_s
+
+
+def test_a_job_is_expected_to_save_as_others_of_its_type_do() -> None:
+    made = Bench(("n0", 1), keep_unsaved=True)
+    for row in range(3):
+        made.tell(JobSubmitted(make_spec(f"j{row}#{row}", steps=5_000.0, job_type="resnet")))
+    made.wake()
+    made.orders("n0")
+    made.say("n0", part(0, 0, saves_at_end=True))
+
+    _, second, third = ahead(made.core, 0, 1, 2, choice=FAIR).expected
+
+    assert third.start_in_s < second.finish_in_s
 
 
 def test_gang_that_never_fits_is_unknown_with_the_reason() -> None:

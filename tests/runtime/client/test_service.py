@@ -226,7 +226,7 @@ def test_submission_that_cannot_run_is_warned_of(
     monkeypatch.setenv("GAVEL_TOKEN", scheduler.tokens["alice"])
     with scheduler.client("root") as root:
         until(lambda: any(kind.gpus == 3 for kind in root.cluster().types), "the node is up")
-    submit = ["submit", "--scheduler", scheduler.address, "--steps", "10"]
+    submit = ["submit", "--scheduler", scheduler.address, "--steps", "10", "--preemptible"]
 
     assert gavel([*submit, "--gpus", "9", "--rate", "v100:1", "--", "true"]) == 0
     assert gavel([*submit, "--rate", "v100:1", "--rate", "v1oo:1", "--", "true"]) == 0

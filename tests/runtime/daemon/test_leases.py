@@ -97,20 +97,6 @@ def test_a_job_resumes_where_its_last_lease_saved_it() -> None:
     assert (order.start.resume_lease, order.start.resume_steps) == (0, 900.0)
 
 
-def test_steps_that_were_counted_by_time_are_in_no_leases_checkpoint() -> None:
-    bench = Bench(("n0", 1))
-    bench.submit("a", "b")
-    bench.wake()
-    bench.orders("n0")
-    bench.say("n0", part(0, 0, is_by_time=True))
-    bench.wake(100.0)
-
-    told = bench.say("n0", ended(0, 0, steps_saved=900.0, is_by_time=True))
-
-    assert names(told) == ["LeaseEnded"]
-    assert (bench.core.jobs.steps_saved[0], bench.core.jobs.saved_lease[0]) == (900.0, -1)
-
-
 def test_a_checkpoint_before_the_end_is_named_also_where_the_end_has_nothing_new() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a", "b")
@@ -124,22 +110,6 @@ def test_a_checkpoint_before_the_end_is_named_also_where_the_end_has_nothing_new
 
     assert names(told) == ["CheckpointSaved", "LeaseEnded"]
     assert (bench.core.jobs.steps_saved[0], bench.core.jobs.saved_lease[0]) == (900.0, 0)
-
-
-def test_where_one_node_of_a_gang_reports_time_counts_on_none() -> None:
-    bench = Bench(("n0", 1), ("n1", 1))
-    bench.submit("gang", gpus=2)
-    bench.wake()
-    for phase in (Phase.PREPARED, Phase.RUNNING):
-        for node in ("n0", "n1"):
-            bench.orders(node)
-            bench.say(node, part(0, 0, phase, is_by_time=True))
-    bench.say("n0", part(0, 0, steps_saved=40.0))
-
-    bench.say("n1", ended(0, 0, steps_saved=900.0, is_by_time=True))
-    bench.say("n0", ended(0, 0, steps_saved=50.0))
-
-    assert (bench.core.jobs.steps_saved[0], bench.core.jobs.saved_lease[0]) == (50.0, 0)
 
 
 def test_an_ended_lease_is_forgotten_once_its_end_is_journaled() -> None:

@@ -270,13 +270,13 @@ def test_a_drained_node_stays_drained_whichever_agent_speaks_for_it(tmp_path: Pa
     run(scenario())
 
 
-def test_a_drained_node_gives_up_its_jobs_with_the_round_and_is_taken_back(tmp_path: Path) -> None:
+def test_a_node_that_is_drained_by_force_gives_up_its_jobs_with_the_round_and_is_taken_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
             (job,) = await cluster.submit(make_spec())
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
 
-            await cluster.scheduler.set_node("n0", NodeWish.DRAIN)
+            await cluster.scheduler.set_node("n0", NodeWish.DRAIN, force=True)
             await cluster.until(lambda: not agent.leases, "the node is empty")
             await cluster.scheduler.set_node("n0", NodeWish.RESUME)
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs again")

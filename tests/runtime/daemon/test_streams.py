@@ -107,7 +107,7 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = {"round_s": 600.0, "solve_interval_s": 0.2}
         async with running(make_config(tmp_path, mechanism=settings)) as cluster, Agent("n0").connected(cluster):
-            (job,) = await cluster.submit(make_spec())
+            (job,) = await cluster.submit(make_spec(preemptible=True))
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
             forecaster = Forecaster(wall_s=0.1)
             explainer = Explainer(cluster.scheduler, JobBoard(cluster.scheduler), forecaster)

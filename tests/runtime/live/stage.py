@@ -36,11 +36,21 @@ class Stage:
     cluster: LocalCluster
     witnessed: Path
 
-    def submit(self, name: str, command: str, steps: float, rates: Mapping[str, float], gpus: int = 1) -> int:
+    def submit(
+        self,
+        name: str,
+        command: str,
+        steps: float,
+        rates: Mapping[str, float],
+        gpus: int = 1,
+        *,
+        preemptible: bool = False,
+    ) -> int:
         """Serial of a job that writes a checkpoint twice a second."""
         job = pb.JobDescription(
             name=name, steps_total=steps, gpus=gpus, rates_steps_per_s=rates, command=command,
             working_directory=str(self.witnessed), checkpoint_every_s=0.5,
+            preemptible=preemptible,
         )  # fmt: skip
         return submit(self.cluster, [job], name)[0]
 

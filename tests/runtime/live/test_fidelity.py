@@ -6,6 +6,7 @@ import itertools
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +86,10 @@ def measured_costs(lines: list[evidence.Line]) -> Costs:
 
 
 def same_settings(cluster: LocalCluster, costs: Costs) -> SimulationSettings:
-    """The mechanism as this scheduler runs it."""
+    """The mechanism as this scheduler runs it. Simulated jobs resume, as those here do, and declare nothing."""
     config = read_config(cluster.config)
-    return SimulationSettings(configured_settings(config, configured_choice(config)), costs)
+    mechanism = configured_settings(config, configured_choice(config))
+    return SimulationSettings(replace(mechanism, keep_unsaved=False), costs)
 
 
 # Who gets a GPU is decided by small differences, and a round won or lost is 10 s. These are the first seeds whose

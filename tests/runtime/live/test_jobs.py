@@ -17,12 +17,16 @@ V100 = {"v100": 40.0}
 COUNTS = 20  # of a tenth of a second: more than a round
 
 
-def test_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
+def test_preemptible_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
     turns = {"round_s": 1.0, "start_max_s": 0.0}  # else one who reports nothing passes for a slow starter
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": turns})
     files = [stage.witnessed / "one.txt", stage.witnessed / "two.txt"]
-    one = stage.submit("one", f"{sys.executable} {PLAIN} {files[0]} {COUNTS} 0.1", 60.0, {"v100": 10.0})
-    two = stage.submit("two", f"{sys.executable} {PLAIN} {files[1]} {COUNTS} 0.1", 60.0, {"v100": 10.0})
+    one = stage.submit(
+        "one", f"{sys.executable} {PLAIN} {files[0]} {COUNTS} 0.1", 60.0, {"v100": 10.0}, preemptible=True
+    )
+    two = stage.submit(
+        "two", f"{sys.executable} {PLAIN} {files[1]} {COUNTS} 0.1", 60.0, {"v100": 10.0}, preemptible=True
+    )
 
     stage.wait_over(one, two)
 
@@ -32,6 +36,28 @@ def test_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> N
     assert [lines.count("counted") for lines in told] == [COUNTS, COUNTS]
     assert [lines[-1] for lines in told] == ["finished", "finished"]
     assert "stopped" in told[0] + told[1]
+
+
+def test_scripts_that_never_save_run_once_each_whatever_their_share(start: StartStage) -> None:
+    """Four of them on two GPUs, each longer than two rounds: none is stopped for another's turn."""
+    turns = {"round_s": 2.0, "lease_min_s": 0.0, "start_max_s": 0.0}
+    stage = start(LocalNode("n0", "v100:2"), settings={"mechanism": turns})
+    files = [stage.witnessed / f"plain-{k}.txt" for k in range(4)]
+    script = f"{sys.executable} {PLAIN} {{}} {2 * COUNTS} 0.1"
+    jobs = [stage.submit(file.stem, script.format(file), 60.0, {"v100": 10.0}) for file in files]
+    stage.wait(lambda: files[0].exists(), "the first has begun")
+    seen = stage.job(jobs[0])
+
+    stage.wait_over(*jobs)
+
+    assert (seen.preemptible, seen.preemptible_why) == (
+        False,
+        "never saved: not preemptible until its first checkpoint",
+    )
+    told = [file.read_text().split() for file in files]
+    assert [(lines.count("began"), lines.count("stopped"), lines[-1]) for lines in told] == [(1, 0, "finished")] * 4
+    assert [stage.job(job).restarts for job in jobs] == [0] * 4
+    assert [stage.job(job).steps_saved for job in jobs] == [0.0] * 4
 
 
 def test_cancelled_job_is_gone_and_its_gpu_is_free(start: StartStage) -> None:

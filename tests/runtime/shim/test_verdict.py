@@ -24,7 +24,7 @@ LAUNCH = Launch(
     rate_steps_per_s=2.0,
     silent_start_s=0.0,
 )
-WELL = Exits(codes={0: 0, 1: 0}, first_fault=-1, ran_s=30.0, stop_asked=False, killed_by_order=False)
+WELL = Exits(codes={0: 0, 1: 0}, first_fault=-1, ran_s=30.0, stop_asked=False)
 
 
 def ended(exits: Exits, *reports: Progress, launch: Launch = LAUNCH) -> End:
@@ -34,13 +34,13 @@ def ended(exits: Exits, *reports: Progress, launch: Launch = LAUNCH) -> End:
 def test_script_that_exits_unasked_has_finished() -> None:
     end = ended(WELL)
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.FINISHED, 1000.0, 1000.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.FINISHED, 1000.0, 100.0)
 
 
-def test_script_that_exits_when_asked_has_stopped_with_steps_by_time() -> None:
+def test_steps_of_a_script_that_stops_are_an_estimate_and_none_of_them_saved() -> None:
     end = ended(replace(WELL, stop_asked=True))
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 160.0, 160.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 160.0, 100.0)
 
 
 def test_without_a_rate_a_second_is_a_step() -> None:
@@ -89,8 +89,8 @@ def test_killed_iterator_has_done_what_it_has_saved() -> None:
     assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 350.0, 350.0)
 
 
-def test_nothing_counts_that_a_script_did_before_it_was_killed_by_order() -> None:
-    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True, killed_by_order=True))
+def test_nothing_counts_that_a_script_did_before_it_was_killed() -> None:
+    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True))
 
     assert end.steps_saved == 100.0
 
