@@ -10,6 +10,10 @@ Layers that no optimum uses are left out. A job always finds room in the first K
 those hold as many jobs as there are; an entry that costs more than the dearest of these is in no optimum. Of the rest,
 the LP begins with those near the layer that a job would have in one queue for all types, and takes in others while
 their reduced cost is negative. On one type alone the queue itself is the optimum.
+
+Where there are few jobs, or few machines of each type and so many layers, a column for each machine and position is
+less work than the LP: shortest augmenting paths (Jonker and Volgenant 1987) over a dense matrix. They have no
+tolerance, so they are exact however far apart the times are.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 _ROUNDING = 1e-9
+_DENSE_MAX = 500_000  # entries of a matrix of jobs x machines x positions that is solved as such,
+_DENSE_MACHINES_MAX = 8  # or, of each type on average, up to
+_DENSE_MOST = 20_000_000  # entries
 _NEAR = 1  # layers around the guess that the LP begins with,
 _NEAR_PART = 0.1  # and this part of the guess
 _AT_ONCE = 3  # entries taken in at once for each job and type
@@ -63,7 +70,12 @@ def least_completion_time(time_s: Floats, delay: Floats, machines: Ints) -> Assi
     types = np.flatnonzero(usable.any(axis=0))
     if len(types) == 1:
         return _one_queue(time_s[:, types[0]], delay[:, types[0]], int(machines[types[0]]), int(types[0]))
-    entries = _entries(time_s, delay, machines, usable)
+    layers = _layers(time_s, delay, machines, usable)
+    depth = layers.max(axis=0)
+    columns = int(depth @ machines)
+    if N * columns <= (_DENSE_MOST if columns <= _DENSE_MACHINES_MAX * depth.sum() else _DENSE_MAX):
+        return _by_machines(time_s, delay, machines, layers)
+    entries = _entries(time_s, delay, machines, layers)
     considered = _near_guess(entries, time_s, delay, machines)
     while True:
         chosen, reduced, cost = _optimum(entries, considered, T)
@@ -85,14 +97,26 @@ def _one_queue(time_s: Floats, delay: Floats, machines: int, gpu_type: int) -> A
     return Assignment(np.full(len(time_s), gpu_type), float(total_s))
 
 
-def _entries(time_s: Floats, delay: Floats, machines: Ints, usable: Bools) -> _Entries:
-    layers = _layers(time_s, delay, machines, usable)
+def _by_machines(time_s: Floats, delay: Floats, machines: Ints, layers: Ints) -> Assignment:
+    """The optimum over columns of one machine and one position each."""
+    from scipy.optimize import linear_sum_assignment
+
+    depth = layers.max(axis=0)
+    gpu_type = np.repeat(np.arange(len(machines)), depth * machines)
+    ahead = np.concatenate([np.repeat(np.arange(d), m) for d, m in zip(depth, machines, strict=True)])
+    time = np.where(np.isfinite(time_s), time_s, 0.0)[:, gpu_type]
+    cost_s = np.where(ahead < layers[:, gpu_type], time * (1.0 + ahead * delay[:, gpu_type]), np.inf)
+    jobs, columns = linear_sum_assignment(cost_s)
+    return Assignment(gpu_type[columns], float(cost_s[jobs, columns].sum()))
+
+
+def _entries(time_s: Floats, delay: Floats, machines: Ints, layers: Ints) -> _Entries:
     job, gpu_type = np.nonzero(layers)
     count = layers[job, gpu_type]
     ahead = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     job, gpu_type = np.repeat(job, count), np.repeat(gpu_type, count)
     cost_s = time_s[job, gpu_type] * (1.0 + ahead * delay[job, gpu_type])
-    unit_s = float(np.median(cost_s))
+    unit_s = float(np.where(layers > 0, time_s, np.inf).min(axis=1).mean())  # of an optimum, not of what it avoids
     dearest = np.zeros(len(time_s))
     np.maximum.at(dearest, job, cost_s / unit_s)
     depth = layers.max(axis=0)

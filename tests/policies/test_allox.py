@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.allox import AlloX
+from gavelpy.solve.assignment import least_completion_time
 from tests.policies.brute_force import least_total_by_hungarian_s, least_total_s
 from tests.policies.golden import excess, read_case
 from tests.policies.golden_details import detailed_problem
@@ -184,3 +186,46 @@ def test_a_gang_that_does_not_fit_now_lets_others_go_first() -> None:
 def test_alpha_outside_its_range_is_refused(alpha: float) -> None:
     with pytest.raises(InvalidInput, match=r"alpha must be in \(0, 1\]"):
         AlloX(alpha=alpha)
+
+
+def test_gangs_that_can_run_on_one_type_only_count_as_large_as_they_are() -> None:
+    rates = np.array([[1.0, 0.0, 0.0]] * 3)
+
+    allocation = AlloX().allocate(
+        AllocationProblem.of("xyz", ["a", "b", "c"], [8, 8, 8], rates, gpus=4, steps_remaining=[100.0] * 3)
+    )
+
+    assert allocation.certificate.objective == pytest.approx((100.0 + 100.0 + 200.0) / 3)
+    assert allocation.share[:, 0].sum() == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_takes_less_time_where_times_differ_by_ten_to_the_twelfth(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = 10.0 ** rng.uniform(-6, 6, (4, 6))
+    problem = AllocationProblem.of("abcd", list("tuvwxy"), [1] * 6, rates, steps_remaining=2e8)
+
+    allocation = AlloX().allocate(problem)
+
+    least_s = least_total_s(time_alone_s(problem), np.ones(6, dtype=np.int64))
+    assert allocation.certificate.objective * 4 == pytest.approx(least_s, rel=1e-12)
+
+
+def test_few_gpus_of_many_types_are_planned_in_a_moment_as_well_as_by_the_linear_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    time_s, machines = rng.uniform(10.0, 1e4, (60, 1)) * rng.uniform(0.2, 1.0, (60, 8)), np.array([1] * 7 + [2])
+    delay = np.broadcast_to(rng.uniform(0.5, 2.0, (60, 1)), time_s.shape)
+    long_s = np.repeat(time_s, 4, axis=0) * rng.uniform(0.9, 1.1, (240, 1))
+
+    dense = least_completion_time(time_s, delay, machines)
+    began_s = process_time()
+    least_completion_time(long_s, np.repeat(delay, 4, axis=0), machines)
+    took_s = process_time() - began_s
+    monkeypatch.setattr("gavelpy.solve.assignment._DENSE_MAX", 0)
+    monkeypatch.setattr("gavelpy.solve.assignment._DENSE_MOST", 0)
+    by_program = least_completion_time(time_s, delay, machines)
+
+    assert dense.total_s == pytest.approx(by_program.total_s, rel=1e-9)
+    assert took_s < 3.0
