@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,11 +22,12 @@ import grpc.aio
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime.agent import memory
 from gavelpy.runtime.agent.alone import Alone
-from gavelpy.runtime.agent.book import LeaseBook, log_action, prune
+from gavelpy.runtime.agent.book import LeaseBook, log_action
 from gavelpy.runtime.agent.checkpoints import marker
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.containment import Containment, find_containment
-from gavelpy.runtime.agent.environment import Surroundings
+from gavelpy.runtime.agent.ended import prune
+from gavelpy.runtime.agent.environment import surroundings_of
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.identity import address_towards, describe_node
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
@@ -111,7 +112,9 @@ class Agent:
         self._watch = ShimWatch(self._wake.set)
         self._book.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
-        self._starter.around = self._surroundings(self.job_service_port)
+        self._starter.around = surroundings_of(
+            self._config, self._gpus, self._containment, f"{HOST}:{self.job_service_port}"
+        )
         self._look()
         tasks = [
             asyncio.create_task(work)
@@ -160,22 +163,6 @@ class Agent:
     def leave(self) -> None:
         """Ends `run`. Jobs go on under their shims, unless the configuration says otherwise."""
         self._leaving.set()
-
-    def _surroundings(self, port: int) -> Surroundings:
-        config = self._config
-        return Surroundings(
-            node_id=config.node_id,
-            gpu_type=self._gpus.gpu_type,
-            devices=self._gpus.devices,
-            node_environment=dict(os.environ),
-            checkpoint_root=config.checkpoints,
-            job_service=f"{HOST}:{port}",
-            speed_factor=config.speed_factor,
-            log_bytes_max=config.log_bytes_max,
-            log_files_max=config.log_files_max,
-            silent_start_s=config.silent_start_s,
-            containment=self._containment,
-        )
 
     # Looking and acting.
 
@@ -354,7 +341,13 @@ class Agent:
     async def _keep_pruning(self) -> None:
         while True:
             async with self._tidying:
-                removed = await asyncio.to_thread(prune, self._config.state, self._config.ended_log_bytes_max)
+                removed = await asyncio.to_thread(
+                    prune,
+                    self._config.state,
+                    bytes_max=self._config.ended_log_bytes_max,
+                    retention_s=self._config.ended_retention_s,
+                    now_s=time.time(),
+                )
             if removed:
                 logger.info("old logs removed", extra={"leases": removed})
             await asyncio.sleep(PRUNE_S)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE, Kept, LeaseFolder, Standing
+from gavelpy.runtime.agent.ended import DAMAGED, ENDED, kept_in, lease_directories, scrub
+from gavelpy.runtime.agent.folder import Kept, LeaseFolder, Standing
 from gavelpy.runtime.agent.ports import ReservedPort
 from gavelpy.runtime.agent.reconcile import (
     Accept,
@@ -41,8 +40,6 @@ from gavelpy.runtime.shim import processes
 logger = logging.getLogger(__name__)
 
 LEASES: Final = lease_files.LEASES_DIRECTORY
-ENDED: Final = "ended"
-DAMAGED: Final = "damaged"
 KILL_TIMEOUT_S: Final = 5.0
 _NEW = ".new-"
 
@@ -67,7 +64,7 @@ class LeaseBook:
     @property
     def log_directories(self) -> tuple[tuple[Path, Kept], ...]:
         """Lease directories that may hold logs, oldest lease first; forgotten ones, too."""
-        ended = ((folder, _kept(folder)) for folder in _lease_directories(self._state / ENDED))
+        ended = ((folder, kept_in(folder)) for folder in lease_directories(self._state / ENDED))
         old = [(folder, kept) for folder, kept in ended if kept is not None]
         new = [(folder.directory, Kept(folder.lease, folder.job, None)) for folder in self.folders]
         return tuple(sorted([*old, *new], key=lambda entry: entry[1].lease))
@@ -76,8 +73,8 @@ class LeaseBook:
         """Finds the leases of an earlier agent; those whose shims live go on."""
         for left in (self._state / LEASES).glob(f"{_NEW}*"):
             shutil.rmtree(left)
-        for directory in _lease_directories(self._state / LEASES):
-            kept = _kept(directory)
+        for directory in lease_directories(self._state / LEASES):
+            kept = kept_in(directory)
             if kept is None:
                 self._put_aside(directory)
                 continue
@@ -172,12 +169,13 @@ class LeaseBook:
         self._begin(folder)
 
     def _forget(self, folder: LeaseFolder) -> None:
-        """Keeps the log, for people who come later."""
+        """Keeps the log, without the environment of the job."""
         target = self._state / ENDED / folder.directory.name
         if target.exists():
             shutil.rmtree(target)
         with suppress(FileNotFoundError):  # its job may have removed it
             folder.directory.rename(target)
+            scrub(target)
 
     def _put_aside(self, directory: Path) -> None:
         """A directory that does not say what it is holds nothing that may run on."""
@@ -198,18 +196,6 @@ def log_action(action: Action) -> None:
     details = {key: str(getattr(action, key)) for key in ("outcome", "detail") if hasattr(action, key)}
     lease = order.lease if order is not None else getattr(action, "lease", -1)
     logger.info("lease: %s", name, extra={"lease": lease, **details})
-
-
-def prune(state: Path, bytes_max: int) -> int:
-    """Removes the oldest logs of forgotten leases until those left have at most so many bytes; how many went."""
-    directories = list(_lease_directories(state / ENDED))
-    total, removed = 0, 0
-    for directory in sorted(directories, reverse=True):
-        total += sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
-        if total > bytes_max:
-            shutil.rmtree(directory, ignore_errors=True)
-            removed += 1
-    return removed
 
 
 def _loaded(directory: Path, kept: Kept, now_clock_s: float) -> LeaseFolder:
@@ -242,19 +228,6 @@ def _settle(folder: LeaseFolder, now_clock_s: float) -> None:
         folder.port = ReservedPort(assignment.rendezvous_port)
         folder.assignment = replace(assignment, rendezvous_port=folder.port.number)
         folder.keep()
-
-
-def _kept(directory: Path) -> Kept | None:
-    try:
-        text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
-        return msgspec.json.decode(text, type=Kept) if text is not None else None
-    except (RemoteViolation, msgspec.DecodeError) as error:
-        logger.warning("file of a lease ignored: %s", error)
-        return None
-
-
-def _lease_directories(parent: Path) -> Iterable[Path]:
-    return sorted(entry for entry in parent.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
 def _until(is_done: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
 _LOG_BYTES = (64 << 10, 1 << 40)
 _FREE_BYTES_MAX = 1 << 50
+_RETENTION_S_MAX = 3_650 * 86_400
 _ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
 
 
@@ -54,6 +55,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     log_bytes_max: int = 16 << 20  # of one file of a job's log
     log_files_max: int = 4  # rotated ones beside it
     ended_log_bytes_max: int = 1 << 30  # of the logs of all jobs that are over
+    ended_retention_s: float = 7 * 86_400.0  # then what is left of a lease that is over is removed
     control_groups: bool = True  # a control group for each lease, where they can be written
 
     def __post_init__(self) -> None:
@@ -79,6 +81,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise InvalidInput(f"log_files_max must be in [0, 1000], got {self.log_files_max}")
         if not 0 <= self.ended_log_bytes_max <= _LOG_BYTES[1]:
             raise InvalidInput(f"ended_log_bytes_max must be in [0, {_LOG_BYTES[1]}], got {self.ended_log_bytes_max}")
+        if not 0 <= self.ended_retention_s <= _RETENTION_S_MAX:
+            raise InvalidInput(f"ended_retention_s must be in [0, {_RETENTION_S_MAX}], got {self.ended_retention_s!r}")
         self._check_exposure()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Final
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.containment import Containment
+from gavelpy.runtime.agent.gpus import Gpus
 
 RESERVED_PREFIX: Final = "GAVEL_"
 _FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
@@ -31,6 +34,23 @@ class Surroundings:
     log_files_max: int = 4
     silent_start_s: float = 60.0
     containment: Containment = field(default_factory=Containment)
+
+
+def surroundings_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> Surroundings:
+    """What this node's jobs have in common."""
+    return Surroundings(
+        node_id=config.node_id,
+        gpu_type=gpus.gpu_type,
+        devices=gpus.devices,
+        node_environment=dict(os.environ),
+        checkpoint_root=config.checkpoints,
+        job_service=job_service,
+        speed_factor=config.speed_factor,
+        log_bytes_max=config.log_bytes_max,
+        log_files_max=config.log_files_max,
+        silent_start_s=config.silent_start_s,
+        containment=containment,
+    )
 
 
 @dataclass(frozen=True)

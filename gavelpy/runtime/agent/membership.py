@@ -11,15 +11,12 @@ import shutil
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
 
-from gavelpy.runtime.agent.book import ENDED
 from gavelpy.runtime.agent.checkpoints import marker
+from gavelpy.runtime.agent.ended import ENDED, FORMER
 from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.agent.orders import Orders
 from gavelpy.runtime.agent.reconcile import LocalLease
-
-FORMER: Final = "former"  # what the last cluster has left, below the state directory
 
 
 class Regard(StrEnum):

@@ -19,6 +19,7 @@ from gavelpy.runtime.daemon.client_service_checks import shown
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.lease_facts import is_by_time
 from gavelpy.runtime.daemon.lease_values import Wish
+from gavelpy.runtime.daemon.redaction import redacted
 from gavelpy.runtime.security.identity import Caller
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -199,7 +200,7 @@ class JobBoard:
 
 
 def description(spec: JobSpec) -> pb.JobDescription:
-    """A job as its owner described it."""
+    """A job as its owner described it, without the values of its environment that may be secrets."""
     return pb.JobDescription(
         name=name_of(spec.id),
         steps_total=spec.steps_total,
@@ -211,7 +212,7 @@ def description(spec: JobSpec) -> pb.JobDescription:
         entity=spec.entity,
         command=spec.command,
         working_directory=spec.working_directory,
-        environment=spec.environment,
+        environment=redacted(spec.environment),
         one_process_a_node=spec.one_process_a_node,
         checkpoint_every_s=spec.checkpoint_every_s,
         warning_s=spec.warning_s,

@@ -24,9 +24,10 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import SEPARATOR, name_of
+from gavelpy.runtime.daemon.redaction import redacted
 
 _SHOWN = 10  # jobs that a sentence names
-_HIDDEN = frozenset({"environment", "state_id"})  # may hold secrets; tells who an agent is
+_HIDDEN = frozenset({"state_id"})  # tells who an agent is
 _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
 
 
@@ -85,7 +86,7 @@ def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
 
 def _spec(spec: JobSpec) -> dict[str, Any]:
     values = {name: _plain(value) for name, value in asdict(spec).items() if name not in _HIDDEN}
-    return values | {"name": name_of(spec.id)}
+    return values | {"name": name_of(spec.id), "environment": redacted(spec.environment)}
 
 
 def _plain(value: Any) -> Any:  # Any: a field of an event, and what JSON can say

@@ -13,7 +13,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent import log_pages
-from gavelpy.runtime.agent.book import prune
+from gavelpy.runtime.agent.ended import prune
 from gavelpy.runtime.agent.folder import Kept
 from gavelpy.runtime.agent.log_pages import Page, Question, read_page
 from gavelpy.runtime.agent.log_sources import TIE_BITS
@@ -278,7 +278,7 @@ def test_oldest_logs_go_when_there_are_too_many(tmp_path: Path) -> None:
     (old / "text").write_bytes(b"x" * 600)
     (new / "text").write_bytes(b"x" * 600)
 
-    assert prune(tmp_path, 1_000) == 1
+    assert prune(tmp_path, bytes_max=1_000, retention_s=60.0, now_s=time.time()) == 1
 
     assert not old.exists()
     assert new.exists()

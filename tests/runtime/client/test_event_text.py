@@ -69,6 +69,7 @@ def test_values_of_the_environment_are_not_told() -> None:
 
     assert told is not None
     assert "secret" not in told.json + told.text
+    assert json.loads(told.json)["environment"] == {"KEY": "***"}
 
 
 def test_numbers_that_are_none_are_null() -> None:

@@ -179,11 +179,11 @@ def test_wait_ends_when_all_are_over_or_the_time_is(scheduler: Serving) -> None:
 
 def test_job_is_explained_with_its_reason_and_its_history(scheduler: Serving) -> None:
     with scheduler.client("alice") as client:
-        client.submit([make_description("puzzle", gpus=1000, environment={"A": "b"})])
+        client.submit([make_description("puzzle", gpus=1000, environment={"API_KEY": "b", "TZ": "UTC"})])
         found = client.job("puzzle")
 
     assert found.job.reason
-    assert found.description.environment == {"A": "b"}
+    assert found.description.environment == {"API_KEY": "***", "TZ": "UTC"}
     assert found.start_in_s == -1
     assert found.forecast == "not all is known: nothing will happen until something changes"
     assert [line.split()[-1] for line in found.history] == ["submitted"]

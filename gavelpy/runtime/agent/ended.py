@@ -1,0 +1,82 @@
+"""What a node keeps of leases that the scheduler has forgotten: their logs, for a while, and no job's environment.
+
+STATE/ended/00000042/    log/, end.json and the other files of a lease, without launch.json
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE, Kept
+
+logger = logging.getLogger(__name__)
+
+ENDED: Final = "ended"
+DAMAGED: Final = "damaged"
+FORMER: Final = "former"  # what the last cluster has left
+
+
+def lease_directories(parent: Path) -> list[Path]:
+    """Directories of leases, oldest lease first."""
+    return sorted(entry for entry in parent.iterdir() if entry.name.isdecimal() and entry.is_dir())
+
+
+def kept_in(directory: Path) -> Kept | None:
+    """What assignment.json says; None where it cannot be read."""
+    try:
+        text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
+        return msgspec.json.decode(text, type=Kept) if text is not None else None
+    except (RemoteViolation, msgspec.DecodeError) as error:
+        logger.warning("file of a lease ignored: %s", error)
+        return None
+
+
+def scrub(directory: Path) -> None:
+    """Removes the environment of a job that is over, which may hold secrets, from its lease's directory."""
+    (directory / lease_files.LAUNCH_FILE).unlink(missing_ok=True)
+    found = kept_in(directory)
+    if found is not None and found.assignment is not None:
+        bare = Kept(found.lease, found.job, None)
+        lease_files.write_text_whole(directory / ASSIGNMENT_FILE, msgspec.json.encode(bare).decode())
+
+
+def prune(state: Path, *, bytes_max: int, retention_s: float, now_s: float) -> int:
+    """Removes what ended before the retention, and the oldest logs above so many bytes; how many leases went.
+
+    `now_s` is Unix time. A directory counts from its last change: it is scrubbed when its lease is forgotten.
+    """
+    total, removed = 0, 0
+    for directory in reversed(lease_directories(state / ENDED)):
+        with suppress(OSError):  # a full disk: tried again at the next call
+            scrub(directory)  # of an earlier version, or of an agent that died before it could
+        total += sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
+        if total > bytes_max or _is_older(directory, now_s - retention_s):
+            shutil.rmtree(directory, ignore_errors=True)
+            removed += 1
+    for directory in _others(state):
+        if _is_older(directory, now_s - retention_s):
+            shutil.rmtree(directory, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def _others(state: Path) -> Iterator[Path]:
+    """Directories of leases that were damaged, or of a cluster that the node has left."""
+    for parent in (state / DAMAGED, state / FORMER / ENDED):
+        if parent.is_dir():
+            yield from parent.iterdir()
+
+
+def _is_older(directory: Path, moment_s: float) -> bool:
+    with suppress(FileNotFoundError):
+        return directory.stat().st_mtime < moment_s
+    return False

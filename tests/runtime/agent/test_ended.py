@@ -1,0 +1,68 @@
+"""What a node keeps of leases that are over: no environment, nothing beyond the retention, for its user only."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.ended import prune
+from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE
+from gavelpy.runtime.wire import agent_pb2 as pb
+from tests.runtime.agent.conftest import Node
+from tests.runtime.agent.peer import Peer, order, until
+
+SECRET = "s3cr3t-of-a-user"
+DAY_S = 86_400.0
+
+
+def texts(directory: Path) -> str:
+    return "".join(path.read_text() for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_lease_that_is_forgotten_leaves_no_environment_on_disk(peer: Peer, node: Node) -> None:
+    told = order(1, "true")
+    told.launch.environment["API_KEY"] = SECRET
+    peer.order(told)
+    peer.until_phase(1, pb.LEASE_PHASE_ENDED)
+    living, paths = texts(node.lease(1)), [node.state, *node.state.glob("*.json"), *(node.state / "leases").rglob("*")]
+    open_to_others = [path for path in paths if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+
+    peer.orders.clear()
+    peer.forget = [1]
+    peer.push()
+    ended = node.state / "ended" / "00000001"
+    kept = ended / ASSIGNMENT_FILE
+    until(lambda: kept.exists() and SECRET not in kept.read_text())
+
+    assert SECRET in living
+    assert open_to_others == []
+    assert SECRET not in texts(node.state / "ended")
+    assert (ended / lease_files.LOG_DIRECTORY).is_dir()
+
+
+def test_what_ended_before_the_retention_is_removed_whatever_kind_it_is(tmp_path: Path) -> None:
+    now_s = time.time()
+    old = [tmp_path / name for name in ("ended/00000001", "damaged/00000002-5.0", "former/ended/00000003")]
+    young = tmp_path / "ended" / "00000004"
+    for directory in (*old, young):
+        directory.mkdir(parents=True)
+        (directory / "text").write_text("x")
+    for directory in old:
+        os.utime(directory, (now_s - 8 * DAY_S, now_s - 8 * DAY_S))
+
+    assert prune(tmp_path, bytes_max=1 << 30, retention_s=7 * DAY_S, now_s=now_s) == 3
+
+    assert not any(directory.exists() for directory in old)
+    assert young.exists()
+
+
+def test_launch_files_that_an_earlier_version_kept_are_removed(tmp_path: Path) -> None:
+    ended = tmp_path / "ended" / "00000001"
+    ended.mkdir(parents=True)
+    (ended / lease_files.LAUNCH_FILE).write_text(SECRET)
+
+    prune(tmp_path, bytes_max=1 << 30, retention_s=DAY_S, now_s=time.time())
+
+    assert texts(ended) == ""
