@@ -24,6 +24,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
     Event,
+    LeaseEnded,
     NodeDraining,
     NodeHindered,
     NodeJoined,
@@ -43,6 +44,7 @@ SAVING = 6  # version of settings that keep jobs which cannot resume, of declare
 LATE = 6  # version of settings that let late ends of lost leases count
 FORGOTTEN = 6  # version of a lost node whose name an operator has given up
 AGEING = 6  # version of settings that ask the policy again after some time
+UNRUNNABLE = 6  # version of the end of a lease whose command cannot be run
 NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
@@ -53,6 +55,7 @@ _LATER = {  # newest version of an event, where above VERSION
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
     "SavingDeclared": SAVING,
+    "LeaseEnded": UNRUNNABLE,
 }
 _LAST_FIELDS = {
     "AllocationSolved": 3,
@@ -103,6 +106,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = FORGOTTEN
         case NodeDraining() | SavingDeclared():
             version = SAVING
+        case LeaseEnded() if event.outcome is Outcome.UNRUNNABLE:
+            version = UNRUNNABLE
         case ConfigChanged():
             version, said = _settings(event.settings)
             values = [said]

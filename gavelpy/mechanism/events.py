@@ -32,6 +32,7 @@ class Outcome(IntEnum):
     STOPPED = 1  # revoked or expired; its steps are checkpointed
     FAILED = 2  # the job's process broke
     LOST = 3  # its node is gone; steps since the last checkpoint are lost
+    UNRUNNABLE = 4  # the job's command was not found or cannot be executed; it fails at once if it never saved
 
 
 class _Exogenous:

@@ -98,13 +98,15 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         late_ends.close(jobs, rows, event.leases[counts])
     elif settings.late_ends:
         late_ends.keep_open(jobs, rows, event.leases[counts])
-    on_time = rows if event.outcome is Outcome.FAILED or not len(late) else np.setdiff1d(rows, late)
+    is_failure = event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE)
+    on_time = rows if is_failure or not len(late) else np.setdiff1d(rows, late)
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event.outcome, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
     jobs.steps_done[rows] = jobs.steps_saved[rows]
-    if event.outcome is Outcome.FAILED:
-        jobs.failures[rows] += 1
+    jobs.failures[rows] += is_failure
     is_over = event.outcome is Outcome.FINISHED or jobs.failures[rows] > settings.failures_max
+    if event.outcome is Outcome.UNRUNNABLE:
+        is_over = is_over | (jobs.steps_saved[rows] == 0)  # one that has saved did run: the node's fault, so try again
     over = rows[np.broadcast_to(is_over, rows.shape)]
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
@@ -138,7 +140,7 @@ def _missed(
     """
     is_promised = jobs.state[rows] == JobState.GRANTED
     match outcome:
-        case Outcome.FAILED:
+        case Outcome.FAILED | Outcome.UNRUNNABLE:
             ran_s = np.where(is_promised, 0.0, now_s - jobs.began_s[rows])
             back_off.missed(jobs, rows, ran_s, settings, now_s)
             return bool(len(rows))

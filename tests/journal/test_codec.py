@@ -72,6 +72,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeDraining(NodeId("n0"), force=True),
     NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
+    LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -128,6 +129,8 @@ def test_pairs_come_back_as_they_were() -> None:
         (AllocationSolved(4, TWO, TWO, np.array([0.25, 1.0])), 2),
         (ConfigChanged(MechanismSettings()), 2),
         (SHARING, 3),
+        (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED), 2),
+        (LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE), 6),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),

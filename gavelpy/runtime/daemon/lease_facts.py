@@ -10,9 +10,11 @@ import numpy as np
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import LeaseStarted, Outcome
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.runtime.daemon.lease_values import Lease, Part, Phase, Start
+from gavelpy.runtime.daemon.lease_values import Lease, Part, PartReport, Phase, Start
 
 NOTE_CHARACTERS_MAX = 500
+UNRUNNABLE_CODES = (126, 127)  # of a shell, and of our shim: the command cannot be executed, or is not found
+_WORST_FIRST = (Outcome.UNRUNNABLE, Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.FINISHED)
 
 
 def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: float, round: int) -> Lease:
@@ -91,15 +93,20 @@ def saved_of(lease: Lease) -> float:
 
 def outcome_of(lease: Lease) -> Outcome:
     """Of the whole: the worst of its parts, and finished only where all have."""
-    outcomes = {part.end.outcome for part in lease.parts.values() if part.end is not None} or {Outcome.LOST}
-    return next(o for o in (Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.FINISHED) if o in outcomes)
+    outcomes = {_outcome_of(part.end) for part in lease.parts.values() if part.end is not None} or {Outcome.LOST}
+    return next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
+
+
+def _outcome_of(end: PartReport) -> Outcome:
+    is_unrunnable = end.outcome is Outcome.FAILED and end.exit_code in UNRUNNABLE_CODES
+    return Outcome.UNRUNNABLE if is_unrunnable else end.outcome
 
 
 def note_of(lease: Lease) -> str:
     """What people should hear of how it ended."""
     for part in lease.parts.values():
         end = part.end
-        if end is not None and end.outcome is outcome_of(lease) and (end.detail or end.exit_code):
+        if end is not None and _outcome_of(end) is outcome_of(lease) and (end.detail or end.exit_code):
             code = f" (exit code {end.exit_code})" if end.exit_code else ""
             return f"{end.detail or 'ended'}{code}"[:NOTE_CHARACTERS_MAX]
     return ""

@@ -8,6 +8,7 @@ stays taken.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -20,13 +21,26 @@ from typing import Final
 from gavelpy.runtime.shim import cgroups
 
 PR_SET_PDEATHSIG: Final = 1
-CODE_NOT_STARTED: Final = 127
+CODE_NOT_STARTED: Final = 1
+CODE_NOT_EXECUTABLE: Final = 126  # as a shell says it
+CODE_NOT_FOUND: Final = 127
 _C = ctypes.CDLL(None, use_errno=True)
+_EXEC_CODES: Final = {
+    errno.ENOENT: CODE_NOT_FOUND,
+    errno.ENOTDIR: CODE_NOT_FOUND,
+    errno.EACCES: CODE_NOT_EXECUTABLE,
+    errno.ENOEXEC: CODE_NOT_EXECUTABLE,
+}
 _ERROR = struct.Struct("=i32s")  # errno and what was tried
 
 
 class CannotStart(OSError):
-    """A rank could not be started: the message says what was tried and why it failed."""
+    """A rank could not be started: the message says what was tried and why it failed.
+
+    `code` is the exit code to report: as of a shell where the command itself is at fault.
+    """
+
+    code = CODE_NOT_STARTED
 
 
 @dataclass(frozen=True)
@@ -139,5 +153,7 @@ def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) ->
         case "chdir":
             return CannotStart(number, f"the working directory {working_directory!r} cannot be entered: {why}")
         case "exec":
-            return CannotStart(number, f"the command {argv[0]!r} cannot be run: {why}")
+            error = CannotStart(number, f"the command {argv[0]!r} cannot be run: {why}")
+            error.code = _EXEC_CODES.get(number, CODE_NOT_STARTED)
+            return error
     return CannotStart(number, f"{tried} failed: {why}")

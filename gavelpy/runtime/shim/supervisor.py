@@ -85,7 +85,7 @@ class Supervisor:
                 self._start_rank({**self._launch.environment, **environment, **marker})
         except ranks.CannotStart as error:
             self._kill_all()
-            return self._not_run(Outcome.FAILED, str(error.strerror), ranks.CODE_NOT_STARTED)
+            return self._not_run(Outcome.FAILED, str(error.strerror), error.code)
         self._say(Phase.RUNNING)
         return None
 

@@ -85,7 +85,8 @@ def _steps(launch: Launch, exits: Exits, reports: Sequence[Progress], outcome: O
 
 def _fault(rank: int, code: int) -> str:
     if code >= 0:
-        return f"rank {rank} exited with code {code}"
+        meaning = {126: ": a command cannot be executed", 127: ": a command was not found"}.get(code, "")
+        return f"rank {rank} exited with code {code}{meaning}"
     try:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.cluster import patiently
@@ -94,3 +96,21 @@ def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_nobody(star
     assert (after.policy, after.round_s) == ("fifo", 3.0)
     assert stage.job(job).state == pb.JOB_STATE_FINISHED
     assert len(stage.lines(job, "began")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("no-such-command --lr 0.1", "the command 'no-such-command' cannot be run: No such file or directory"),
+        (str(PLAIN), f"the command '{PLAIN}' cannot be run: Permission denied"),
+        ("sh -c no-such-command", "rank 0 exited with code 127: a command was not found"),
+    ],
+    ids=["not-found", "not-executable", "not-found-by-a-shell"],
+)
+def test_command_that_cannot_be_run_fails_at_once(command: str, why: str, start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"))
+    job = stage.submit("typo", command, 10.0, {"v100": 10.0})
+
+    stage.wait(lambda: stage.job(job).state == pb.JOB_STATE_FAILED, "the job has failed")
+
+    assert (stage.job(job).failures, stage.job(job).detail.startswith(why)) == (1, True)
