@@ -45,7 +45,8 @@ TimeoutOption = Annotated[
         metavar="S",
         parser=number(0.001, 3600),
         rich_help_panel=_CONNECTION,
-        help="How long a scheduler that does not answer is tried. Default: 10.",
+        help="How long a scheduler that does not answer is tried. Default: 10; a command that waits or follows waits "
+        "through outages.",
     ),
 ]
 
@@ -68,6 +69,17 @@ def connected(scheduler: str | None, token_file: Path | None, timeout_s: float |
     from gavelpy.runtime.client.connection import Client
 
     with Client(settings(scheduler, token_file, timeout_s)) as client:
+        yield client
+
+
+@contextmanager
+def outlasting(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
+    """A client that waits through outages of the scheduler, unless a timeout is given; it says so on stderr."""
+    from gavelpy.cli.output import tell
+
+    with connected(scheduler, token_file, timeout_s) as client:
+        if timeout_s is None:
+            client.outlast(tell)
         yield client
 
 

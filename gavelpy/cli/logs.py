@@ -59,7 +59,8 @@ def logs(
         follow=follow,
         tail_lines=tail,
     )
-    with c.connected(scheduler, token_file, timeout) as client:
+    reach = c.outlasting if follow else c.connected
+    with reach(scheduler, token_file, timeout) as client:
         for message in client.logs(request):
             if message.notice and output is Output.TABLE:
                 tell(f"note: {message.notice}")
@@ -94,7 +95,8 @@ def events(
       gavel events --job train
       gavel events --after 1200 -o json
     """
-    with c.connected(scheduler, token_file, timeout) as client:
+    reach = c.outlasting if follow else c.connected
+    with reach(scheduler, token_file, timeout) as client:
         for event in client.events(after=after, follow=follow, events_max=limit, job=job):
             if output is Output.JSON:
                 fields = json.loads(event.json) if event.json else {}

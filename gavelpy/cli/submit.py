@@ -76,7 +76,8 @@ def submit(
     else:
         described = [_from_flags(what, steps, directory, given)]
     jobs = [job.message() for one in described for job in _with_array(one, indices).spread()]
-    with c.connected(scheduler, token_file, timeout) as client:
+    reach = c.outlasting if wait and not dry_run else c.connected
+    with reach(scheduler, token_file, timeout) as client:
         if dry_run:
             _show_forecasts(client.submit(jobs, dry_run=True), output)
         elif wait:

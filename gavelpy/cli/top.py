@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,16 +56,34 @@ def top(
         elif once or not sys.stdout.isatty():
             console().print(_drawn(client))
         else:
-            _watch(client, every)
+            _watch(client, every, outlasts=timeout is None)
 
 
-def _watch(client: Client, every_s: float) -> None:
+def _watch(client: Client, every_s: float, *, outlasts: bool) -> None:
     from rich.live import Live
 
     with Live(_drawn(client), console=console(), screen=True, auto_refresh=False) as live:
-        while True:
+        for shown in pictures(lambda: _drawn(client), outlasts=outlasts):
+            live.update(shown, refresh=True)
             time.sleep(every_s)
-            live.update(_drawn(client), refresh=True)
+
+
+def pictures(draw: Callable[[], Group], *, outlasts: bool) -> Iterator[Group]:
+    """What is to be shown, again and again; while the scheduler is away, the last picture with that above it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from gavelpy.runtime.client.failures import SchedulerUnreachable
+
+    seen = shown = draw()
+    while True:
+        yield shown
+        try:
+            seen = shown = draw()
+        except SchedulerUnreachable as away:
+            if not outlasts:
+                raise
+            shown = Group(Text(printable(f"{away}; waiting for it. Last seen:")), seen)
 
 
 def _asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
     from gavelpy.runtime.wire import client_pb2
 
+_SOON_S = 2.0  # a call gives up this long before the time is over, at the most
 _CALL_S = 30.0  # a call waits so long at most; then it is made again
 
 
@@ -33,23 +35,33 @@ def wait(
 ) -> None:
     """Wait until jobs are over. Exit code 0: all finished; 1: one failed or was cancelled; 124: time is over.
 
+    If the scheduler goes away meanwhile, the command waits for it; --timeout limits that.
+
     \b
     Examples:
       gavel wait 12 13 14
       gavel wait train --for 3600 && ./evaluate.sh
     """
-    with c.connected(scheduler, token_file, call_timeout) as client:
+    with c.outlasting(scheduler, token_file, call_timeout) as client:
         found = wait_for(client, jobs, timeout)
     finish_with(found, output)
 
 
 def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None) -> list[client_pb2.Job]:
     """The jobs once all are over, or as they are when the time is."""
-    ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+    from gavelpy.runtime.client.failures import SchedulerUnreachable
+
+    ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        left_s = _CALL_S if ends_s is None else max(0.0, min(_CALL_S, ends_s - time.monotonic()))
-        answer = client.wait(jobs, wait_s=left_s)
-        if answer.all_over or (ends_s is not None and time.monotonic() >= ends_s):
+        left_s = max(0.0, min(_CALL_S, ends_s - time.monotonic()))
+        try:
+            answer = client.wait(jobs, wait_s=left_s, ends_s=ends_s)
+        except SchedulerUnreachable as away:
+            if time.monotonic() + _SOON_S < ends_s:
+                raise
+            tell(f"time is over; {away}")
+            raise typer.Exit(TIMED_OUT) from None
+        if answer.all_over or time.monotonic() >= ends_s:
             return list(answer.jobs)
 
 

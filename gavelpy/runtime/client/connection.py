@@ -44,6 +44,8 @@ class Client:
         self._metadata = _metadata(settings)
         self._channel = _channel(settings)
         self._stub = client_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._tell: Callable[[str], None] | None = None  # given: outages are waited for
+        self._is_away = False
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +56,14 @@ class Client:
     def close(self) -> None:
         """Ends the connection."""
         self._channel.close()
+
+    def outlast(self, tell: Callable[[str], None]) -> None:
+        """From now on calls wait for as long as the scheduler is away; `tell` is called once when it goes, and comes.
+
+        It must answer now: a wrong address is no outage.
+        """
+        self.server_info()
+        self._tell = tell
 
     def server_info(self) -> pb.GetServerInfoResponse:
         """Who answers, and whom it takes the caller for; raises CallFailed where no common version is spoken."""
@@ -94,10 +104,13 @@ class Client:
         """All there is to know of one job, by number or name."""
         return self._called(self._stub.GetJob, pb.GetJobRequest(job=job), pb.GetJobResponse, _FORECAST_S)
 
-    def wait(self, jobs: Sequence[str], *, wait_s: float) -> pb.WaitJobsResponse:
-        """Answers when all are over, or after `wait_s`, which is at most 60."""
+    def wait(self, jobs: Sequence[str], *, wait_s: float, ends_s: float = math.inf) -> pb.WaitJobsResponse:
+        """Answers when all are over, or after `wait_s`, which is at most 60.
+
+        An outage is waited for until `ends_s` of time.monotonic() at most; then SchedulerUnreachable.
+        """
         request = pb.WaitJobsRequest(jobs=jobs, wait_s=wait_s)
-        return self._called(self._stub.WaitJobs, request, pb.WaitJobsResponse, extra_s=wait_s)
+        return self._called(self._stub.WaitJobs, request, pb.WaitJobsResponse, extra_s=wait_s, outage_ends_s=ends_s)
 
     def cancel(self, jobs: Sequence[str]) -> list[pb.Job]:
         """The jobs as they are then."""
@@ -164,12 +177,20 @@ class Client:
         timeout_s = None if follow else max(self.settings.timeout_s, 60.0) * 10
         return iter(method(request, timeout=timeout_s, metadata=self._metadata))
 
-    def _called(self, method: Stub, request: Any, kind: type[Response], extra_s: float = 0.0) -> Response:
-        answer = self._call(method, request, extra_s)
+    def _called(
+        self,
+        method: Stub,
+        request: Any,
+        kind: type[Response],
+        extra_s: float = 0.0,
+        *,
+        outage_ends_s: float = math.inf,
+    ) -> Response:
+        answer = self._call(method, request, extra_s, outage_ends_s)
         assert isinstance(answer, kind), f"{type(answer).__name__} for {kind.__name__}"
         return answer
 
-    def _call(self, method: Stub, request: Any, extra_s: float = 0.0) -> Any:
+    def _call(self, method: Stub, request: Any, extra_s: float = 0.0, outage_ends_s: float = math.inf) -> Any:
         """One answer; `extra_s` is how long the scheduler may take its time on purpose, once it has been reached."""
         patience_s = self.settings.timeout_s
         ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # of patience, once it is tried
@@ -177,15 +198,31 @@ class Client:
             began_s = time.monotonic()
             timeout_s = min(patience_s, _ATTEMPT_S, ends_s - began_s) + extra_s
             try:
-                return method(request, timeout=timeout_s, metadata=self._metadata)
+                answer = method(request, timeout=timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 code, detail = _status(error)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()
                 ends_s = min(ends_s, failed_s + patience_s)
+                if self._tell is not None and is_worth_repeating(code):
+                    ends_s = max(outage_ends_s, failed_s)
+                    self._goes(str(failure_of(code, detail, self.settings.scheduler)))
                 if not is_worth_repeating(code) or time.monotonic() + pause_s >= ends_s:
                     raise failure_of(code, detail, self.settings.scheduler) from None
+            else:
+                self._is_back()
+                return answer
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _goes(self, why: str) -> None:
+        if self._tell is not None and not self._is_away:
+            self._tell(f"{why}; waiting for it")
+        self._is_away = True
+
+    def _is_back(self) -> None:
+        if self._tell is not None and self._is_away:
+            self._tell("the scheduler answers again")
+        self._is_away = False
 
 
 def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that is a Call, which no type says
@@ -208,6 +245,8 @@ def _channel(settings: ClientSettings) -> grpc.Channel:
         ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
+        ("grpc.keepalive_time_ms", 20_000),  # a stream that follows must see that its scheduler's machine is gone
+        ("grpc.keepalive_timeout_ms", 10_000),
     ]
     if not settings.tls_ca:
         return grpc.insecure_channel(settings.scheduler, options)

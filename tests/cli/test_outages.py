@@ -1,0 +1,112 @@
+"""Commands that wait or follow wait through an outage of the scheduler, and say so once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from gavelpy.cli.exits import TIMED_OUT
+from gavelpy.cli.top import pictures
+from gavelpy.cli.waiting import wait_for
+from gavelpy.runtime.client.connection import Client
+from gavelpy.runtime.client.failures import SchedulerUnreachable
+from gavelpy.runtime.client.settings import ClientSettings
+from gavelpy.runtime.local_cluster import reserved_port
+from tests.cli.commands import Gavel
+from tests.runtime.client.serving import make_description, serving, until
+
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def listen() -> Iterator[str]:
+    """An address where nobody listens yet."""
+    with reserved_port() as port:
+        yield f"127.0.0.1:{port}"
+
+
+def test_a_call_outlasts_the_timeout_and_says_once_that_it_waits(listen: str, tmp_path: Path) -> None:
+    said: list[str] = []
+    names: list[str] = []
+    with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
+        with serving(tmp_path, scheduler={"listen": listen}):
+            client.submit([make_description("train")])
+            client.outlast(said.append)
+        client.settings = ClientSettings(scheduler=listen, timeout_s=SHORT_S)
+        asking = threading.Thread(target=lambda: names.extend(job.name for job in client.jobs()))
+        asking.start()
+        time.sleep(4 * SHORT_S)
+        with serving(tmp_path, scheduler={"listen": listen}):
+            until(lambda: bool(names), "the call is answered")
+            asking.join()
+
+    assert names == ["train"]
+    assert [text.partition(" at ")[0] for text in said[:1]] == ["the scheduler"]
+    assert said[0].endswith("waiting for it")
+    assert said[1:] == ["the scheduler answers again"]
+
+
+def test_a_wait_whose_time_is_over_during_an_outage_ends_with_124(listen: str, tmp_path: Path) -> None:
+    with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
+        with serving(tmp_path, scheduler={"listen": listen}):
+            client.submit([make_description("train")])
+            client.outlast(lambda _: None)
+        with pytest.raises(typer.Exit) as left:
+            wait_for(client, ["train"], 2 * SHORT_S)
+
+    assert left.value.exit_code == TIMED_OUT
+
+
+def test_a_wrong_address_is_no_outage(listen: str) -> None:
+    with Client(ClientSettings(scheduler=listen, timeout_s=SHORT_S)) as client, pytest.raises(SchedulerUnreachable):
+        client.outlast(lambda _: None)
+
+
+def test_with_a_timeout_a_wait_gives_up(gavel: Gavel, listen: str) -> None:
+    answer = gavel("wait", "train", "--scheduler", listen, "--timeout", str(SHORT_S))
+
+    assert answer.code != 0
+    assert "does not answer" in answer.err
+
+
+def test_top_shows_the_last_picture_while_the_scheduler_is_away() -> None:
+    drawn = iter([Group("first"), SchedulerUnreachable("the scheduler does not answer"), Group("second")])
+
+    def draw() -> Group:
+        picture = next(drawn)
+        if isinstance(picture, SchedulerUnreachable):
+            raise picture
+        return picture
+
+    shown = pictures(draw, outlasts=True)
+    first, away, second = next(shown), next(shown), next(shown)
+
+    assert first.renderables == ["first"]
+    assert [str(part) for part in away.renderables if isinstance(part, Text)] == [
+        "the scheduler does not answer; waiting for it. Last seen:"
+    ]
+    assert away.renderables[1] is first
+    assert second.renderables == ["second"]
+
+
+def test_top_with_a_timeout_ends_when_the_scheduler_is_away() -> None:
+    drawn = iter([Group("first")])
+
+    def draw() -> Group:
+        picture = next(drawn, None)
+        if picture is None:
+            raise SchedulerUnreachable("the scheduler does not answer")
+        return picture
+
+    shown = pictures(draw, outlasts=False)
+    next(shown)
+
+    with pytest.raises(SchedulerUnreachable):
+        next(shown)
