@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: tests run side by side
 PROJECT = Path(__file__).resolve().parents[1]
 
 # Examples are drawn anew on every run. A failure prints the blob that reproduces it, and is kept as a test of its own.

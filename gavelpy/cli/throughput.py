@@ -58,7 +58,7 @@ def show(
     from gavelpy.estimator.completion import Completion, aligned
     from gavelpy.model.throughput import Provenance
 
-    table = p.table_of(throughputs)
+    table = _believed(p.table_of(throughputs), throughputs)
     keys = tuple((name, gpus) for name in job_type) if job_type else table.keys
     types = _names(gpu_types) if gpu_types is not None else table.gpu_types
     estimates = Completion(table, _model(model, table)).estimates(keys, types)
@@ -135,9 +135,10 @@ def export(
         raise InvalidInput(f"--quantile must be in (0, 1), got {quantile!r}")
     found = read_throughputs(table)
     p.writable_file("OUT", target)
+    believed = _believed(found, table)
     if fill:
-        estimates = Completion(found, _model(model, found)).estimates(found.keys, found.gpu_types)
-        found = with_estimates(found, estimates, quantile)
+        estimates = Completion(believed, _model(model, believed)).estimates(found.keys, found.gpu_types)
+        found = with_estimates(believed, estimates, quantile)
     write_csv_throughputs(found, target)
     tell(f"{len(found.keys):,} rows written to {target}")
 
@@ -157,7 +158,7 @@ def fit(
     from gavelpy.traces.fields import write_text
     from gavelpy.traces.reader import read_throughputs
 
-    found = read_throughputs(table)
+    found = _believed(read_throughputs(table), table)
     p.writable_file("-o", output)
     fitted = _model(None).fitted(found)
     write_text(output, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
@@ -183,7 +184,7 @@ def evaluate(
       gavel throughput evaluate rates.csv --seeds 20 -o json
       gavel throughput evaluate rates.csv --report estimates.html
     """
-    from gavelpy.estimator.evaluate import isolated_from_one_type, one_gpu, pairs_of_a_new_job
+    from gavelpy.estimator.evaluate import half_full, isolated_from_one_type, one_gpu, pairs_of_a_new_job
     from gavelpy.traces.reader import read_throughputs
 
     if report is not None:
@@ -193,7 +194,9 @@ def evaluate(
         raise InvalidInput(
             f"TABLE must have two rows and two GPU types to hide some, got {len(found.keys)} and {len(found.gpu_types)}"
         )
-    errors = [("alone, from one GPU type", isolated_from_one_type(found, chosen.isolated, drawn))]
+    errors = [("alone, from one GPU type", isolated_from_one_type(found, chosen.isolated, drawn, refit=model is None))]
+    halves = half_full(found, chosen.isolated, drawn, refit=model is None)
+    errors += [("alone, half of the rows known on one GPU type", part) for part in halves]
     if len(one_gpu(found).pair_rows):
         pairs = pairs_of_a_new_job(found, chosen.pairs, drawn, share=share)
         errors += [(f"pairs, {share:.0%} measured", part) for part in pairs]
@@ -260,6 +263,21 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _believed(table: ThroughputTable, file: Path | None) -> ThroughputTable:
+    """The table without absurd entries, each of which is named."""
+    from gavelpy.estimator.roofline import Roofline
+    from gavelpy.estimator.sanity import believable, located
+    from gavelpy.traces.csv_format import throughput_lines
+    from gavelpy.traces.job_types import gpu_figures, job_types
+
+    if file is None:
+        return table
+    found = believable(table, Roofline(job_types(), gpu_figures()))
+    for note in located(found.absurd, str(file), throughput_lines(file) if found.absurd else {}):
+        tell(f"{note}; an estimate takes its place")
+    return found.table
+
+
 def _nothing() -> ThroughputTable:
     import numpy as np
 
@@ -271,7 +289,7 @@ def _nothing() -> ThroughputTable:
 def _model(path: Path | None, table: ThroughputTable | None = None) -> EstimatorModel:
     """The model kept at `path`, over the shipped figures of GPUs and job families; the shipped one without a path.
 
-    That has its roofline calibrated on `table`, if one is given.
+    That one is fitted to `table`, if one is given.
     """
     from gavelpy.estimator.completion import EstimatorModel
     from gavelpy.estimator.isolated import IsolatedModel
@@ -282,7 +300,8 @@ def _model(path: Path | None, table: ThroughputTable | None = None) -> Estimator
 
     roofline = Roofline(job_types(), gpu_figures())
     if path is None:
-        return EstimatorModel(IsolatedModel(roofline=roofline if table is None else roofline.calibrated(table)))
+        shipped = IsolatedModel(roofline=roofline)
+        return EstimatorModel(shipped if table is None else shipped.fitted(table))
     try:
         return from_json(json.loads(read_text(path)), roofline)
     except InvalidInput as error:

@@ -33,6 +33,29 @@ def factorised(values: Floats, *, rank: int, ridge: float, sweeps: int = 30) -> 
     return np.where(known, values, filled)
 
 
+def row_plus_column(values: Floats, sweeps: int = 300) -> Floats:
+    """The sum of a figure a row and a figure a column that fits the known values best, (R, C)."""
+    known = ~np.isnan(values)
+    mean = float(values[known].mean()) if known.any() else 0.0
+    rest = np.where(known, values - mean, 0.0)
+    row, column = np.zeros((len(values), 1)), np.zeros((1, values.shape[1]))
+    for _ in range(sweeps):
+        row = np.where(known, rest - column, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1), 1)[:, None]
+        column = np.where(known, rest - row, 0.0).sum(axis=0, keepdims=True) / np.maximum(known.sum(axis=0), 1)
+    return np.asarray(mean + row + column)
+
+
+def row_column_rank(values: Floats, rank: int, ridge: float = 0.05, sweeps: int = 30) -> Floats:
+    """Row plus column, and the factorisation of this rank of what is left, by alternating least squares."""
+    base, known = row_plus_column(values), ~np.isnan(values)
+    rest = np.where(known, values - base, 0.0)
+    left, right = _start(values.shape[0], rank), _start(values.shape[1], rank)
+    for _ in range(sweeps):
+        left = _solved(rest, known, right, ridge)
+        right = _solved(rest.T, known.T, left, ridge)
+    return np.asarray(base + left @ right.T)
+
+
 def nearest_reference(values: Floats, job: int) -> Floats:
     """Row of the reference job that is nearest to `job` where both are known, (C,); NaN where that one is unknown.
 

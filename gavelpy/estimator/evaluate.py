@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.baselines import factorised, nearest_reference
+from gavelpy.estimator.baselines import factorised, nearest_reference, row_column_rank, row_plus_column
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.kinds import kind_of
 from gavelpy.estimator.pairs import PairModel, measured
@@ -115,6 +115,38 @@ def isolated_from_one_type(
         types = [table.gpu_types[t] for _, t in places]
         parts.append(_hold_out("estimator", blocks.mean[asked], truth, sd, labels, types))
     return _joined(parts)
+
+
+def half_full(
+    table: ThroughputTable, model: IsolatedModel, seeds: Iterable[int], *, refit: bool = True
+) -> list[HoldOut]:
+    """Rates of half the rows, each known on one GPU type only; the estimator's, then the baselines'."""
+    found: dict[str, list[HoldOut]] = {}
+    is_known = table.rate_steps_per_s > 0
+    for seed in seeds:
+        rng, keep = np.random.default_rng(seed), is_known.copy()
+        for row in rng.permutation(len(table.keys))[: len(table.keys) // 2].tolist():
+            columns = np.flatnonzero(is_known[row])
+            keep[row] = False
+            if len(columns):
+                keep[row, rng.choice(columns)] = True
+        asked = is_known & ~keep
+        left = replace(table, rate_steps_per_s=np.where(asked, np.nan, table.rate_steps_per_s))
+        chosen = model.fitted(left) if refit else model.calibrated(left)
+        blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
+        sd = np.hypot(blocks.sd, chosen.scales.noise)[asked]
+        with np.errstate(divide="ignore"):
+            known = np.where(keep, np.log(table.rate_steps_per_s), np.nan)
+        truth, places = np.log(table.rate_steps_per_s[asked]), np.argwhere(asked).tolist()
+        labels, types = [_family(table, i) for i, _ in places], [table.gpu_types[t] for _, t in places]
+        guesses = {"row plus column": row_plus_column(known), "row plus column, and rank 1": row_column_rank(known, 1)}
+        parts = [_hold_out("estimator", blocks.mean[asked], truth, sd, labels, types)]
+        parts += [_hold_out(name, guess[asked], truth, None, labels, types) for name, guess in guesses.items()]
+        for part in parts:
+            found.setdefault(part.method, []).append(part)
+    if not found:
+        raise InvalidInput("seeds must be one at least, got none")
+    return [_joined(parts) for parts in found.values()]
 
 
 def pairs_of_a_new_job(

@@ -12,41 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Posterior, by_evidence, conditioned, updated
+from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Posterior, conditioned, updated
 from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
+from gavelpy.estimator.learning import Observed, as_likeness, extended, learned
 from gavelpy.estimator.roofline import Roofline
+from gavelpy.estimator.scales import SLOPE_SD, IsolatedScales, Likeness
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 OBSERVATIONS_MAX = 700  # conditioned on together; a row's own entries always count
-FIT_MAX = 300  # entries that hyper-parameters are fitted to
+FIT_MAX = 300  # entries that hyper-parameters are learned from
+LEARN_MIN = 30  # entries; with fewer the shipped hyper-parameters tell more
 _LEVEL_SD = 2.0  # of any job, and of a family: a factor of seven either way
-_SLOPE_SD = 0.1  # of a family's slopes, a doubling of batch size or GPUs
 _BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate, a doubling, where no roofline is known
 _TYPICAL_BATCH = 32
 _GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which types treat jobs alike
 _EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
-
-
-@dataclass(frozen=True)
-class IsolatedScales:
-    """Hyper-parameters: lengths in doublings, standard deviations of log rates. Defaults: fitted to Gavel's table."""
-
-    batch_length: float = 4.0
-    gpus_length: float = 1.0
-    level_near: float = 1.2
-    level_job: float = 0.05
-    relative_all: float = 0.7
-    relative_family: float = 0.25
-    relative_batch: float = 0.1
-    relative_near: float = 0.35
-    relative_gpus: float = 0.2
-    relative_job_type: float = 0.15
-    noise: float = 0.07
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,31 +54,41 @@ class IsolatedModel:
 
     scales: IsolatedScales = field(default_factory=IsolatedScales)
     roofline: Roofline = field(default_factory=Roofline)
+    likeness: Likeness = field(default_factory=Likeness)  # as learned; none: as the figures of GPU types say
+    anchors: tuple[str, ...] = ()  # GPU types with figures that those without are compared with; none: all
 
     def given(self, table: ThroughputTable) -> IsolatedPosterior:
         """What the table's positive rates say."""
-        return IsolatedPosterior(self, table)
+        return IsolatedPosterior(self.anchored(table), table)
 
     def calibrated(self, table: ThroughputTable) -> IsolatedModel:
         """The model whose roofline fits the table's rates best (milliseconds); hyper-parameters stay."""
-        return IsolatedModel(self.scales, self.roofline.calibrated(table))
+        return replace(self, roofline=self.roofline.calibrated(table))
 
     def fitted(self, table: ThroughputTable) -> IsolatedModel:
-        """The model with the hyper-parameters, and the roofline, that explain the table best; itself without data."""
-        model = self.calibrated(table)
+        """The model with the hyper-parameters and the roofline that the table teaches (a second at most).
+
+        With fewer than LEARN_MIN rates only the roofline is calibrated.
+        """
+        model = self.calibrated(table).anchored(table)
         entries = _entries(table, FIT_MAX)
-        if len(entries) < 2 * len(astuple(self.scales)):
+        if len(entries) < LEARN_MIN or len(table.gpu_types) < 2:
             return model
-        residual = model.residual(table, entries)
-        s, row, column = model.sides(table.keys), entries[:, 0], entries[:, 1]
-        extra, alike = _extra_variance(table, entries), model.alike(table.gpu_types)
+        observed = Observed(
+            model.sides(table.keys),
+            entries[:, 0],
+            entries[:, 1],
+            model.residual(table, entries),
+            _extra_variance(table, entries),
+            model.alike(table.gpu_types),
+            model.spread(table.gpu_types),
+        )
+        found = learned(model.scales, observed)
+        return replace(model, scales=found.scales, likeness=as_likeness(table.gpu_types, found.likeness))
 
-        def covariance(x: Floats) -> tuple[Floats, Floats]:
-            scales = IsolatedScales(*x.tolist())
-            return _covariance(scales, s, alike, row, column, row, column), extra + scales.noise**2
-
-        found = by_evidence(np.log(astuple(self.scales)), covariance, residual)
-        return IsolatedModel(IsolatedScales(*np.exp(found).tolist()), model.roofline)
+    def anchored(self, table: ThroughputTable) -> IsolatedModel:
+        """The model to which a GPU type without figures is, until it is measured, like those of the table."""
+        return replace(self, anchors=tuple(name for name in table.gpu_types if name in self.roofline.gpus))
 
     def mean(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Of log rates before anything is measured, (N, T); an entry's does not depend on what else is asked."""
@@ -103,9 +98,20 @@ class IsolatedModel:
         if not self.roofline.gpus:
             return np.asarray(plain)
         known = self.roofline.log_rate(keys, gpu_types)
-        everywhere = self.roofline.log_rate(keys, tuple(self.roofline.gpus)).mean(axis=1, keepdims=True)
+        everywhere = self.roofline.log_rate(keys, self._anchors).mean(axis=1, keepdims=True)
         on_all = np.where(np.isnan(known), everywhere, known)
         return np.where(np.isnan(everywhere), plain, on_all)
+
+    def spread(self, gpu_types: Sequence[str]) -> Floats:
+        """Variance of the speed of types without figures around the anchors, (T,); 0 for those with figures."""
+        if len(self.anchors) < 2:
+            return np.zeros(len(gpu_types))
+        variance = float(np.var(self._typical(self.anchors), ddof=1))
+        return np.array([0.0 if name in self.roofline.gpus else variance for name in gpu_types], dtype=np.float64)
+
+    @property
+    def _anchors(self) -> tuple[str, ...]:
+        return self.anchors or tuple(self.roofline.gpus)
 
     def sides(self, keys: Sequence[Key]) -> Sides:
         """What the kernels compare: the level of a family that the roofline knows is less open than a stranger's."""
@@ -130,14 +136,21 @@ class IsolatedModel:
         is_same = np.array([[one == other for other in gpu_types] for one in gpu_types], dtype=np.bool_)
         return np.where(is_same.reshape(alike.shape), 1.0, np.nan_to_num(alike))
 
+    def between(self, gpu_types: tuple[str, ...]) -> Between:
+        """What is believed beforehand of GPU types, and what was learned of them."""
+        alike = self.alike(gpu_types)
+        common = self.scales.relative_all**2 * alike + np.diag(self.spread(gpu_types))
+        return Between(common, extended(self.likeness, gpu_types, alike))
+
     def _typical(self, gpu_types: Sequence[str]) -> Floats:
-        """How fast each type is for the families that have figures, (T,), around 0; 0 where nothing is known."""
+        """How fast each type is for the families that have figures, (T,), around the anchors; 0 without figures."""
         if not self.roofline.jobs or not self.roofline.gpus:
             return np.zeros(len(gpu_types))
         keys = [(f"{family} (batch size {_TYPICAL_BATCH})", 1) for family in self.roofline.jobs]
         names = tuple(self.roofline.gpus)
         speed = self.roofline.log_rate(keys, names).mean(axis=0)
-        around = dict(zip(names, (speed - speed.mean()).tolist(), strict=True))
+        middle = speed[[names.index(name) for name in self._anchors]].mean()
+        around = dict(zip(names, (speed - middle).tolist(), strict=True))
         return np.array([around.get(name, 0.0) for name in gpu_types], dtype=np.float64)
 
     def residual(self, table: ThroughputTable, entries: Ints) -> Floats:
@@ -156,8 +169,7 @@ class IsolatedPosterior:
         self.entries = _entries(table, OBSERVATIONS_MAX)
         self._row = {key: row for row, key in enumerate(table.keys)}
         s, row, column = model.sides(table.keys), self.entries[:, 0], self.entries[:, 1]
-        alike = model.alike(table.gpu_types)
-        covariance = _covariance(model.scales, s, alike, row, column, row, column)
+        covariance = _covariance(model.scales, s, model.between(table.gpu_types), row, column)
         noise = model.scales.noise**2 + _extra_variance(table, self.entries)
         self.posterior: Posterior = conditioned(covariance, noise, model.residual(table, self.entries))
         self._is_in = np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
@@ -170,17 +182,31 @@ class IsolatedPosterior:
         s = self.model.sides([*self.table.keys, *keys])
         rows = len(self.table.keys) + np.arange(N)
         columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
-        scales, alike = self.model.scales, self.model.alike(tuple(names))
+        scales, types = self.model.scales, self.model.between(tuple(names))
         level, relative = _parts(scales, s, self.entries[:, 0], rows)
-        cross = relative[:, :, None] * alike[np.ix_(self.entries[:, 1], columns)][:, None, :]
+        at = np.ix_(self.entries[:, 1], columns)
+        cross = relative[:, :, None] * types.own[at][:, None, :]
         cross += level[:, :, None]
+        cross += types.common[at][:, None, :]
         cross = cross.reshape(-1, N * T)
         explained = self.posterior.explained(cross).reshape(-1, N, T)
         by_key = np.ascontiguousarray(np.moveaxis(explained, 1, 0))  # (N, n, T)
-        covariance = _own_covariance(scales, s, alike[np.ix_(columns, columns)], rows)
+        at = np.ix_(columns, columns)
+        covariance = _own_covariance(scales, s, Between(types.common[at], types.own[at]), rows)
         covariance -= np.matmul(np.swapaxes(by_key, 1, 2), by_key)
         mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
-        return self._with_own(keys, gpu_types, Blocks(mean, covariance))
+        return self._widened(keys, self._with_own(keys, gpu_types, Blocks(mean, covariance)))
+
+    def _widened(self, keys: Sequence[Key], blocks: Blocks) -> Blocks:
+        """Intervals as wide as entries left out of the table ask for: the fewer are known of a row the wider."""
+        more = self.model.scales.few - 1.0
+        if more <= 0.0:
+            return blocks
+        known = np.append((self.table.rate_steps_per_s > 0).sum(axis=1), 0)
+        count = known[[self._row.get(key, -1) for key in keys]]
+        factor = np.square(1.0 + more / np.maximum(count, 1))[:, None, None]
+        noise = self.model.scales.noise**2 * np.eye(blocks.mean.shape[1])
+        return Blocks(blocks.mean, blocks.covariance * factor + (factor - 1.0) * noise)
 
     def _with_own(self, keys: Sequence[Key], gpu_types: Sequence[str], blocks: Blocks) -> Blocks:
         """The blocks after the keys' own entries that were left out of the joint posterior."""
@@ -223,22 +249,30 @@ def _extra_of(kinds: Ints) -> Floats:
     return np.array([_EXTRA_SD[kind] for kind in Provenance])[kinds]
 
 
-def _covariance(
-    k: IsolatedScales, s: Sides, alike: Floats, row: Ints, column: Ints, other_row: Ints, other_column: Ints
-) -> Floats:
-    """Between entries (row, column) and (other_row, other_column)."""
-    level, relative = _parts(k, s, row, other_row)
-    relative *= alike[column[:, None], other_column[None, :]]
+@dataclass(frozen=True, eq=False)
+class Between:
+    """Covariances between GPU types."""
+
+    common: Floats  # (T, T) of what a type does to all jobs
+    own: Floats  # (T, T) of what it does to a job, times how alike two jobs are
+
+
+def _covariance(k: IsolatedScales, s: Sides, types: Between, row: Ints, column: Ints) -> Floats:
+    """Between entries (row, column)."""
+    level, relative = _parts(k, s, row, row)
+    at = np.ix_(column, column)
+    relative *= types.own[at]
+    relative += types.common[at]
     return np.asarray(np.add(level, relative, out=level))
 
 
-def _own_covariance(k: IsolatedScales, s: Sides, alike: Floats, rows: Ints) -> Floats:
+def _own_covariance(k: IsolatedScales, s: Sides, types: Between, rows: Ints) -> Floats:
     """Of each row with itself on all types, (N, T, T)."""
-    slopes = _SLOPE_SD**2 * (s.log2_batch[rows] ** 2 + s.log2_gpus[rows] ** 2)
-    level = 2.0 * s.level_sd[rows] ** 2 + slopes + k.level_near**2 + k.level_job**2
-    relative = k.relative_all**2 + k.relative_family**2 + k.relative_batch**2
+    slopes = SLOPE_SD**2 * (s.log2_batch[rows] ** 2 + s.log2_gpus[rows] ** 2)
+    level = 2.0 * np.square(k.level * s.level_sd[rows]) + slopes + k.level_near**2 + k.level_job**2
+    relative = k.relative_family**2 + k.relative_batch**2
     relative += k.relative_near**2 + k.relative_gpus**2 + k.relative_job_type**2
-    return np.asarray(level[:, None, None] + relative * alike[None])
+    return np.asarray(level[:, None, None] + relative * types.own[None] + types.common[None])
 
 
 def _parts(k: IsolatedScales, s: Sides, row: Ints, other: Ints) -> tuple[Floats, Floats]:
@@ -251,13 +285,13 @@ def _parts(k: IsolatedScales, s: Sides, row: Ints, other: Ints) -> tuple[Floats,
     near_gpus = family * np.exp(-0.5 * ((gpus[:, None] - other_gpus[None, :]) / k.gpus_length) ** 2)
     near = near_batch * near_gpus
     is_same = job_type & (gpus[:, None] == other_gpus[None, :])
-    slopes = _SLOPE_SD**2 * (np.outer(batch, other_batch) + np.outer(gpus, other_gpus))
+    slopes = SLOPE_SD**2 * (np.outer(batch, other_batch) + np.outer(gpus, other_gpus))
     level = (
-        np.outer(s.level_sd[row], s.level_sd[other]) * (1.0 + family)
+        k.level**2 * np.outer(s.level_sd[row], s.level_sd[other]) * (1.0 + family)
         + slopes
         + k.level_near**2 * near
         + k.level_job**2 * is_same
     )
-    relative = k.relative_all**2 + k.relative_family**2 * family + k.relative_batch**2 * near_batch
+    relative = k.relative_family**2 * family + k.relative_batch**2 * near_batch
     relative = relative + k.relative_near**2 * near + k.relative_gpus**2 * near_gpus
     return np.asarray(level), np.asarray(relative + k.relative_job_type**2 * job_type)

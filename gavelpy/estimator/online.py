@@ -185,6 +185,12 @@ class ThroughputEstimator:
         self._begin_anew()
         self._weigh_pairs()
 
+    def adopt(self, model: EstimatorModel) -> None:
+        """Another model, as fitted to the table in the meantime; what was claimed and measured stays."""
+        self.model, self._completion = model, Completion(self.table, model)
+        self._begin_anew()
+        self._weigh_pairs()
+
     def keep(self, keys: Collection[Key]) -> None:
         """Forgets what was claimed and measured of all others; the table keeps what it has absorbed."""
         self._entries = {key: entry for key, entry in self._entries.items() if key in keys}

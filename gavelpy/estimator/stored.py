@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
-from gavelpy.estimator.isolated import IsolatedModel, IsolatedScales
+from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.learning import as_likeness
 from gavelpy.estimator.pairs import PairModel, PairScales
 from gavelpy.estimator.roofline import Calibration, Roofline
+from gavelpy.estimator.scales import IsolatedScales, Likeness
 
 FORMAT = "gavelpy estimator 1"
 _FIGURE_MIN, _FIGURE_MAX = 1e-12, 1e6
+_SCALES_SINCE = ("level", "few")  # that came later
 _Scales = TypeVar("_Scales", IsolatedScales, PairScales, Calibration)
 
 
@@ -25,6 +30,8 @@ def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: whatever JSON can 
         "isolated": asdict(model.isolated.scales),
         "pairs": asdict(model.pairs.scales),
         "roofline": asdict(model.isolated.roofline.calibration),
+        "likeness": asdict(model.isolated.likeness),
+        "anchors": list(model.isolated.anchors),
     }
 
 
@@ -37,11 +44,40 @@ def from_json(value: object, roofline: Roofline) -> EstimatorModel:
     isolated = _scales("isolated", value.get("isolated"), IsolatedScales)
     pairs = _scales("pairs", value.get("pairs"), PairScales)
     calibration = _scales("roofline", value.get("roofline"), Calibration)
-    return EstimatorModel(IsolatedModel(isolated, replace(roofline, calibration=calibration)), PairModel(pairs))
+    known = replace(roofline, calibration=calibration)
+    likeness, anchors = _likeness(value.get("likeness")), _names("anchors", value.get("anchors", []))
+    alone = IsolatedModel(isolated, known, likeness, tuple(name for name in anchors if name in known.gpus))
+    return EstimatorModel(alone, PairModel(pairs))
+
+
+def _likeness(value: object) -> Likeness:
+    """As kept; files of before have none."""
+    if value is None:
+        return Likeness()
+    if not isinstance(value, Mapping) or set(value) != {"gpu_types", "values"}:
+        raise InvalidInput(f"likeness must be an object with exactly the keys gpu_types, values, got {value!r}")
+    names, rows = _names("likeness.gpu_types", value["gpu_types"]), value["values"]
+    try:
+        figures = np.array(rows, dtype=np.float64).reshape(len(names), len(names))
+    except (TypeError, ValueError):
+        raise InvalidInput(f"likeness.values must be {len(names)} x {len(names)} numbers, got {rows!r}") from None
+    is_sound = np.isfinite(figures).all() and (np.abs(figures) <= _FIGURE_MAX).all() and (figures == figures.T).all()
+    if not is_sound or (np.linalg.eigvalsh(figures) < -1e-9 * max(np.abs(figures).max(initial=0.0), 1.0)).any():
+        raise InvalidInput(f"likeness.values must be a covariance, got {rows!r}")
+    return as_likeness(names, figures)
+
+
+def _names(field: str, value: object) -> tuple[str, ...]:
+    is_list = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    if not is_list or len(set(cast(list[str], value))) != len(cast(list[str], value)):
+        raise InvalidInput(f"{field} must be a list of different names, got {value!r}")
+    return tuple(cast(list[str], value))
 
 
 def _scales(name: str, value: object, kind: type[_Scales]) -> _Scales:
     wanted = [field.name for field in fields(kind)]
+    if isinstance(value, Mapping) and kind is IsolatedScales:
+        value = {name: getattr(IsolatedScales, name) for name in _SCALES_SINCE} | dict(value)  # files of before
     if not isinstance(value, Mapping) or set(value) != set(wanted):
         raise InvalidInput(f"{name} must be an object with exactly the keys {', '.join(wanted)}, got {value!r}")
     for key in wanted:

@@ -138,6 +138,22 @@ def parse_csv_throughputs(text: str, file: str = "") -> ThroughputTable:
     return throughputs_from_table(csv_table(text, file))
 
 
+def throughput_lines(path: str | Path) -> dict[tuple[tuple[str, int], str, str], int]:
+    """The line of each entry of our CSV, by key, GPU type and partner ("" = a rate alone); empty for other formats."""
+    text = read_text(path)
+    if text.lstrip().startswith("{"):
+        return {}
+    table = csv_table(text, str(path))
+    lines: dict[tuple[tuple[str, int], str, str], int] = {}
+    for place, cells in table.rows:
+        cell = dict(zip(table.header, cells, strict=True))
+        gpus, partner = place.whole("gpus", cell["gpus"], 1, GPUS_MAX), cell.get("pair_job_type", "")
+        lines[(cell["job_type"], gpus), cell["gpu_type"], partner] = place.line
+        if partner:
+            lines[(partner, gpus), cell["gpu_type"], cell["job_type"]] = place.line
+    return lines
+
+
 @dataclass
 class _Found:
     """Entries in the order in which they were read."""

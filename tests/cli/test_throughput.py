@@ -42,6 +42,20 @@ def test_show_gives_a_prior_for_a_job_of_today_on_a_gpu_of_today(gavel: Gavel) -
     assert large["rate_steps_per_s"] > 0
 
 
+def test_show_names_absurd_rates_with_their_line_and_estimates_in_their_place(gavel: Gavel) -> None:
+    rates = gavel.file(
+        "rates.csv", lawful_csv().replace("bee (batch size 32),1,old,31.25", "bee (batch size 32),1,old,1e300")
+    )
+
+    answer = gavel("throughput", "show", "--throughputs", rates, "-o", "json")
+
+    by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json}
+    mended = by_entry["bee (batch size 32)", "old"]
+    assert (mended["rate_steps_per_s"], mended["provenance"]) == (pytest.approx(31.25, rel=0.3), "estimated")
+    assert "rates.csv:20: bee (batch size 32) on 1 x old: 1e+300 steps/s is not believed" in answer.err
+    assert answer.err.count("not believed") == 1
+
+
 def test_show_draws_a_table(gavel: Gavel) -> None:
     answer = gavel("throughput", "show", "--throughputs", gavel.file("rates.csv", HOLEY))
 
@@ -134,6 +148,9 @@ def test_evaluate_compares_pairs_with_the_baselines(gavel: Gavel) -> None:
 
     assert [row["method"] for row in answer.json] == [
         "estimator",
+        "estimator",
+        "row plus column",
+        "row plus column, and rank 1",
         "estimator",
         "factorisation",
         "factorisation of both sides at once",

@@ -53,7 +53,9 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                     engine = _changed(engine, request)
                 else:
                     engine = _engine(request, estimation)
-                    learner = Learner(engine.estimator) if engine.estimator is not None else None
+                    learner = None
+                    if engine.estimator is not None:
+                        learner = Learner(engine.estimator, fits=not estimation.model_file)
                 table = request.throughputs_file, request.throughputs_version
             case SolveAllocation():
                 assert engine is not None, "the policy comes before the first question"
@@ -99,9 +101,9 @@ def _blind(choice: PolicyChoice) -> BlindView | None:
 def _throughputs(path: str) -> ThroughputTable | None:  # its reader is loaded where a file is named only
     if not path:
         return None
-    from gavelpy.traces.reader import read_throughputs
+    from gavelpy.runtime.daemon.rate_table import believable_table
 
-    return read_throughputs(path)
+    return believable_table(path).table
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ def throughputs_in(path: str) -> ThroughputTable | None:
     """The table of a file; None for no file. The reader is loaded where one is named only."""
     if not path:
         return None
-    from gavelpy.traces.reader import read_throughputs
+    from gavelpy.runtime.daemon.rate_table import believable_table
 
-    return read_throughputs(path)
+    return believable_table(path).table
 
 
 def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:

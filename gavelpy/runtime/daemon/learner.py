@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
+from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.online import Reading, ThroughputEstimator, Verdict
 from gavelpy.model.arrays import Floats
 from gavelpy.runtime.daemon.estimation_values import KnownJob, LearnRates, Measured, RatesLearned, Remark
 
+GROWN = 1.25  # times the rates: the model is fitted again
 ROWS_MAX = 500  # of the estimator's table: beyond, new job types teach nobody but their own jobs
 
 
 class Learner:
     """What running jobs have shown to this process."""
 
-    def __init__(self, estimator: ThroughputEstimator) -> None:
+    def __init__(self, estimator: ThroughputEstimator, *, fits: bool = False) -> None:
         self.estimator = estimator
+        self._fits = fits  # hyper-parameters to the table, in a thread beside the questions
+        self._fitted_to = 0  # rates
+        self._fit: Future[IsolatedModel] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fit")
         self._guessed: set[int] = set()  # jobs whose rates are this estimator's
         self._outvoted: set[int] = set()  # jobs whose owner's figures no longer count
         self._teachers: dict[Key, None] = {}  # measured keys of named types that the table has not taken in
@@ -39,6 +47,7 @@ class Learner:
         if not jobs:
             return RatesLearned(remarks=tuple(remarks))
         self._absorb(jobs)
+        self._fit_model()
         notes = {job.serial: self._differences(job) for job in jobs if self._is_measured(job) and job.claims}
         self._outvoted |= {serial for serial, found in notes.items() if found}
         told = [job for job in jobs if self._is_told(job)]
@@ -68,6 +77,23 @@ class Learner:
         living = {job.serial for job in jobs}
         self._guessed &= living
         self._outvoted &= living
+
+    def _fit_model(self) -> None:
+        """Takes over a model that is ready, and fits another once the table has grown by a quarter."""
+        known = self.estimator
+        if self._fit is not None and self._fit.done():
+            known.adopt(replace(known.model, isolated=self._fit.result()))
+            self._fit = None
+        rates = int((known.table.rate_steps_per_s > 0).sum())
+        if self._fits and self._fit is None and rates >= max(LEARN_MIN, GROWN * self._fitted_to):
+            self._fitted_to = rates
+            roofline = known.model.isolated.roofline
+            self._fit = self._thread.submit(IsolatedModel(roofline=roofline).fitted, known.table)
+
+    def wait(self) -> None:
+        """Until a model that is being fitted is ready; the next `learn` takes it over."""
+        if self._fit is not None:
+            self._fit.result()
 
     def _is_measured(self, job: KnownJob) -> bool:
         return self.estimator.is_measured(job.key)

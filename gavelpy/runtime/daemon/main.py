@@ -98,7 +98,8 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     choice = configured_choice(config)
     server_credentials(config.security)
     verifier_of(config.security.tokens_path)
-    _check_throughputs(config.throughputs)
+    for note in _check_throughputs(config.throughputs):
+        typer.echo(f"warning: {note}", err=True)
     if missing := missing_tokens(config.security.tokens_path):
         typer.echo(f"warning: {missing}", err=True)
     blind = f", blind ({choice.blind})" if choice.blind else ""
@@ -107,16 +108,18 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     )
 
 
-def _check_throughputs(settings: ThroughputSettings) -> None:
-    """Raises InvalidInput for files that the engine's process could not read."""
+def _check_throughputs(settings: ThroughputSettings) -> tuple[str, ...]:
+    """Raises InvalidInput for files that the engine's process could not read; returns what is not believed."""
+    notes: tuple[str, ...] = ()
     if settings.file:
-        from gavelpy.traces.reader import read_throughputs
+        from gavelpy.runtime.daemon.rate_table import believable_table
 
-        read_throughputs(settings.file)
+        notes = believable_table(settings.file).notes
     if settings.model:
         from gavelpy.runtime.daemon.estimation_files import read_model
 
         read_model(settings.model)
+    return notes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

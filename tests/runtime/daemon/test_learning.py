@@ -18,6 +18,7 @@ from gavelpy.runtime.daemon.estimation_files import NO_TABLE
 from gavelpy.runtime.daemon.estimation_values import KnownJob, LearnRates, Measured, RatesLearned
 from gavelpy.runtime.daemon.forecast import Forecaster
 from gavelpy.runtime.daemon.learner import Learner
+from gavelpy.runtime.daemon.rate_table import believable_table
 from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
 
 TYPES = ("v100", "k80")
@@ -157,3 +158,18 @@ def test_where_estimates_are_not_wanted_a_job_without_rates_waits(tmp_path: Path
             assert {report.job for report in agent.leases.values()} == {other}
 
     run(scenario())
+
+
+def test_absurd_rates_of_the_file_are_named_with_their_line_and_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rates.csv"
+    rows = [
+        f"net {n},1,{gpu_type},{rate}" for n in range(4) for gpu_type, rate in (("k80", 2), ("p100", 6), ("v100", 10))
+    ]
+    file.write_text(
+        "\n".join(["job_type,gpus,gpu_type,rate_steps_per_s", *rows, "odd,1,k80,1e7", "odd,1,p100,6", "odd,1,v100,10"])
+    )
+
+    found = believable_table(str(file))
+
+    assert [note.split(": ")[0] for note in found.notes] == [f"{file}:14"]
+    assert found.table.rates("odd", 1) == {"p100": 6.0, "v100": 10.0}
