@@ -12,6 +12,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.worth import Quantity, Reading
 from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.parameters import flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import Solver
@@ -23,15 +24,14 @@ class FinishTimeFairness:
 
     r_j(x)     steps/s of job j under shares x
     a_j, n_j   its age in s, its steps remaining
-    i_j        its rate alone on its part  w_j / Σ_k w_k  of the GPUs of every type, k over the jobs that can run
+    i_j        its rate alone on its part of the GPUs of every type: 1 / n of them, n the jobs that can run
     h_j        time that the steps done so far would have taken on its part (booked as they are done)
 
-    Weights: the papers have none here (Gavel's code ignores them), and cut the cluster into n equal parts. We cut it in
-    proportion to weight, so that ρ_j <= 1 still says what the policy is for: no worse than on the job's own part. So a
-    job of weight 2 is owed about twice the rate, as under max-min fairness, but never more than it can use, and only
-    ratios of weights count. Dividing ρ itself by weight would do neither: no share can lower the part of it that is
-    age. The history is booked in equal parts of the time, as if all weights were 1; the ratio of the rates on both
-    parts now converts it.
+    As in Themis and Gavel, weights play no part. With `weighted` the parts are  w_j / Σ_k w_k  instead: ρ_j <= 1 then
+    still says what the policy is for: no worse than on the job's own part. A job of weight 2 is then owed about twice
+    the rate, as under max-min fairness, but never more than it can use, and only ratios of weights count. Dividing ρ
+    itself by weight would do neither: no share can lower the part of it that is age. The history is booked in equal
+    parts; the ratio of the rates on both parts now converts it.
 
     The certificate's objective is 1 / max ρ_j. A job that has waited for long may be the worst at whatever share: it
     then runs at its best rate, and the others are as even as can be. Papers and original let it decide for all.
@@ -42,6 +42,8 @@ class FinishTimeFairness:
     ([[0.4], [0.6]], 1.25)
     """
 
+    weighted: bool = False
+
     name: ClassVar[str] = "finish_time_fairness"
     summary: ClassVar[str] = "Minimise the worst ratio of finish time to that on a part of the cluster of one's own."
     fills_leftover: ClassVar[bool] = True
@@ -50,17 +52,21 @@ class FinishTimeFairness:
     optimises: ClassVar[Quantity] = Quantity("the worst job's finish-time ratio", Reading.RECIPROCAL, "lower")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weighted", flag("weighted", self.weighted))
+
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is 1 / the worst finish-time ratio."""
-        return solve(problem, MinMaxFinishTime(problem.steps_remaining, problem.age_s, isolated_s(problem)), solver)
+        on_part_s = isolated_s(problem, weighted=self.weighted)
+        return solve(problem, MinMaxFinishTime(problem.steps_remaining, problem.age_s, on_part_s), solver)
 
 
-def isolated_s(problem: AllocationProblem) -> Floats:
+def isolated_s(problem: AllocationProblem, *, weighted: bool = False) -> Floats:
     """Time from submission to finish of each job on its own part of the cluster, (J,): h_j + n_j / i_j above.
 
     1 for jobs that can run nowhere: they have no part.
     """
-    weight = np.where(problem.can_run, problem.weight, 0.0)
+    weight = np.where(problem.can_run, problem.weight if weighted else 1.0, 0.0)
     owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))
     equal = _rate_on_part(problem, problem.can_run / max(1, int(problem.can_run.sum())))
     steps = problem.isolated_s * equal + problem.steps_remaining

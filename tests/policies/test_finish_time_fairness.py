@@ -14,6 +14,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.worth import price_sentences
 from gavelpy.policies.finish_time_fairness import FinishTimeFairness, isolated_s
 from gavelpy.policies.isolated import Isolated
+from gavelpy.policies.registry import policy_from
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from tests.policies.golden import GoldenCase, excess, read_case
@@ -68,8 +69,19 @@ def test_age_made_up_for_by_work_done_is_no_lateness() -> None:
     assert allocation.certificate.objective == pytest.approx(1)
 
 
-def test_a_job_with_twice_the_weight_is_owed_twice_the_rate() -> None:
+def test_weights_play_no_part_unless_asked_for() -> None:
     allocation = FinishTimeFairness().allocate(one_gpu(weight=[1.0, 2.0]))
+
+    assert allocation.share[:, 0] == pytest.approx([0.5, 0.5])
+    assert isolated_s(one_gpu(weight=[1.0, 2.0])) == pytest.approx(isolated_s(one_gpu()))
+
+
+def test_a_flag_from_the_command_line_turns_weights_on() -> None:
+    assert policy_from("finish_time_fairness:weighted=true") == FinishTimeFairness(weighted=True)
+
+
+def test_a_job_with_twice_the_weight_is_owed_twice_the_rate() -> None:
+    allocation = FinishTimeFairness(weighted=True).allocate(one_gpu(weight=[1.0, 2.0]))
 
     assert allocation.share[:, 0] == pytest.approx([1 / 3, 2 / 3])
     assert allocation.certificate.objective == pytest.approx(1)
@@ -79,7 +91,8 @@ def test_only_ratios_of_weights_count() -> None:
     problem = replace(random_problem(3, jobs=20), weight=np.linspace(1.0, 5.0, 20))
 
     some, thousandths = (
-        FinishTimeFairness().allocate(replace(problem, weight=problem.weight * unit)) for unit in (1.0, 1e-3)
+        FinishTimeFairness(weighted=True).allocate(replace(problem, weight=problem.weight * unit))
+        for unit in (1.0, 1e-3)
     )
 
     assert thousandths.certificate.objective == pytest.approx(some.certificate.objective, rel=2e-8)
@@ -88,16 +101,18 @@ def test_only_ratios_of_weights_count() -> None:
 def test_no_job_is_owed_more_than_it_can_use() -> None:
     problem = AllocationProblem.of("abc", ["v100"], [2], [[4.0], [4.0], [4.0]], weight=[8.0, 1.0, 1.0])
 
-    allocation = FinishTimeFairness().allocate(problem)
+    allocation = FinishTimeFairness(weighted=True).allocate(problem)
 
-    assert isolated_s(problem) == pytest.approx([1 / 4, 5 / 4, 5 / 4])  # 1.6 GPUs are its part, and it uses one
+    assert isolated_s(problem, weighted=True) == pytest.approx(
+        [1 / 4, 5 / 4, 5 / 4]
+    )  # 1.6 GPUs are its part, and it uses one
     assert allocation.share[:, 0] == pytest.approx([1, 1 / 2, 1 / 2])
 
 
 def test_history_is_converted_to_the_part_that_weight_gives() -> None:
     problem = one_gpu(weight=[1.0, 3.0], isolated_s=[30.0, 30.0])
 
-    assert isolated_s(problem) == pytest.approx([(30 + 50) * 2, (30 + 100) * 2 / 3])
+    assert isolated_s(problem, weighted=True) == pytest.approx([(30 + 50) * 2, (30 + 100) * 2 / 3])
 
 
 def test_jobs_that_can_run_nowhere_have_no_part_in_the_cluster() -> None:
@@ -109,13 +124,14 @@ def test_jobs_that_can_run_nowhere_have_no_part_in_the_cluster() -> None:
     assert allocation.certificate.objective == pytest.approx(1)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_is_worse_off_than_on_its_own_part(seed: int) -> None:
+def test_nobody_is_worse_off_than_on_its_own_part(seed: int, weighted: bool) -> None:
     problem = replace(random_problem(seed, jobs=30), weight=np.random.default_rng(seed).uniform(0.1, 5.0, 30))
 
-    allocation = FinishTimeFairness().allocate(problem)
+    allocation = FinishTimeFairness(weighted).allocate(problem)
 
-    assert worst_ratio(allocation, isolated_s(problem)) <= 1 + 1e-8
+    assert worst_ratio(allocation, isolated_s(problem, weighted=weighted)) <= 1 + 1e-8
 
 
 def test_price_says_how_much_earlier_the_worst_job_finishes() -> None:
