@@ -152,7 +152,7 @@ def listed(cluster: LocalCluster) -> None:
 
 def request(count: int) -> pb.SubmitJobsRequest:
     """Jobs of some minutes at most."""
-    job = pb.JobDescription(steps_total=STEPS, rates_steps_per_s=RATES, command="true")
+    job = pb.JobDescription(steps_total=STEPS, rates_steps_per_s=RATES, command="true", preemptible=True)
     return pb.SubmitJobsRequest(idempotency_key=uuid.uuid4().hex, jobs=[job] * count)
 
 

@@ -37,6 +37,13 @@ def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     assert episode.finished > 0
 
 
+@pytest.mark.parametrize("seed", [100, 101])
+def test_every_job_finishes_once_where_jobs_that_never_saved_keep_their_gpus(seed: int) -> None:
+    episode = World(seed, FAULTS // 2, keep_unsaved=True).run()
+
+    assert episode.finished > 0
+
+
 def test_an_episode_is_the_same_again() -> None:
     assert World(3, 100).run() == World(3, 100).run()
 

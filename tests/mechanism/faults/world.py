@@ -67,7 +67,13 @@ class World:
     """One episode: jobs arrive, faults come until there were enough, then all must come to an end."""
 
     def __init__(
-        self, seed: int, faults: int, hostility: Hostility | None = None, steps: tuple[int, int] = STEPS
+        self,
+        seed: int,
+        faults: int,
+        hostility: Hostility | None = None,
+        steps: tuple[int, int] = STEPS,
+        *,
+        keep_unsaved: bool = False,
     ) -> None:
         self.steps = steps
         self.seed = seed
@@ -106,6 +112,7 @@ class World:
             priority=rng.choice(list(PriorityRule)),
             queue=rng.choice(list(QueueRule)),
             failures_max=1_000_000,
+            keep_unsaved=keep_unsaved,
             **calm_settings(rng),
         )
         on_node_lost, orphan_max_s = "fence" if is_fencing else "wait", rng.choice([0.0, 30.0, 120.0, 120.0])
