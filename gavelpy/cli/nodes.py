@@ -120,7 +120,7 @@ def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
 
 def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:
     if not node.sees_checkpoints:
-        yield "does not see the checkpoints"
+        yield "does not use the cluster's checkpoint directory"
     if node.detail:
         yield node.detail
 

@@ -8,7 +8,8 @@ settings in it any field that has a default: they mean what they meant before th
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
 where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
 6 where settings keep jobs that cannot resume, let late ends count or ask the policy again after some time, a program
-declares that it saves or a drain is by force, and only there: without them a journal is what it was before.
+declares that it saves, a drain is by force or a node says which checkpoint directory it sees, and only there: without
+them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
+    DirectorySeen,
     Event,
     LeaseEnded,
     NodeDraining,
@@ -45,6 +47,7 @@ LATE = 6  # version of settings that let late ends of lost leases count
 FORGOTTEN = 6  # version of a lost node whose name an operator has given up
 AGEING = 6  # version of settings that ask the policy again after some time
 UNRUNNABLE = 6  # version of the end of a lease whose command cannot be run
+SEEN = 6  # version of a record that says which checkpoint directory a node sees
 NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
@@ -56,6 +59,7 @@ _LATER = {  # newest version of an event, where above VERSION
     "NodeLost": FORGOTTEN,
     "SavingDeclared": SAVING,
     "LeaseEnded": UNRUNNABLE,
+    "DirectorySeen": SEEN,
 }
 _LAST_FIELDS = {
     "AllocationSolved": 3,
@@ -108,6 +112,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = SAVING
         case LeaseEnded() if event.outcome is Outcome.UNRUNNABLE:
             version = UNRUNNABLE
+        case DirectorySeen():
+            version = SEEN
         case ConfigChanged():
             version, said = _settings(event.settings)
             values = [said]

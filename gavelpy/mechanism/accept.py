@@ -7,6 +7,7 @@ could have meant (servers and jobs that never were, times and shares that are no
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
     ConfigChanged,
+    DirectorySeen,
     Event,
     JobCancelled,
     JobNoted,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 8
 SKIPPED_MAX = 10_000_000  # jobs; each takes a row
 LEASE_MAX = 2**62
+DIRECTORY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check(core: SchedulerCore, event: Event) -> None:
@@ -83,6 +86,11 @@ def check(core: SchedulerCore, event: Event) -> None:
             _node(core, event.node_id)
             if not event.why.isprintable():
                 raise InvalidInput(f"why must be without control characters, got {event.why!r}")
+        case DirectorySeen():
+            _node(core, event.node_id)
+            if not DIRECTORY_ID.fullmatch(event.directory):
+                allowed = "1 to 128 letters, digits, '.', '_' and '-'"
+                raise InvalidInput(f"directory must be {allowed}, got {event.directory!r}")
         case AgentRejoined():
             _node(core, event.node_id)
             _lengths(event.jobs, event.leases, event.steps_done)

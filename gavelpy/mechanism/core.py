@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
     ConfigChanged,
+    DirectorySeen,
     Event,
     JobCancelled,
     JobNoted,
@@ -120,6 +121,10 @@ class SchedulerCore:
                 return []
             case NodeJoined() | NodeLost() | NodeSilent() | NodeDraining() | NodeHindered() | AgentRejoined():
                 return self._node_changed(event)
+            case DirectorySeen():
+                if nodes.directory_seen(self.leases, event):
+                    self._disturb()
+                return []
             case PriceChanged():
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
                 self._disturb()
@@ -155,11 +160,8 @@ class SchedulerCore:
         if self.awaiting:
             return max(self.now_s, question.asked_s + settings.solve_patience_s)
         due_s = min(self.attention_s, self.round_end_s, self.retry_due_s)
-        if (
-            question.stale
-            and question.open_epoch == NONE_OPEN
-            and (settings.solve_within_round or not self.is_in_round)
-        ):
+        may_ask = settings.solve_within_round or not self.is_in_round
+        if question.stale and question.open_epoch == NONE_OPEN and may_ask:
             due_s = min(due_s, question.allowed_s(settings.solve_interval_s))
         return max(self.now_s, due_s)
 
@@ -345,9 +347,7 @@ class SchedulerCore:
         self._end_idle_round()
         return [KillLease(job, lease) for lease in sorted(held)]
 
-    def _node_changed(
-        self, event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
-    ) -> list[Command]:
+    def _node_changed(self, event: nodes.NodeEvent) -> list[Command]:
         changed = nodes.changed(self.leases, event, self.now_s, self.settings)
         if changed.is_new_type:
             self.throughput.want(self.jobs.unmeasured.tolist())

@@ -50,7 +50,7 @@ class NodeJoined(_Exogenous):
     node_id: NodeId
     gpu_type: str
     gpu_count: int
-    sees_checkpoints: bool = True  # the directory that servers share; what is saved on one that does not stays there
+    sees_checkpoints: bool = True  # the cluster's directory; else one of its own, until DirectorySeen says which
     state_id: str = ""  # of its agent's memory; shells tell agents of one name apart by it. Empty = not told
 
 
@@ -86,6 +86,18 @@ class NodeHindered(_Exogenous):
 
     node_id: NodeId
     why: str  # for people; empty = it can again
+
+
+@dataclass(frozen=True, eq=False)
+class DirectorySeen(_Exogenous):
+    """A node sees this checkpoint directory where it writes checkpoints. It stays so until the node sees another one.
+
+    That a node does not see its directory for now is no such event: see NodeHindered.
+    """
+
+    node_id: NodeId
+    directory: str  # id of the directory, the same on all nodes that see it
+    is_clusters: bool  # whether the scheduler has marked it as the cluster's
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +268,7 @@ Event = (
     | NodeSilent
     | NodeDraining
     | NodeHindered
+    | DirectorySeen
     | JobSubmitted
     | JobCancelled
     | PriceChanged

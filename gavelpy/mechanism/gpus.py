@@ -2,9 +2,12 @@
 
 A server that comes back with more GPUs gets new numbers for the new ones; with fewer, the last ones are absent.
 
-GPUs come in *lots*: those that a job's checkpoint can follow it between. All GPUs of a type on servers that see the
-shared checkpoint directory are one lot, and bear the number of the type; a server that does not see it is a lot of its
-own, numbered after the types. Where every server sees it, lots are types.
+Each node writes its checkpoints to one *directory*. Directories are rows, too: row 0 is the one that the scheduler has
+marked as the cluster's; a node whose directory is not known by an id has a row of its own until the node names it.
+
+GPUs come in *lots*: those that a job's checkpoint can follow it between, that is, GPUs of one type whose nodes write to
+the same directory. Lots of the cluster's directory bear the number of their type; others are numbered after the types,
+by directory and type. Where all nodes use the cluster's directory, lots are types.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import NodeId
 
 NOBODY = -1
+CLUSTERS = 0  # row of the directory that the scheduler has marked as the cluster's
+_OWN = "of "  # before the node, in the name of a directory that the node has not named; ids have no spaces
 
 
 class GpuPool:
@@ -28,7 +33,9 @@ class GpuPool:
         self.node_silent: list[bool] = []  # nobody hears from it
         self.node_forced: list[bool] = []  # drained by force: it keeps no lease beyond the round
         self.node_hindrance: list[str] = []  # why it can begin no lease; empty = it can
-        self.node_sees: list[bool] = []  # the shared checkpoint directory
+        self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
+        self.directories: list[str] = [""]  # ids; the cluster's has none until a node has told it
+        self.is_scattered = False  # there are living jobs with checkpoints or leases in other directories than CLUSTERS
         self.node_type: list[int] = []
         self.gpu_types: tuple[str, ...] = ()
         self.price_usd_per_gpu_h: list[float] = []
@@ -48,9 +55,9 @@ class GpuPool:
         self.in_order = True  # GPUs of a server have consecutive numbers
         self._counts: Ints | None = None
         self._lot_counts: Ints | None = None
-        self._lots: tuple[Ints, Ints] | None = None
+        self._lots: tuple[Ints, Ints, Ints] | None = None
 
-    def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, sees_checkpoints: bool = True) -> bool:
+    def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, directory: int = CLUSTERS) -> bool:
         """A server joins, or is up again; returns whether its GPU type is new. See `displaced`."""
         new_type = gpu_type not in self.gpu_types
         if new_type:
@@ -66,14 +73,14 @@ class GpuPool:
             self.node_silent.append(False)
             self.node_forced.append(False)
             self.node_hindrance.append("")
-            self.node_sees.append(sees_checkpoints)
+            self.node_directory.append(directory)
             self.node_type.append(kind)
-            self.all_see = self.all_see and sees_checkpoints
+            self.all_see = self.all_see and directory == CLUSTERS
             self._add(row, 0, gpu_count)
             return new_type
         had = np.flatnonzero(self.node_of == row)
-        self.node_sees[row], self.node_type[row] = sees_checkpoints, kind
-        self.all_see = all(self.node_sees)
+        self.node_type[row] = kind
+        self.set_directory(row, directory)
         self.type_of[had] = kind
         self.present[had] = self.number[had] < gpu_count
         if len(had) < gpu_count:
@@ -111,6 +118,30 @@ class GpuPool:
             if len(room) < count:
                 room = np.concatenate([column, np.zeros(max(count, len(column)), dtype=column.dtype)])
             setattr(self, name, room[:count])
+
+    def set_directory(self, row: int, directory: int) -> None:
+        """Says which directory a node writes its checkpoints to."""
+        self.node_directory[row] = directory
+        self.relate_directories()
+
+    def relate_directories(self) -> None:
+        """Works out what follows for lots from the directories of nodes."""
+        self.all_see = not self.is_scattered and not any(self.node_directory)
+        self._lot_counts = self._lots = None
+
+    def own_directory(self, node_id: NodeId) -> int:
+        """The directory of a node that is not known by an id; it gets a row if it has none."""
+        return self.add_directory(f"{_OWN}{node_id}")
+
+    def add_directory(self, name: str) -> int:
+        """Row of a directory; a new one where the name is new."""
+        if name not in self.directories:
+            self.directories.append(name)
+        return self.directories.index(name)
+
+    def is_own(self, directory: int) -> bool:
+        """Whether a directory is known by its node only, and not by an id."""
+        return self.directories[directory].startswith(_OWN)
 
     def set_state(self, node_id: NodeId, state: NodeState) -> None:
         """Marks a server up, draining or lost; it is no longer silent. What hindered a lost one is forgotten."""
@@ -194,12 +225,13 @@ class GpuPool:
 
     def relate(self) -> None:
         """Works out what follows from the columns, when all of them have been set."""
-        self.all_see, self.any_silent = all(self.node_sees), any(self.node_silent)
+        self.any_silent = any(self.node_silent)
         self.any_hindered, self.any_forced = any(self.node_hindrance), any(self.node_forced)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_heard_and_up(row) and not why for row, why in enumerate(self.node_hindrance)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
-        self._counts = self._lot_counts = self._lots = None
+        self._counts = None
+        self.relate_directories()
 
     @property
     def counts(self) -> Ints:
@@ -230,6 +262,11 @@ class GpuPool:
         return self._related()[1]
 
     @property
+    def lot_directory(self) -> Ints:
+        """Directory of each lot, (L,)."""
+        return self._related()[2]
+
+    @property
     def usable_counts(self) -> Ints:
         """Usable GPUs of each lot, (L,)."""
         if self.all_see:
@@ -243,12 +280,15 @@ class GpuPool:
         """How many of some GPUs (G,) each lot has, (L,)."""
         return np.bincount(self.lot_of[among], minlength=len(self.lot_type))
 
-    def _related(self) -> tuple[Ints, Ints]:
+    def _related(self) -> tuple[Ints, Ints, Ints]:
         if self._lots is None:
             T = len(self.gpu_types)
-            kinds = np.arange(T) if self.all_see else np.concatenate([np.arange(T), self.node_type])
-            sees = np.array(self.node_sees, dtype=np.bool_)
-            self._lots = np.where(sees[self.node_of], self.type_of, T + self.node_of), kinds
+            directory = np.array(self.node_directory, dtype=np.int64)[self.node_of]
+            key = directory * T + self.type_of
+            others = np.unique(key[directory != CLUSTERS])
+            lots = np.where(directory == CLUSTERS, self.type_of, T + np.searchsorted(others, key))
+            kinds = np.concatenate([np.arange(T), others % T])
+            self._lots = lots, kinds, np.concatenate([np.full(T, CLUSTERS), others // T])
         return self._lots
 
     @property

@@ -6,7 +6,8 @@ import numpy as np
 
 from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.gpus import CLUSTERS, NOBODY
+from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
 
 
@@ -104,6 +105,21 @@ def _check_checkpoints(core: SchedulerCore) -> None:
     lease, saved = jobs.saved_lease[:n], jobs.steps_saved[:n]
     assert (saved[lease >= 0] > 0).all(), "a lease is named for a checkpoint of no steps"
     assert (lease < core.leases.next_lease).all(), "a checkpoint was written under a lease that was never given out"
+    _check_directories(core)
+
+
+def _check_directories(core: SchedulerCore) -> None:
+    jobs, pool, n = core.jobs, core.pool, core.jobs.count
+    named = [name for name in pool.directories if name]
+    assert len(set(named)) == len(named), "a directory has two rows"
+    for name in DIRECTORY_COLUMNS:
+        column = getattr(jobs, name)[:n]
+        assert (column < len(pool.directories)).all(), f"{name} names a directory that there is not"
+        is_known = np.array([bool(name) for name in pool.directories]) | (np.arange(len(pool.directories)) == CLUSTERS)
+        assert is_known[column[column >= 0]].all(), f"{name} names a directory that has become another"
+        assert not pool.all_see or not (column[jobs.active] > CLUSTERS).any(), f"{name} is out of reach of lots by type"
+    assert ((jobs.lease_in[:n] >= 0) == (jobs.lease[:n] >= 0)).all(), "a job writes to a directory without a lease"
+    assert not pool.all_see or not any(pool.node_directory), "nodes use several directories, and lots are types"
 
 
 def _check_accounts(core: SchedulerCore) -> None:

@@ -15,7 +15,7 @@ from gavelpy.model.job import JobSpec
 _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
-    "saved_on", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
+    "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
     "slow_lease", "resumes",
 )  # fmt: skip
 FLOAT_COLUMNS = (
@@ -23,6 +23,7 @@ FLOAT_COLUMNS = (
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
     "began_s", "worked_s", "retry_at_s",
 )  # fmt: skip
+DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
 
 
@@ -38,7 +39,9 @@ class JobTable:
     gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
     stopping_first: Ints  # (N,) first GPU of the lease that is being stopped; gangs have all theirs in stopping_gangs
     saved_lease: Ints  # (N,) serial of the lease that wrote the checkpoint of steps_saved; -1 = none, or not ours
-    saved_on: Ints  # (N,) where that checkpoint is: the row of a server, or lots.SHARED
+    saved_in: Ints  # (N,) row of the directory that holds that checkpoint
+    lease_in: Ints  # (N,) row of the directory that the lease writes to
+    stopping_in: Ints  # (N,) the same of the lease that is being stopped
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
     partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
@@ -190,14 +193,14 @@ class JobTable:
     def stop(self, rows: Ints) -> None:
         """The leases of these jobs, who have no other that is stopping, are being stopped."""
         self.stopping[rows] = self.lease[rows]
-        self.stopping_first[rows] = self.gpu_first[rows]
+        self.stopping_first[rows], self.stopping_in[rows] = self.gpu_first[rows], self.lease_in[rows]
         self.stopping_until_s[rows] = self.until_s[rows]
         for row in rows[self.gpus[rows] > 1].tolist():
             self.stopping_gangs[row] = self.gang_gpus[row]
 
     def stopped(self, rows: Ints) -> None:
         """The stopping leases of these jobs are over."""
-        self.stopping[rows] = self.stopping_first[rows] = -1
+        self.stopping[rows] = self.stopping_first[rows] = self.stopping_in[rows] = -1
         self.stopping_until_s[rows] = 0.0
         for row in rows[self.gpus[rows] > 1].tolist():
             self.stopping_gangs.pop(row, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism.gpus import NOBODY, GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.placement import place, steer
@@ -69,7 +69,9 @@ class LeaseBook:
             same = rows[held & (pool.lot_of[jobs.gpu_first[rows]] == lots)]
             held_gpus, holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
             lot_of = pool.lot_of
-            torn = holders[lot_of[held_gpus] != lot_of[jobs.gpu_first[holders]]]  # its servers see no longer the same
+            torn = holders[
+                lot_of[held_gpus] != lot_of[jobs.gpu_first[holders]]
+            ]  # its nodes share a directory no longer
             same = same[~jobs.marks(torn)[same]]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
@@ -101,6 +103,7 @@ class LeaseBook:
         jobs.change(rows, JobFact.GRANTED)
         jobs.lease[rows] = granted
         jobs.lease_type[rows] = lots if pool.all_see else pool.lot_type[lots]
+        jobs.lease_in[rows] = CLUSTERS if pool.all_see else pool.lot_directory[lots]
         jobs.until_s[rows] = until_s
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.began_s[rows] = now_s
@@ -176,7 +179,7 @@ class LeaseBook:
         for row in rows[jobs.gpus[rows] > 1].tolist():
             self.pool.job[jobs.gang_gpus.pop(row)] = NOBODY
         jobs.lease[rows] = -1
-        jobs.lease_type[rows] = -1
+        jobs.lease_type[rows] = jobs.lease_in[rows] = -1
         jobs.gpu_first[rows] = -1
         jobs.until_s[rows] = 0.0
         jobs.since_s[rows] = NOT_RUNNING_S

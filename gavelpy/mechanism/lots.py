@@ -1,8 +1,8 @@
-"""Where a job may run: on its GPU types, and where its checkpoint can follow it.
+"""Where a job may run: on its GPU types, and on nodes that write to the directory which holds its checkpoint.
 
-A job without a checkpoint may run anywhere. One that has run, or is about to, is bound to the lot of that lease: there
-its checkpoint is, or will be. See `gpus` for what a lot is. Where every server sees the shared checkpoint directory,
-lots are types and nobody is bound.
+A job without a checkpoint may run anywhere. One with a lease is bound to the directory of that lease, where its next
+checkpoint will be; any other to the directory of its last checkpoint, whichever nodes see that directory now. See
+`gpus` for directories and lots. Where all nodes use the cluster's directory, lots are types and no job is bound.
 """
 
 from __future__ import annotations
@@ -14,21 +14,13 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Ints
 
 NOT_BOUND = -1
-SHARED = -2  # to servers that see the shared checkpoint directory
 NOT_THERE = -1
 
 
-def bound(jobs: JobTable, pool: GpuPool, rows: Ints) -> Ints:
-    """The server that each job is bound to (its row), SHARED, or NOT_BOUND, (K,)."""
-    gpu = np.where(jobs.gpu_first[rows] >= 0, jobs.gpu_first[rows], jobs.stopping_first[rows])
-    return np.where(gpu >= 0, place_of(pool, gpu), jobs.saved_on[rows])
-
-
-def place_of(pool: GpuPool, gpu: Ints) -> Ints:
-    """Where a lease on these GPUs leaves its checkpoint: a server (its row) or SHARED, (K,); -1 for GPU -1."""
-    node = pool.node_of[gpu]
-    sees = np.array(pool.node_sees, dtype=np.bool_)
-    return np.where(gpu >= 0, np.where(sees[node], SHARED, node), NOT_BOUND)
+def bound(jobs: JobTable, rows: Ints) -> Ints:
+    """The directory that each job is bound to, or NOT_BOUND, (K,)."""
+    own = np.where(jobs.lease_in[rows] >= 0, jobs.lease_in[rows], jobs.stopping_in[rows])
+    return np.where(own >= 0, own, jobs.saved_in[rows])
 
 
 def most(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Ints:
@@ -39,14 +31,10 @@ def most(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) 
     lots = pool.usable_counts if among is None else pool.lot_counts(among)
     if pool.all_see:
         return np.broadcast_to(lots, (len(rows), len(lots)))
-    T, where = len(pool.gpu_types), bound(jobs, pool, rows)
-    alone = np.zeros(T, dtype=np.int64)  # the most on a server that does not see the directory
-    np.maximum.at(alone, pool.lot_type[T:], lots[T:])
-    limit = np.where((where == SHARED)[:, None], lots[:T], np.maximum(lots[:T], alone))
-    fixed = np.flatnonzero(where >= 0)
-    limit[fixed] = 0
-    limit[fixed, pool.lot_type[T + where[fixed]]] = lots[T + where[fixed]]
-    return limit
+    T, where = len(pool.gpu_types), bound(jobs, rows)
+    there = np.zeros((len(pool.directories), T), dtype=np.int64)
+    there[pool.lot_directory, pool.lot_type] = lots
+    return np.where((where == NOT_BOUND)[:, None], there.max(axis=0), there[where])
 
 
 def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Bools:
@@ -79,14 +67,14 @@ class Lots:
 
     def slots(self, rows: Ints) -> Ints:
         """For each job and type the lot to take GPUs in, NOT_THERE, or the number of lots + type: any, (K, T)."""
-        T, types = self.type_count, np.arange(self.type_count)
-        where = bound(self._jobs, self._pool, rows)[:, None]
-        there = (where >= 0) & (self._pool.lot_type[T + np.maximum(where, 0)] == types)
-        own = np.where(there, T + where, NOT_THERE)
-        return np.where(where == SHARED, types, np.where(where == NOT_BOUND, self.count + types, own))
+        pool, where = self._pool, bound(self._jobs, rows)
+        lot_at = np.full((len(pool.directories), self.type_count), NOT_THERE)
+        lot_at[pool.lot_directory, pool.lot_type] = np.arange(self.count)
+        anywhere = self.count + np.arange(self.type_count)
+        return np.where((where == NOT_BOUND)[:, None], anywhere, lot_at[where])
 
     def resolve(self, slot: int, gpus: int, free: list[int]) -> int:
-        """The lot in which a job takes this many GPUs, or NOT_THERE; servers that see the directory come first.
+        """The lot in which a job takes this many GPUs, or NOT_THERE; the cluster's directory comes first.
 
         `free` only falls from one call to the next, so that a lot with too few is never looked at again.
         """

@@ -12,17 +12,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.mechanism import late_ends
-from gavelpy.mechanism.events import AgentRejoined, NodeDraining, NodeHindered, NodeJoined, NodeLost, NodeSilent
-from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.events import (
+    AgentRejoined,
+    DirectorySeen,
+    NodeDraining,
+    NodeHindered,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+)
+from gavelpy.mechanism.gpus import CLUSTERS
+from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, NodeState
-from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.reports import started
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.ids import NodeId
 
+NodeEvent = NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
 Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
 
 
@@ -34,12 +43,7 @@ class Changed:
     is_new_type: bool = False
 
 
-def changed(
-    leases: LeaseBook,
-    event: NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined,
-    now_s: float,
-    settings: MechanismSettings,
-) -> Changed:
+def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: MechanismSettings) -> Changed:
     """Books one such event."""
     match event:
         case NodeJoined():
@@ -62,13 +66,68 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
     jobs, pool = leases.jobs, leases.pool
     displaced = pool.displaced(event.node_id, event.gpu_type, event.gpu_count)
     kills = _kill(leases, displaced, now_s) if len(displaced) else []
-    is_new_type = pool.join(event.node_id, event.gpu_type, event.gpu_count, event.sees_checkpoints)
+    is_new_type = pool.join(event.node_id, event.gpu_type, event.gpu_count, _directory(leases, event))
     if is_new_type:
         jobs.add_type(event.gpu_type)
-    if event.sees_checkpoints:  # what was saved there can be read everywhere now
-        saved_on = jobs.saved_on[: jobs.count]
-        saved_on[saved_on == pool.node_row[event.node_id]] = SHARED
+    _relate(leases)
     return Changed(kills, is_new_type)
+
+
+def _directory(leases: LeaseBook, event: NodeJoined) -> int:
+    """The directory of a node that joins: as DirectorySeen named it, else the cluster's or one of its own."""
+    pool = leases.pool
+    row = pool.node_row.get(event.node_id, -1)
+    known = pool.node_directory[row] if row >= 0 else CLUSTERS
+    if not event.sees_checkpoints:
+        return pool.own_directory(event.node_id) if known == CLUSTERS else known
+    if pool.is_own(known):
+        _merge(leases, known, CLUSTERS)
+    return CLUSTERS
+
+
+def directory_seen(leases: LeaseBook, event: DirectorySeen) -> bool:
+    """A node names the directory that it writes to; returns whether that is news.
+
+    What was known of the node's directory without its id is about the directory that it names first.
+    """
+    pool, row = leases.pool, leases.pool.node_row[event.node_id]
+    names, before = pool.directories, pool.node_directory[row]
+    here = names.index(event.directory) if event.directory in names else -1
+    is_known_as_another = event.is_clusters and not names[CLUSTERS] and here >= 0
+    if event.is_clusters and not names[CLUSTERS]:
+        names[CLUSTERS] = event.directory
+        if is_known_as_another:
+            _merge(leases, here, CLUSTERS)
+        here = CLUSTERS
+    if pool.is_own(before) and here < 0:
+        names[before], here = event.directory, before
+    elif pool.is_own(before):
+        _merge(leases, before, here)
+    here = here if here >= 0 else pool.add_directory(event.directory)
+    if here == before and not is_known_as_another:
+        return False
+    pool.set_directory(row, here)
+    _relate(leases)
+    return True
+
+
+def _merge(leases: LeaseBook, one: int, other: int) -> None:
+    """Two rows of directories are the same directory: `other` from now on."""
+    jobs, pool = leases.jobs, leases.pool
+    for name in DIRECTORY_COLUMNS:
+        column = getattr(jobs, name)[: jobs.count]
+        column[column == one] = other
+    pool.node_directory = [other if directory == one else directory for directory in pool.node_directory]
+    pool.directories[one] = ""
+
+
+def _relate(leases: LeaseBook) -> None:
+    """Notices whether jobs are bound to other directories than the cluster's, where that matters."""
+    jobs, pool = leases.jobs, leases.pool
+    pool.is_scattered = len(pool.directories) > 1 and any(
+        (getattr(jobs, name)[jobs.active] > CLUSTERS).any() for name in DIRECTORY_COLUMNS
+    )
+    pool.relate_directories()
 
 
 def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSettings) -> Kills:

@@ -9,10 +9,10 @@ import numpy as np
 
 from gavelpy.mechanism import back_off
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
-from gavelpy.mechanism.lots import NOT_BOUND, SHARED, bound, most
+from gavelpy.mechanism.lots import NOT_BOUND, bound, most
 from gavelpy.model.arrays import Bools, Ints
 
 
@@ -146,17 +146,18 @@ class _Explanation:
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
-        home = NOT_BOUND if pool.all_see else int(bound(jobs, pool, np.array([row]))[0])
-        if home >= 0 and (older := int(jobs.stopping[row])) >= 0:
-            text = f"lease {older} is ending on {self._server(home)}, where what it saves will be"
+        home = NOT_BOUND if pool.all_see else int(bound(jobs, np.array([row]))[0])
+        if home > CLUSTERS and (older := int(jobs.stopping[row])) >= 0:
+            node = int(pool.node_of[jobs.stopping_first[row]])
+            text = f"lease {older} is ending on {self._server(node)}, where what it saves will be"
             return Reason(ReasonKind.LEASE_ENDING, text)
-        if home >= 0:
-            return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only on {self._server(home)}")
+        if home > CLUSTERS:
+            return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only {self._in(home)}")
         if (self.most_back[k][usable] >= gpus).any():
             return self._away(usable, wants)
         best = int(usable[np.argmax(most_there[usable])])
         there = f"the most there are is {most_there[best]} {pool.gpu_types[best]}"
-        if home == SHARED and (pool.counts[usable] >= gpus).any():
+        if home == CLUSTERS and (pool.counts[usable] >= gpus).any():
             text = f"asks for {wants} of one type; on servers that see its checkpoint {there}"
             return Reason(ReasonKind.CHECKPOINT_AWAY, text)
         tail = f"; {elsewhere}" if elsewhere else ""
@@ -177,6 +178,13 @@ class _Explanation:
         away = self.away & np.isin(pool.type_of, usable)
         servers = _names([self._server(node) for node in np.unique(pool.node_of[away])])
         return Reason(ReasonKind.NODES_AWAY, f"asks for {wants}; there are enough only with those of {servers}")
+
+    def _in(self, directory: int) -> str:
+        """Where a directory is, for people."""
+        here = [node for node, where in enumerate(self.pool.node_directory) if where == directory]
+        if here:
+            return f"on {_names([self._server(node) for node in here])}"
+        return f"in directory {self.pool.directories[directory]}, which no node sees now"
 
     def _server(self, node: int) -> str:
         pool = self.pool

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, late_ends, lots, unsaved
+from gavelpy.mechanism import back_off, late_ends, unsaved
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     LeaseEnded,
@@ -23,7 +23,6 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
-from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
@@ -161,9 +160,17 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
     steps_done = np.minimum(steps_done, jobs.steps_total[rows])
     further = steps_done > jobs.steps_saved[rows]
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
-    gpu = np.where(jobs.lease[rows] == leases, jobs.gpu_first[rows], jobs.stopping_first[rows])
-    gpu = late_ends.first_gpus(jobs, rows, leases, gpu)
     jobs.steps_saved[rows] = steps_done
     jobs.saved_lease[rows] = leases if is_ours else -1
-    jobs.saved_on[rows] = SHARED if pool.all_see else lots.place_of(pool, gpu)
+    jobs.saved_in[rows] = _directories(jobs, pool, rows, leases)
     jobs.steps_done[rows] = np.maximum(jobs.steps_done[rows], steps_done)
+
+
+def _directories(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints) -> Ints:
+    """Directory that each of these leases wrote to, (K,); of a lost one, that of the node that reports its end."""
+    found = np.where(jobs.lease[rows] == leases, jobs.lease_in[rows], np.int64(-1))
+    found = np.where(jobs.stopping[rows] == leases, jobs.stopping_in[rows], found)
+    gpu = late_ends.first_gpus(jobs, rows, leases, found)
+    late = np.flatnonzero(gpu != found)
+    found[late] = np.array(pool.node_directory, dtype=np.int64)[pool.node_of[gpu[late]]]
+    return found

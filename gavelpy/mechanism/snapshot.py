@@ -14,10 +14,9 @@ import numpy as np
 from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
-from gavelpy.mechanism.lots import SHARED
 from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
 from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
 from gavelpy.mechanism.pairs import PairTable
@@ -29,6 +28,7 @@ from gavelpy.model.job import JobKind, JobSpec
 
 VERSION = 6
 OLDEST = 1  # version that can still be read
+_SHARED = -2  # up to version 5, where a checkpoint is that all nodes which see the shared directory can read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
@@ -56,9 +56,11 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "silent": list(pool.node_silent),
             "forced": list(pool.node_forced),
             "hindrance": list(pool.node_hindrance),
-            "sees": list(pool.node_sees),
+            "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
+        "directories": list(pool.directories),
+        "scattered": pool.is_scattered,
         "gpu_types": list(pool.gpu_types),
         "prices": list(pool.price_usd_per_gpu_h),
         "gpus": {name: getattr(pool, name).astype(np.int64) for name in _GPU_COLUMNS},
@@ -118,7 +120,7 @@ def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
         | {
             "stopping_first": unknown,
             "saved_lease": unknown,
-            "saved_on": np.where(np.array(jobs["steps_saved"]) > 0, SHARED, -1),
+            "saved_on": np.where(np.array(jobs["steps_saved"]) > 0, _SHARED, -1),
             "until_s": np.where(np.array(jobs["lease"]) >= 0, end_s, 0.0),
             "stopping_until_s": np.where(np.array(jobs["stopping"]) >= 0, end_s, 0.0),
         },
@@ -168,11 +170,28 @@ def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 6: no drain was by force, no program declared that it saves, lost leases were over."""
+    """The same in version 6: no drain was by force, no program declared that it saves, lost leases were over.
+
+    A node saw the cluster's directory, or had one of its own that is known by the node.
+    """
+    nodes, jobs = state["nodes"], state["jobs"]
+    pool = GpuPool()
+    own = [
+        CLUSTERS if sees else pool.own_directory(node) for node, sees in zip(nodes["ids"], nodes["sees"], strict=True)
+    ]
+    of_node = np.array([*own, CLUSTERS, -1], dtype=np.int64)  # by row of a node, or _SHARED, or none
+    of_gpu = np.append(of_node[np.array(state["gpus"]["node_of"], dtype=np.int64)], -1)  # by row of a GPU, or none
+    bound = {
+        "saved_in": of_node[np.array(jobs["saved_on"], dtype=np.int64)],
+        "lease_in": of_gpu[np.array(jobs["gpu_first"], dtype=np.int64)],
+        "stopping_in": of_gpu[np.array(jobs["stopping_first"], dtype=np.int64)],
+    }
     return state | {
+        "nodes": nodes | {"directories": own, "forced": [False] * len(own)},
         "lost_leases": {},
-        "nodes": state["nodes"] | {"forced": [False] * len(state["nodes"]["ids"])},
-        "jobs": state["jobs"] | {"resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN))},
+        "directories": pool.directories,
+        "scattered": any((column > CLUSTERS).any() for column in bound.values()),
+        "jobs": jobs | bound | {"resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN))},
     }
 
 
@@ -210,7 +229,9 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_silent = list(nodes["silent"])
     pool.node_forced = list(nodes["forced"])
     pool.node_hindrance = list(nodes["hindrance"])
-    pool.node_sees = list(nodes["sees"])
+    pool.node_directory = [int(directory) for directory in nodes["directories"]]
+    pool.directories = [str(name) for name in state["directories"]]
+    pool.is_scattered = bool(state["scattered"])
     pool.node_type = list(nodes["types"])
     for name in _GPU_COLUMNS:
         setattr(pool, name, np.array(state["gpus"][name], dtype=np.int64))

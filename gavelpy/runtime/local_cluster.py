@@ -41,6 +41,7 @@ class LocalNode:
     gpus: str  # as in --gpus
     speed_factor: float = 1.0
     sees_checkpoints: bool = True
+    checkpoint_directory: str = ""  # where it sees the shared directory; empty = where the scheduler does
 
 
 @dataclass(eq=False)
@@ -114,7 +115,7 @@ class LocalCluster:
             *("--speed-factor", str(node.speed_factor)),
         ]
         if node.sees_checkpoints:
-            command += ["--checkpoint-dir", str(self.checkpoints)]
+            command += ["--checkpoint-dir", node.checkpoint_directory or str(self.checkpoints)]
         self._run(node.node_id, command)
 
     def kill(self, name: str) -> None:

@@ -18,6 +18,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
     ConfigChanged,
+    DirectorySeen,
     Event,
     JobCancelled,
     JobNoted,
@@ -73,6 +74,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
+    DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),

@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
     ConfigChanged,
+    DirectorySeen,
     Event,
     JobCancelled,
     JobSubmitted,
@@ -98,6 +99,8 @@ class Player:
                 return NodeSilent(NodeId(rest[0]))
             case "node-hindered":
                 return NodeHindered(NodeId(rest[0]), " ".join(rest[1:]))
+            case "directory-seen":
+                return DirectorySeen(NodeId(rest[0]), rest[1], "clusters" in rest[2:])
             case "node-draining":
                 return NodeDraining(NodeId(rest[0]), "force" in rest[1:])
             case "submit":

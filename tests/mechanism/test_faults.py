@@ -13,7 +13,6 @@ import pytest
 
 from gavelpy.mechanism import lots
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.absences import Absences
@@ -49,7 +48,7 @@ def test_an_episode_is_the_same_again() -> None:
 
 
 def forget_where_checkpoints_are(patch: pytest.MonkeyPatch) -> None:
-    def nowhere(jobs: JobTable, pool: GpuPool, rows: Ints) -> Ints:
+    def nowhere(jobs: JobTable, rows: Ints) -> Ints:
         return np.full(len(rows), lots.NOT_BOUND)
 
     patch.setattr(lots, "bound", nowhere)

@@ -18,8 +18,9 @@ from gavelpy.mechanism.events import (
     Outcome,
     SchedulerRestarted,
 )
+from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.lots import SHARED, can_run, can_run_somewhere
+from gavelpy.mechanism.lots import can_run, can_run_somewhere
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, QueueRule
 from gavelpy.model.ids import NodeId
@@ -75,7 +76,7 @@ def test_a_job_that_saved_where_all_see_waits_for_a_server_that_sees() -> None:
     tell(core, NodeLost(NodeId("n0")), 10.0)
     asked = questions(wake(core, 10.0))
 
-    assert core.jobs.saved_on[0] == SHARED
+    assert core.jobs.saved_in[0] == CLUSTERS
     assert asked == []
     reason = reasons(core)[0]
     assert reason.kind == ReasonKind.CHECKPOINT_AWAY
@@ -176,7 +177,7 @@ def test_what_was_saved_on_a_server_that_now_sees_can_go_anywhere() -> None:
     tell(core, NodeJoined(NodeId("n0"), "v100", 1, True), 5.0)
 
     assert core.pool.all_see
-    assert core.jobs.saved_on[0] == SHARED
+    assert core.jobs.saved_in[0] == CLUSTERS
 
 
 @given(
@@ -208,10 +209,9 @@ def test_jobs_follow_their_checkpoints_through_many_rounds(
 def check_reach(core: SchedulerCore, job: int) -> None:
     """The GPUs of a job's lease see its checkpoint, and one another's."""
     nodes = set(core.pool.node_of[core.jobs.gpus_held(job)].tolist())
-    saved_on = int(core.jobs.saved_on[job])
-    all_see = all(core.pool.node_sees[node] for node in nodes)
-    assert all_see or len(nodes) == 1
-    assert all_see if saved_on == SHARED else saved_on in (-1, *nodes)
+    directories = {core.pool.node_directory[node] for node in nodes}
+    assert len(directories) == 1
+    assert int(core.jobs.saved_in[job]) in (-1, *directories)
 
 
 def save(core: SchedulerCore, job: int, steps: float, *, stopping: bool) -> None:
@@ -254,4 +254,4 @@ def test_usable_gpus_of_lots_follow_the_servers() -> None:
     drained = core.pool.usable_counts.tolist()
     tell(core, NodeJoined(NodeId("n2"), "v100", 3, False))
 
-    assert (before, drained, core.pool.usable_counts.tolist()) == ([2, 0, 2], [2, 0, 0], [2, 0, 0, 3])
+    assert (before, drained, core.pool.usable_counts.tolist()) == ([2, 2], [2, 0], [2, 0, 3])

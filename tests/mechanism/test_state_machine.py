@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     AllocationFailed,
     AllocationSolved,
     CheckpointSaved,
+    DirectorySeen,
     Event,
     JobCancelled,
     JobSubmitted,
@@ -57,6 +58,8 @@ WRONG: list[Event] = [
     NodeSilent(NodeId("nobody")),
     NodeDraining(NodeId("nobody")),
     NodeHindered(NodeId("nobody"), "its disk is full"),
+    DirectorySeen(NodeId("nobody"), "d0", True),
+    DirectorySeen(NodeId("n0"), "of n0", False),
     AgentRejoined(NodeId("nobody"), NONE, NONE, NONE),
     NodeJoined(NodeId("n0"), "v100", 0),
     JobCancelled(9999),
@@ -148,6 +151,13 @@ class CarelessWorld(RuleBasedStateMachine):
     @rule(data=st.data(), why=st.sampled_from(["its disk is full", "its disk is full", ""]))
     def hinder(self, data: st.DataObject, why: str) -> None:
         self._tell(NodeHindered(data.draw(st.sampled_from(self.core.pool.node_ids)), why))
+
+    @precondition(lambda self: self.core.pool.node_ids)
+    @rule(data=st.data(), directory=st.sampled_from(["d0", "d0", "d1"]), is_marked=OFTEN)
+    def see_directory(self, data: st.DataObject, directory: str, is_marked: bool) -> None:
+        """d0 is the cluster's, and may be marked late; d1 is one where it should be mounted, or another file system."""
+        node = data.draw(st.sampled_from(self.core.pool.node_ids))
+        self._tell(DirectorySeen(node, directory, directory == "d0" and is_marked))
 
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data(), wrong=st.sampled_from(WRONG))

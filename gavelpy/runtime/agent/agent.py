@@ -19,11 +19,11 @@ from typing import Final
 import grpc
 import grpc.aio
 
-from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.agent import memory
 from gavelpy.runtime.agent.alone import Alone
 from gavelpy.runtime.agent.book import LeaseBook, log_action
-from gavelpy.runtime.agent.checkpoints import marker
+from gavelpy.runtime.agent.checkpoint_watch import Sight, SightState, watch_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.containment import Containment, find_containment
 from gavelpy.runtime.agent.ended import prune
@@ -38,21 +38,23 @@ from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.orphans import Orphans
 from gavelpy.runtime.agent.peers import peer_address, serve_peers
 from gavelpy.runtime.agent.reconcile import Amend, Place, reconcile
-from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, report_of, trouble_of, urgent_part
+from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, report_of, sight_of, trouble_of, urgent_part
 from gavelpy.runtime.agent.room import shortage
+from gavelpy.runtime.agent.saved_steps import SavedSteps
 from gavelpy.runtime.agent.shim_watch import ShimWatch
 from gavelpy.runtime.agent.starter import Starter
 from gavelpy.runtime.agent.stream import Stream
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member
 from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted
+from gavelpy.runtime.storage import StorageWorkers
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 TROUBLE_S: Final = 1.0  # until a disk that refused is tried again
-MARKER_S: Final = 3.0  # a shared file system that takes longer is not seen
+SIGHT_S: Final = 3.0  # before the first connection, for the checkpoint directory to answer
 LAST_WORDS_S: Final = 5.0  # for the scheduler to say that it has heard how the jobs ended
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
@@ -76,15 +78,11 @@ class Agent:
         self._streams = 0
         self._was_heard = False
         self._trouble = ""  # with the state directory
-        self._shortage = ""  # of room in it, or for checkpoints
+        self._shortage = ""  # of room in it
         self._told: tuple[tuple[object, ...], ...] = ()
         self._containment = Containment()
         known = memory.recall(config.state)
-        if known is not None and known.node_id != config.node_id:
-            raise InvalidInput(
-                f"node_id must be {known.node_id!r} in state_dir {str(config.state)!r}, which is that node's memory, "
-                f"got {config.node_id!r}"
-            )
+        memory.check_node(known, config.state, config.node_id)
         self._has_memory = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
         found = known or memory.Memory(config.node_id, "")
@@ -107,14 +105,16 @@ class Agent:
         if self._config.control_groups:
             self._containment = find_containment(self._memory.state_id)
         logger.info("jobs are contained by %s", self._containment.kind, extra={"root": self._containment.root})
-        self._starter = Starter(self._wake.set)
-        self._book = LeaseBook(self._config.state, self._starter.begin)
+        workers = StorageWorkers()
+        self._sight = watch_of(self._config, workers, self._see, self._memory)
+        self._starter = Starter(workers, self._wake.set, lambda: self._sight.is_new)
+        saved_steps = SavedSteps(workers, self._wake.set, lambda: self._sight.sight.state is not SightState.UNKNOWN)
+        self._book = LeaseBook(self._config.state, self._starter.begin, saved_steps.count)
         self._watch = ShimWatch(self._wake.set)
         self._book.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
-        self._starter.around = surroundings_of(
-            self._config, self._gpus, self._containment, f"{HOST}:{self.job_service_port}"
-        )
+        service = f"{HOST}:{self.job_service_port}"
+        self._starter.around = surroundings_of(self._config, self._gpus, self._containment, service)
         self._look()
         tasks = [
             asyncio.create_task(work)
@@ -125,6 +125,7 @@ class Agent:
                 self._keep_pruning(),
                 self._keep_room(),
                 self._alone.run(),
+                self._sight.keep_looking(),
             )
         ]
         ready()
@@ -142,6 +143,8 @@ class Agent:
             await asyncio.gather(*(server.stop(None) for server in servers))
             self._watch.close()
             self._starter.close()
+            saved_steps.close()
+            workers.close()
             self._book.close()
             self._containment.close()
 
@@ -251,7 +254,8 @@ class Agent:
         """Nothing of the old cluster runs here or is told any more: from now on the node is the other one's."""
         to = self._moves_to
         async with self._tidying:
-            await asyncio.to_thread(put_aside, self._config.state, self._config.checkpoints, to)
+            checkpoints = self._config.checkpoints if self._config.has_own_checkpoints else None
+            await asyncio.to_thread(put_aside, self._config.state, checkpoints, to)
         if self._moves_to != to:
             return  # the old cluster was heard again, or a third one
         moved = replace(self._memory, cluster_id=to, incarnation=0)
@@ -267,10 +271,11 @@ class Agent:
         return agent_pb2.ConnectRequest(
             leases=[report_of(folder) for folder in self._book.folders],
             draining=self._is_draining,
-            trouble=self._trouble or self._shortage,
+            trouble=(self._trouble or self._shortage or self._sight.sight.trouble)[:TROUBLE_CHARACTERS_MAX],
             obeyed=self._obeyed,
             view_epoch=self._orphans.view.epoch if self._orphans.view is not None else 0,
             view_unreached=self._alone.unreached,
+            checkpoints=sight_of(self._sight.sight, clock_s()),
         )
 
     async def _keep_connected(self) -> None:
@@ -280,13 +285,10 @@ class Agent:
         await self._again_and_again("scheduler's questions about logs", self._serve_logs)
 
     async def _connect(self, channel: grpc.aio.Channel, heard: Callable[[], None]) -> None:
-        seen = ""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(MARKER_S):
-                seen = await asyncio.to_thread(marker, self._config.checkpoints)
-                await self._look_for_room()
+        await self._sight.wait_first(SIGHT_S)
+        await self._look_for_room()
         self._streams += 1
-        node = await asyncio.to_thread(describe_node, self._config, self._gpus, seen)
+        node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._sight.sight.cluster)
         # An agent that was here before knows all that may still run, and reports it; later on there is nothing to add.
         node.confirmed_dead = self._has_memory and not self._was_heard
         node.containment = self._containment.kind
@@ -359,14 +361,19 @@ class Agent:
             await asyncio.sleep(ROOM_S)
 
     async def _look_for_room(self) -> None:
-        """In a thread: a shared file system may hang, and then nothing new is known of it."""
+        """In the state directory, which is on the node's own disk."""
         config = self._config
-        places = {"state": config.state, "checkpoint": config.checkpoints}
-        found = (await asyncio.to_thread(shortage, places, config.free_bytes_min))[:TROUBLE_CHARACTERS_MAX]
+        found = await asyncio.to_thread(shortage, {"state": config.state}, config.free_bytes_min)
         if found != self._shortage:
             logger.warning("no room for new leases" if found else "room for new leases", extra={"detail": found})
             self._shortage = found
             self._changed.set()
+
+    def _see(self, sight: Sight) -> None:
+        """The checkpoint directory is seen, or is not, or is another one."""
+        config = self._config
+        self._memory = memory.seeing(config.state, self._memory, config.checkpoints, sight.directory)
+        self._changed.set()
 
     async def _stop_jobs(self) -> None:
         """Stops all jobs in good order, and waits until they have ended and the scheduler knows."""

@@ -48,6 +48,7 @@ class Assignment:
     warning_signal: int = 0
     checkpoint_every_s: float = 0.0
     steps_max: float = 0.0
+    checkpoint_directory_id: str = ""  # that the scheduler expects on this node; empty = any
 
     @property
     def local_ranks(self) -> int:
@@ -96,6 +97,7 @@ def assignment_of(launch: agent_pb2.Launch) -> Assignment:
         warning_signal=launch.warning_signal,
         checkpoint_every_s=launch.checkpoint_every_s,
         steps_max=launch.steps_max,
+        checkpoint_directory_id=launch.checkpoint_directory_id,
     )
     if made.first_rank + made.local_ranks > made.world_size:
         raise RemoteViolation(
@@ -126,7 +128,8 @@ def _check_numbers(launch: agent_pb2.Launch) -> None:
 
 
 def _check_texts(launch: agent_pb2.Launch) -> None:
-    for name in ("job_name", "owner", "command", "working_directory", "gpu_type", "rendezvous_address"):
+    names = ("job_name", "owner", "command", "working_directory", "gpu_type", "rendezvous_address")
+    for name in (*names, "checkpoint_directory_id"):
         _check_text(name, getattr(launch, name))
     for variable, value in launch.environment.items():
         if not _NAME.fullmatch(variable):

@@ -47,11 +47,12 @@ Begin = Callable[[LeaseFolder], None]
 
 
 class LeaseBook:
-    """The leases of a state directory. `begin` is told of each lease whose start is to be prepared."""
+    """The leases of a state directory. `begin` prepares the start of a lease, `count_saved` counts what one saved."""
 
-    def __init__(self, state: Path, begin: Begin) -> None:
+    def __init__(self, state: Path, begin: Begin, count_saved: Begin | None = None) -> None:
         self._state = state
         self._begin = begin
+        self._count_saved = count_saved
         self._folders: dict[int, LeaseFolder] = {}
         for name in (LEASES, ENDED):
             (state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,10 +79,10 @@ class LeaseBook:
             if kept is None:
                 self._put_aside(directory)
                 continue
-            folder = _loaded(directory, kept, now_clock_s)
+            folder = _loaded(directory, kept, now_clock_s, self._count_saved)
             self._folders[folder.lease] = folder
             folder.observe(now_clock_s)
-            if has_booted_since and folder.end is None:  # its times are of another clock, and nothing of it runs
+            if has_booted_since and not folder.is_over:  # its times are of another clock, and nothing of it runs
                 folder.conclude(Outcome.LOST, "the machine has booted since", now_clock_s)
             logger.info(
                 "lease found", extra={"lease": folder.lease, "job": folder.job, "phase": folder.local.phase.value}
@@ -141,7 +142,7 @@ class LeaseBook:
 
     def by_token(self, token: str) -> LeaseFolder | None:
         """The living lease whose job holds this token."""
-        living = (folder for folder in self.folders if folder.end is None)
+        living = (folder for folder in self.folders if not folder.is_over)
         return next((folder for folder in living if folder.knows_token(token)), None)
 
     def _made(
@@ -154,7 +155,7 @@ class LeaseBook:
             shutil.rmtree(new)
         new.mkdir(mode=0o700)
         orders = Lease(1, until_clock_s, steps_max=assignment.steps_max if assignment else 0.0)
-        folder = LeaseFolder(new, lease, job, assignment, orders)
+        folder = LeaseFolder(new, lease, job, assignment, orders, count_saved=self._count_saved)
         folder.keep()
         lease_files.write_lease(new, orders)
         new.rename(final)
@@ -198,13 +199,14 @@ def log_action(action: Action) -> None:
     logger.info("lease: %s", name, extra={"lease": lease, **details})
 
 
-def _loaded(directory: Path, kept: Kept, now_clock_s: float) -> LeaseFolder:
+def _loaded(directory: Path, kept: Kept, now_clock_s: float, count_saved: Begin | None) -> LeaseFolder:
     try:
         orders = lease_files.read_lease(directory)
     except RemoteViolation:
         orders = None
     # Without its orders a lease is over: nobody knows how long it may run.
-    folder = LeaseFolder(directory, kept.lease, kept.job, kept.assignment, orders or Lease(0, now_clock_s, kill=True))
+    orders = orders or Lease(0, now_clock_s, kill=True)
+    folder = LeaseFolder(directory, kept.lease, kept.job, kept.assignment, orders, count_saved=count_saved)
     folder.killed_clock_s = now_clock_s if folder.orders.kill else folder.killed_clock_s
     try:
         folder.launch = lease_files.read_launch(directory)

@@ -1,4 +1,8 @@
-"""Which checkpoint a lease resumes from, and whether this node sees the cluster's checkpoints at all."""
+"""Which checkpoint a lease resumes from, and what else a lease needs of storage before it can start.
+
+The checkpoint directory and a job's working directory may be on shared storage that hangs: agents call `prepare` in a
+`StorageWorkers` process. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,45 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment
+from gavelpy.runtime.checkpoint_directory import identify
 
-MARKER_FILE: Final = ".gavel-cluster"
 CHOICE_FILE: Final = "RESUME"
-_MARKER_CHARACTERS_MAX = 200
 _SCRATCH = "scratch"
 _CHOICE = re.compile(r"lease-\d{8,19}/step-\d{12}")
+
+
+class Wanted(Protocol):
+    """What an assignment says of where its job resumes."""
+
+    @property
+    def resume_lease(self) -> int:
+        """Lease of the checkpoint on record; -1 = none."""
+
+    @property
+    def resume_steps(self) -> float:
+        """Its steps."""
+
+    @property
+    def steps_done(self) -> float:
+        """Steps that count as done."""
+
+    @property
+    def is_gang_of_nodes(self) -> bool:
+        """Whether several nodes must agree on the checkpoint."""
+
+
+@dataclass(frozen=True)
+class ResumeWanted:
+    """The same as plain values."""
+
+    resume_lease: int
+    resume_steps: float
+    steps_done: float
+    is_gang_of_nodes: bool
 
 
 @dataclass(frozen=True)
@@ -39,16 +71,38 @@ class CheckpointUnseen(RemoteViolation):
     """The checkpoint that a gang resumes from is not seen from this node."""
 
 
-def marker(root: Path) -> str:
-    """What the scheduler wrote into the checkpoint directory; empty where this node sees no such file."""
+def prepare(
+    root: str, is_new: bool, directory: str, working_directory: str, job: int, lease: int, wanted: list[float]
+) -> dict[str, str | float]:
+    """Looks for the working directory and the checkpoint, and makes the lease's own directory: `resume`, `steps_done`.
+
+    Where the lease cannot start: `failed` says why the job is at fault, `lost` why the node is. `directory` is the id
+    that the checkpoint directory must have; empty = any. `wanted` are the fields of ResumeWanted.
+    """
+    resume_lease, resume_steps, steps_done, is_gang = wanted
     try:
-        text = lease_files.read_text_whole(root / MARKER_FILE)
-    except RemoteViolation:
-        return ""
-    return (text or "").strip()[:_MARKER_CHARACTERS_MAX]
+        if not os.path.isdir(working_directory):  # noqa: PTH112 a Path would turn "" into "."
+            return {"failed": f"the working directory {working_directory!r} does not exist"}
+        found = identify(Path(root), is_new=is_new)
+        if directory and found != directory:
+            return {
+                "lost": f"the checkpoint directory ({root!r}) is {found}, and not {directory} as the scheduler expects"
+            }
+        resume = resume_of(
+            Path(root), job, lease, ResumeWanted(int(resume_lease), resume_steps, steps_done, bool(is_gang))
+        )
+    except (CheckpointMissing, CheckpointsForeign) as wrong_state:
+        return {"failed": str(wrong_state)}
+    except CheckpointUnseen as unseen:
+        return {"lost": str(unseen)}
+    except RemoteViolation as unknown:
+        return {"lost": f"the checkpoint directory ({root!r}) {unknown}"}
+    except OSError as error:
+        return {"lost": f"the checkpoint directory cannot be used: {error}"}
+    return {"resume": str(resume.directory or ""), "steps_done": resume.steps_done}
 
 
-def resume_of(root: Path, job: int, lease: int, assignment: Assignment) -> Resume:
+def resume_of(root: Path, job: int, lease: int, assignment: Wanted) -> Resume:
     """What the lease resumes from, and its own checkpoint directory made.
 
     The newest whole checkpoint of the newest lease that has any, from the lease that the scheduler names on, and with
@@ -76,7 +130,7 @@ def resume_of(root: Path, job: int, lease: int, assignment: Assignment) -> Resum
     return _resume(directory)
 
 
-def _newest(root: Path, job: int, lease: int, assignment: Assignment) -> Resume:
+def _newest(root: Path, job: int, lease: int, assignment: Wanted) -> Resume:
     """Later leases go before more steps: what a lease that was given up for lost still writes is not preferred."""
     named = assignment.resume_lease
     if named < 0 and assignment.steps_done > 0:

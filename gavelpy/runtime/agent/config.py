@@ -92,9 +92,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def checkpoints(self) -> Path:
-        """The root of all checkpoints as this node sees it."""
+        """The root of all checkpoints as this node sees it; links are not followed: it may be on storage that hangs."""
         given = self.checkpoint_directory
-        return Path(given).expanduser().resolve() if given else self.state / "checkpoints"
+        return _absolute(given) if given else self.state / "checkpoints"
+
+    @property
+    def has_own_checkpoints(self) -> bool:
+        """Whether the checkpoint directory is below the state directory, and so on the node's own disk."""
+        roots = (self.state, _absolute(self.state_directory))
+        return any(self.checkpoints.is_relative_to(root) for root in roots)
 
     def token(self) -> str:
         """The secret in the token file; empty where there is no such file to be read."""
@@ -127,6 +133,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"scheduler = {self.scheduler!r} is across the network and needs {' and '.join(missing)}: whoever "
                 "answers there in its stead could run any command on this node"
             )
+
+
+def _absolute(path: str) -> Path:
+    """An absolute path, worked out without a look at the file system."""
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 Path.resolve follows links
 
 
 def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:

@@ -83,6 +83,8 @@ class LeaseFolder:
     port: ReservedPort | None = None
     is_orphan: bool = False
     standing: Standing = field(default_factory=Standing)
+    count_saved: Callable[[LeaseFolder], None] | None = None  # counts its whole checkpoints, and calls `finish`
+    closing: End | None = None  # how it ended, while its whole checkpoints are counted
     _last_word: End | None = None  # of a shim that is gone
     _child: subprocess.Popen[bytes] | None = None
     _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -109,6 +111,8 @@ class LeaseFolder:
         """Where it stands."""
         if self.end is not None:
             return LocalPhase.ENDED
+        if self.closing is not None:
+            return LocalPhase.STOPPING
         if self.launch is None and not self.is_starting:
             return LocalPhase.PREPARED
         phase = LocalPhase.STARTING if self.shim is None else _PHASES[self.shim.phase]
@@ -128,12 +132,17 @@ class LeaseFolder:
     @property
     def shim_process(self) -> int:
         """Process id of its living shim; 0 = none known."""
-        if self.end is not None or self.is_orphan or self._last_word is not None:
+        if self.is_over or self.is_orphan or self._last_word is not None:
             return 0
         if self.shim is not None:
             return self.shim.process
         is_child_alive = self._child is not None and self._child.returncode is None
         return self._child.pid if self._child is not None and is_child_alive else 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more, though its checkpoints may not be counted yet."""
+        return self.end is not None or self.closing is not None
 
     def knows_token(self, token: str) -> bool:
         """Whether this is the token of its job."""
@@ -142,7 +151,7 @@ class LeaseFolder:
 
     def observe(self, now_clock_s: float) -> None:
         """Reads what has changed in its directory, and sees whether its shim lives."""
-        if self.end is not None:
+        if self.is_over:
             self._reap()
             return
         if not self.directory.is_dir():
@@ -200,6 +209,8 @@ class LeaseFolder:
 
     def destroy(self, now_clock_s: float) -> None:
         """Kills what is left, and the shim, too, where it does not see that; ends the lease once nothing is left."""
+        if self.is_over:
+            return
         if not self.orders.kill:  # a shim that has not come far enough to be seen will not start anything now
             orders = self.orders
             self.amend(
@@ -244,25 +255,30 @@ class LeaseFolder:
         kept = Kept(self.lease, self.job, self.assignment)
         lease_files.write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
 
-    def _ended(self, end: End) -> None:
-        """Takes the end over. A whole checkpoint counts also where its job died before it could say so."""
-        self.end = end
-        self.is_orphan = False
-        saved = max(end.steps_saved, self._steps_on_disk())
+    @property
+    def checkpoint_directory(self) -> str:
+        """Where its job writes checkpoints; empty where nothing was started."""
+        return self.launch.environment.get(lease_files.CHECKPOINT_DIRECTORY_VARIABLE, "") if self.launch else ""
+
+    def finish(self, steps_on_disk: float) -> None:
+        """Its whole checkpoints are counted: one that its job did not live to report counts, too."""
+        assert self.closing is not None, "a lease is finished once nothing of it runs"
+        end, self.end, self.closing = self.closing, self.closing, None
+        saved = max(end.steps_saved, steps_on_disk)
         self.standing = Standing(max(end.steps_done, saved), saved, self.standing.rate_steps_per_s)
+
+    def _ended(self, end: End) -> None:
+        """Takes the end over. The checkpoint directory may be on storage that hangs, so others look into it."""
+        self.closing = end
+        self.is_orphan = False
         self.release_port()
         if self._cgroup:
             cgroups.remove(self._cgroup)
         self._reap()
-
-    def _steps_on_disk(self) -> float:
-        directory = self.launch.environment.get(lease_files.CHECKPOINT_DIRECTORY_VARIABLE) if self.launch else None
-        try:
-            whole = lease_files.whole_checkpoints(Path(directory)) if directory else ()
-        except OSError as error:  # what was reported counts; a later lease looks again
-            logger.warning("checkpoints cannot be read: %s", error, extra={"lease": self.lease, "job": self.job})
-            return 0.0
-        return float(whole[-1]) if whole else 0.0
+        if self.checkpoint_directory and self.count_saved is not None:
+            self.count_saved(self)
+        else:
+            self.finish(0.0)
 
     def _make_anew(self) -> None:
         """A job can remove its lease's directory; its shim and it are given their orders all the same."""

@@ -67,7 +67,7 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
         if complaint:
             await _refuse(context, complaint)
         grace_s = folder.assignment.grace_s if folder.assignment else 0.0
-        if folder.end is not None or folder.orders.kill or clock_s() > folder.orders.until_clock_s + grace_s:
+        if folder.is_over or folder.orders.kill or clock_s() > folder.orders.until_clock_s + grace_s:
             await _refuse(context, f"lease {folder.lease} is over", grpc.StatusCode.FAILED_PRECONDITION)
         should_stop = _should_stop(folder)
         progress = Progress(

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
-from gavelpy.runtime.agent.checkpoints import marker
 from gavelpy.runtime.agent.ended import ENDED, FORMER
 from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.agent.orders import Orders
 from gavelpy.runtime.agent.reconcile import LocalLease
+from gavelpy.runtime.checkpoint_directory import marker
 
 
 class Regard(StrEnum):
@@ -39,13 +39,14 @@ def farewell(local: Iterable[LocalLease]) -> Orders:
     return Orders(0, 0, 0, forget=frozenset(lease.lease for lease in local if not lease.is_living))
 
 
-def put_aside(state: Path, checkpoints: Path, cluster_id: str) -> None:
+def put_aside(state: Path, checkpoints: Path | None, cluster_id: str) -> None:
     """Moves what the old cluster has left here out of the way of the new one, `cluster_id`, over what one before left.
 
-    A checkpoint directory elsewhere is others', too; one that the new cluster has marked is its own.
+    `checkpoints`: the checkpoint directory on the node's own disk. One elsewhere (None) is others', too; one that the
+    new cluster has marked is its own.
     """
     _move(state / ENDED, state / FORMER / ENDED)
-    if checkpoints.is_relative_to(state) and marker(checkpoints) != cluster_id:
+    if checkpoints is not None and marker(checkpoints) != cluster_id:
         _move(checkpoints, state / FORMER / "checkpoints")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ import msgspec
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = "lock"
 MEMORY_FILE: Final = "node.json"
@@ -31,6 +34,8 @@ class Memory:
     state_id: str = ""  # of this state directory, made up once: tells agents of one name apart
     identity_key: str = ""  # secret, made up once: the scheduler keeps its hash and takes no other agent for this node
     peer_port: int = 0  # other agents know it
+    checkpoints: str = ""  # path of the checkpoint directory that was seen last
+    directory: str = ""  # its id
 
 
 def completed(memory: Memory, boot_id: str) -> Memory:
@@ -39,6 +44,27 @@ def completed(memory: Memory, boot_id: str) -> Memory:
     return replace(
         memory, boot_id=boot_id, state_id=state_id, identity_key=memory.identity_key or secrets.token_hex(KEY_BYTES)
     )
+
+
+def check_node(known: Memory | None, state: Path, node_id: str) -> None:
+    """Raises InvalidInput where a state directory is another node's memory."""
+    if known is not None and known.node_id != node_id:
+        raise InvalidInput(
+            f"node_id must be {known.node_id!r} in state_dir {str(state)!r}, which is that node's memory, "
+            f"got {node_id!r}"
+        )
+
+
+def seeing(state: Path, memory: Memory, checkpoints: Path, directory: str) -> Memory:
+    """The memory of a node that sees the directory of this id at a path, written; empty = it sees none."""
+    if not directory or (memory.checkpoints, memory.directory) == (str(checkpoints), directory):
+        return memory
+    seen = replace(memory, checkpoints=str(checkpoints), directory=directory)
+    try:
+        remember(state, seen)
+    except OSError as error:  # it is written with the next thing to remember
+        logger.warning("the state directory cannot be written: %s", error)
+    return seen
 
 
 def lock_state(state: Path) -> int:

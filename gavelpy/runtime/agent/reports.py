@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from gavelpy.runtime.agent.checkpoint_watch import Sight, SightState
 from gavelpy.runtime.agent.folder import LeaseFolder
 from gavelpy.runtime.agent.reconcile import LocalPhase
 from gavelpy.runtime.lease_files import Outcome
@@ -26,6 +27,21 @@ _OUTCOMES: Final = {
     Outcome.FAILED: agent_pb2.LEASE_OUTCOME_FAILED,
     Outcome.LOST: agent_pb2.LEASE_OUTCOME_LOST,
 }
+
+
+_SIGHTS: Final = {
+    SightState.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
+    SightState.SEEN: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
+    SightState.UNSEEN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN,
+}
+
+
+def sight_of(sight: Sight, now_clock_s: float) -> agent_pb2.CheckpointSight:
+    """What the node sees of its checkpoint directory."""
+    age_s = max(0.0, now_clock_s - sight.since_clock_s)
+    return agent_pb2.CheckpointSight(
+        state=_SIGHTS[sight.state], directory_id=sight.directory, cluster_id=sight.cluster, age_s=age_s
+    )
 
 
 def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:

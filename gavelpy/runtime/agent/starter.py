@@ -1,27 +1,26 @@
-"""Starting a lease. What may hang (a shared file system) is done in threads; the agent's loop starts the shim."""
+"""Starting a lease. What may hang (shared storage) is done in a worker process; the agent's loop starts the shim."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.checkpoints import CheckpointMissing, CheckpointsForeign, CheckpointUnseen, resume_of
+from gavelpy.runtime.agent.checkpoints import prepare
 from gavelpy.runtime.agent.environment import Spot, Surroundings, launch_of
 from gavelpy.runtime.agent.folder import LeaseFolder
 from gavelpy.runtime.lease_files import Launch, Outcome, clock_s
+from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 logger = logging.getLogger(__name__)
 
 TOKEN_BYTES: Final = 32
-_THREADS = 8
+PREPARE_S: Final = 60.0  # storage that takes longer does not answer
+_LOOK_S = 0.1  # at the orders while storage does not answer
 
 
 class CannotStart(RemoteViolation):
@@ -37,9 +36,12 @@ class Starter:
 
     around: Surroundings  # set before the first start
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, workers: StorageWorkers, changed: Callable[[], None], may_make: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may_make`: whether a checkpoint directory without an id is a new one."""
+        self._workers, self._may_make = workers, may_make
         self._changed = changed
-        self._threads = ThreadPoolExecutor(_THREADS, "start")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, folder: LeaseFolder) -> None:
@@ -52,22 +54,14 @@ class Starter:
         """Lets go of starts that hang; nothing is started any more."""
         for task in self._tasks:
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _start(self, folder: LeaseFolder) -> None:
         """Checks the orders once more when all is ready: they may have changed, and time has passed."""
         assert folder.assignment is not None, "a lease is started from its assignment"
-        loop = asyncio.get_running_loop()
         names = {"lease": folder.lease, "job": folder.job}
         try:
-            launch = await loop.run_in_executor(
-                self._threads, prepared, folder.assignment, folder.lease, folder.job, folder.directory, self.around
-            )
-            orders = folder.orders
-            if orders.kill:
-                raise CannotStart(Outcome.LOST, "it was killed before it had started")
-            if orders.stop or clock_s() >= orders.until_clock_s:
-                raise CannotStart(Outcome.STOPPED, "its time was over before it had started")
+            launch = await self._prepared(folder)
+            _check_orders(folder)
             folder.spawn(launch, clock_s())
             logger.info("lease started", extra={**names, "steps_done": launch.steps_done})
         except CannotStart as reason:
@@ -78,21 +72,50 @@ class Starter:
             logger.exception("lease not started", extra=names)
         self._changed()
 
+    async def _prepared(self, folder: LeaseFolder) -> Launch:
+        """What the shim will start; raises CannotStart, also when the orders change while storage does not answer."""
+        assignment, around = folder.assignment, self.around
+        assert assignment is not None, "a lease is started from its assignment"
+        wanted = [
+            float(assignment.resume_lease),
+            assignment.resume_steps,
+            assignment.steps_done,
+            float(assignment.is_gang_of_nodes),
+        ]
+        call = self._workers.call(
+            prepare,
+            str(around.checkpoint_root),
+            self._may_make(),
+            assignment.checkpoint_directory_id,
+            assignment.working_directory,
+            folder.job,
+            folder.lease,
+            wanted,
+            limit_s=PREPARE_S,
+        )
+        preparing = asyncio.ensure_future(call)
+        try:
+            while not preparing.done():
+                await asyncio.wait({preparing}, timeout=_LOOK_S)
+                _check_orders(folder)
+            found = preparing.result()
+        except StorageSilent as silent:
+            raise CannotStart(Outcome.LOST, f"{silent} on node {around.node_id}") from silent
+        finally:
+            preparing.cancel()
+        for key, outcome in (("failed", Outcome.FAILED), ("lost", Outcome.LOST)):
+            if key in found:
+                raise CannotStart(outcome, f"{found[key]} on node {around.node_id}")
+        resume = Path(str(found["resume"])) if found["resume"] else None
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        spot = Spot(folder.lease, folder.job, folder.directory, token, resume, float(found["steps_done"]))
+        return launch_of(assignment, spot, around)
 
-def prepared(assignment: Assignment, lease: int, job: int, directory: Path, around: Surroundings) -> Launch:
-    """What the shim will start. Looks for the working directory and the checkpoint; raises CannotStart."""
-    where = f"on node {around.node_id}"
-    try:
-        if not os.path.isdir(assignment.working_directory):  # noqa: PTH112 a Path would turn "" into "."
-            wrong = repr(assignment.working_directory)
-            raise CannotStart(Outcome.FAILED, f"the working directory {wrong} does not exist {where}")
-        resume = resume_of(around.checkpoint_root, job, lease, assignment)
-    except (CheckpointMissing, CheckpointsForeign) as wrong_state:
-        raise CannotStart(Outcome.FAILED, f"{wrong_state} {where}") from wrong_state
-    except CheckpointUnseen as unseen:
-        raise CannotStart(Outcome.LOST, f"{unseen} {where}") from unseen
-    except OSError as error:
-        raise CannotStart(Outcome.LOST, f"the checkpoint directory cannot be used {where}: {error}") from error
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    spot = Spot(lease, job, directory, token, resume.directory, resume.steps_done)
-    return launch_of(assignment, spot, around)
+
+def _check_orders(folder: LeaseFolder) -> None:
+    """Raises CannotStart where a lease is not to be started any more."""
+    orders = folder.orders
+    if orders.kill:
+        raise CannotStart(Outcome.LOST, "it was killed before it had started")
+    if orders.stop or clock_s() >= orders.until_clock_s:
+        raise CannotStart(Outcome.STOPPED, "its time was over before it had started")

@@ -65,6 +65,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             return
         convert.reports_of(first)  # before anything changes
         convert.trouble_of(first)
+        convert.sight_of(first)
         self._check_identity(hello)
         known = self._execution.nodes.get(hello.node_id)
         if known is not None and known.is_past(hello, convert.clock_of(first)):
@@ -106,6 +107,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if message.sequence <= stream.sequence or node.stream is not stream:
             return
         clock_s, reports, trouble = convert.clock_of(message), convert.reports_of(message), convert.trouble_of(message)
+        sight = convert.sight_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
@@ -114,6 +116,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if trouble != node.trouble:
             logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
             node.trouble = trouble
+        node.sight = sight
         if is_first:
             self._execution.connected(node)
         self._execution.heard(node, reports, now_s, is_first=is_first)

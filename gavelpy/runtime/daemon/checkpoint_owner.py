@@ -1,18 +1,17 @@
-"""The file in the shared checkpoint directory that names the cluster it belongs to."""
+"""The cluster that the shared checkpoint directory belongs to, as the scheduler reads it and writes it there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gavelpy.errors import InvalidInput
-
-MARKER = ".gavel-cluster"
-_DIRECTORY_MODE = 0o700
+from gavelpy.runtime.checkpoint_directory import MARKER_FILE, check_owner, mark
+from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 
 def owner_of(directory: str) -> str:
     """The id of the cluster that uses a checkpoint directory; "" where there is none yet. Raises InvalidInput."""
-    marker = Path(directory) / MARKER
+    marker = Path(directory) / MARKER_FILE
     try:
         return marker.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
@@ -21,20 +20,14 @@ def owner_of(directory: str) -> str:
         raise InvalidInput(f"nodes.checkpoint_directory = {directory!r} cannot be used: {error}") from None
 
 
-def mark_checkpoints(directory: str, cluster_id: str) -> None:
-    """Writes the cluster's id into the shared directory, where nodes look for it; raises InvalidInput."""
+async def mark_checkpoints(storage: StorageWorkers, directory: str, cluster_id: str, limit_s: float) -> None:
+    """Marks the checkpoint directory as this cluster's. Raises InvalidInput, StorageSilent where it does not answer."""
     if not directory:
         return
-    marker = Path(directory) / MARKER
-    owner = owner_of(directory)
-    if owner and owner != cluster_id:
-        raise InvalidInput(
-            f"nodes.checkpoint_directory = {directory!r} must be this cluster's; {marker} says it is of {owner[:80]!r}"
-        )
-    if owner:
-        return
     try:
-        marker.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-        marker.write_text(cluster_id + "\n", encoding="utf-8")
+        owner = await storage.call(mark, directory, cluster_id, limit_s=limit_s)
+    except StorageSilent:
+        raise
     except OSError as error:
         raise InvalidInput(f"nodes.checkpoint_directory = {directory!r} cannot be used: {error}") from None
+    check_owner(directory, cluster_id, owner)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.gpus import CLUSTERS, NOBODY
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
@@ -79,7 +79,7 @@ class ClusterBoard:
         scheduler, pool = self._scheduler, self._scheduler.core.pool
         node_id = pool.node_ids[row]
         node = scheduler.nodes.get(node_id)
-        here = self._gpus_of(row)
+        here, directory = self._gpus_of(row), pool.node_directory[row]
         held = pool.job[here]
         jobs = [job for job in np.unique(held[held != NOBODY]).tolist() if self._board.may_see(caller, job)]
         in_use = int((held != NOBODY).sum())
@@ -91,7 +91,10 @@ class ClusterBoard:
             gpus_in_use=in_use,
             address=node.hello.address if node is not None else "",
             heartbeat_age_s=node.age_s(scheduler.now_s()) if node is not None else math.nan,
-            sees_checkpoints=pool.node_sees[row],
+            sees_checkpoints=pool.node_directory[row] == CLUSTERS,
+            checkpoints=str(node.sight.state) if node is not None else "",
+            checkpoints_age_s=node.sight.age_s + node.age_s(scheduler.now_s()) if node is not None else math.nan,
+            checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
             detail=_detail(node),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -15,12 +14,13 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.unsaved import NEVER_SAVED
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
+from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.client_service_board import JobBoard, description
 from gavelpy.runtime.daemon.facts import full_id, name_of
 from gavelpy.runtime.daemon.forecast import Forecaster
 from gavelpy.runtime.daemon.forecast_kept import Outlook, Outlooks
 from gavelpy.runtime.daemon.forecast_values import Expected
-from gavelpy.runtime.lease_files import lease_checkpoints, newest_checkpoint, step_name
+from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
@@ -119,12 +119,11 @@ class Explainer:
             return ""
         if not root:  # the scheduler does not see the directory: its name below that of the nodes
             return str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
-        looking = asyncio.to_thread(newest_checkpoint, lease_checkpoints(Path(root), job, lease))
+        directory = str(lease_checkpoints(Path(root), job, lease))
         try:
-            found = await asyncio.wait_for(looking, _LOOK_S)
-        except TimeoutError:  # a file system that hangs
+            return await self._scheduler.storage.call(newest, directory, limit_s=_LOOK_S)
+        except OSError:  # the directory cannot be read now, or does not answer
             return ""
-        return str(found or "")
 
     @property
     def _root(self) -> str:

@@ -74,6 +74,7 @@ class NodeSettings(Section, frozen=True):
 
     heartbeat_interval_s: float = 1.0
     silent_after_s: float = 10.0
+    mass_silence_s: float = 60.0  # nearly all nodes silent at once are not declared so for this long more
     on_node_lost: str = "wait"
     lease_overlap_s: float = 20.0  # a lease lasts this long beyond its round, so that it is extended before it ends
     lease_margin_s: float = 5.0
@@ -90,6 +91,7 @@ class NodeSettings(Section, frozen=True):
         _in_range("lease_margin_s", self.lease_margin_s, 0.0, 3600.0)
         _in_range("grace_s", self.grace_s, 0.0, 3600.0)
         _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)
+        _in_range("mass_silence_s", self.mass_silence_s, 0.0, 3600.0)
         if self.on_node_lost not in ("wait", "fence"):
             raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
 

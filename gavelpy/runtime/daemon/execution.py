@@ -24,6 +24,7 @@ from gavelpy.mechanism.commands import (
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AgentRejoined,
+    DirectorySeen,
     Event,
     LeaseEnded,
     LeaseStarted,
@@ -48,7 +49,9 @@ from gavelpy.runtime.daemon.leases import LeaseTable
 from gavelpy.runtime.daemon.measuring import Measuring
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Node, NodeRegistry
+from gavelpy.runtime.daemon.offers import differs, directory_seen, joined
 from gavelpy.runtime.daemon.recorded_ends import recorded_ends
+from gavelpy.runtime.daemon.silence import SilenceJudge
 from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
@@ -59,7 +62,7 @@ TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as
 HEARTBEATS_PER_S = 1_000  # of all nodes: more than so many are asked to talk less often
 REFRESH_S = 1.0  # orders are repeated after this, for few nodes
 NODES_REFRESHED_PER_S = 500  # and later for many
-_OF_NODES = (NodeSilent, NodeLost, NodeDraining, NodeHindered, NodeJoined, AgentRejoined)
+_OF_NODES = (NodeSilent, NodeLost, NodeDraining, NodeHindered, DirectorySeen, NodeJoined, AgentRejoined)
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
@@ -101,6 +104,7 @@ class Execution:
         self.nodes = NodeRegistry(host_id, self._began_s, lambda node_id: facts.agents.get(node_id, ""))
         self.absences = Absences(settings, views, self._began_s)
         self.leases.runs_until_s = self._runs_until_s
+        self._silence = SilenceJudge(settings.silent_after_s, settings.mass_silence_s)
         self.measuring = Measuring(around.core, throughputs)
         self.poke: Callable[[], None] = lambda: None  # wakes the driver
         pool = self.core.pool
@@ -123,8 +127,9 @@ class Execution:
     def connected(self, node: Node) -> None:
         """A node has introduced itself; its first report follows at once."""
         state = self._state(node.node_id)
-        if state not in (None, NodeState.LOST) and (self._differs(node) or self._is_anew(node)):
-            is_drained = state is NodeState.DRAINING and not self._differs(node)
+        is_other = state is not None and differs(self.core.pool, node, self.around.cluster_id)
+        if state not in (None, NodeState.LOST) and (is_other or self._is_anew(node)):
+            is_drained = state is NodeState.DRAINING and not is_other
             force = self.core.pool.node_forced[self.core.pool.node_row[node.node_id]]
             self._join(node)
             if is_drained:  # it still is, whoever speaks for it
@@ -146,6 +151,8 @@ class Execution:
         if node.is_draining and self._state(node.node_id) is NodeState.UP:
             force = self.core.settings.keep_unsaved  # the node shuts down, whatever runs there
             self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
+        if (seen := directory_seen(self.core.pool, node, self.around.cluster_id)) is not None:
+            self._tell(DirectorySeen, node.node_id, lambda: seen)
         if node.trouble != self._hindrance(node.node_id):
             self._tell(NodeHindered, node.node_id, lambda: NodeHindered(node.node_id, node.trouble))
         self.around.metrics.heartbeats.inc()
@@ -155,14 +162,7 @@ class Execution:
 
     def _join(self, node: Node) -> None:
         node.is_ready = False
-        self._tell(NodeJoined, node.node_id, lambda: node.joined(self.around.cluster_id))
-
-    def _differs(self, node: Node) -> bool:
-        """Whether a node offers other GPUs than the core has of it."""
-        pool, row = self.core.pool, self.core.pool.node_row[node.node_id]
-        count = int((pool.present & pool.on(node.node_id)).sum())
-        had = pool.gpu_types[pool.node_type[row]], count, pool.node_sees[row]
-        return had != (node.hello.gpu_type, node.hello.gpu_count, node.sees_checkpoints(self.around.cluster_id))
+        self._tell(NodeJoined, node.node_id, lambda: joined(self.core.pool, node, self.around.cluster_id))
 
     def _hindrance(self, node_id: NodeId) -> str:
         """Why the core believes that a node can begin no lease; empty = it can."""
@@ -297,9 +297,11 @@ class Execution:
         for node in self.nodes:
             node.look_at_stream(now_s, talk_s, WRITE_TIMEOUT_S, refresh_s)
         pool = self.core.pool
-        for node_id, state in zip(list(pool.node_ids), list(pool.node_state), strict=True):
-            if state is not NodeState.LOST:
-                self._look_at(node_id, now_s)
+        states = zip(pool.node_ids, pool.node_state, strict=True)
+        living = [node_id for node_id, state in states if state is not NodeState.LOST]
+        self._judge_silence([node_id for node_id in living if node_id not in self._silent], now_s)
+        for node_id in living:
+            self._look_at(node_id, now_s)
         self.absences.update(self._members(), now_s)
         self.leases.expire(now_s, self._silent)
         if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
@@ -329,6 +331,16 @@ class Execution:
         received_s = node.received_at_s if node is not None else -math.inf
         return self.absences.runs_until_s(node_id, promised_s, received_s, now_s)
 
+    def _judge_silence(self, expected: Sequence[NodeId], now_s: float) -> None:
+        ages_s = [now_s - self._heard_s(node_id) for node_id in expected]
+        if self._silence.look(ages_s, now_s):
+            extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
+            logger.warning("nearly all nodes are silent at once: none is declared so for a while", extra=extra)
+
+    def _heard_s(self, node_id: NodeId) -> float:
+        node = self.nodes.get(node_id)
+        return self._began_s if node is None else node.received_at_s
+
     def _look_at(self, node_id: NodeId, now_s: float) -> None:
         node = self.nodes.get(node_id)
         if node is not None and node.is_connected and now_s - node.received_at_s < self.settings.silent_after_s:
@@ -341,8 +353,8 @@ class Execution:
             if ends is not None:
                 self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
                 return
-        heard_s = self._began_s if node is None else node.received_at_s
-        if node_id in self._silent or now_s - heard_s < self.settings.silent_after_s:
+        is_due = now_s - self._heard_s(node_id) >= self.settings.silent_after_s
+        if node_id in self._silent or not is_due or self._silence.is_excused(now_s):
             return
         if self.settings.on_node_lost == "fence":
             self._tell(NodeLost, node_id, lambda: NodeLost(node_id))

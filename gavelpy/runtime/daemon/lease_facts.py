@@ -37,7 +37,7 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
     return lease
 
 
-def start_of(lease: Lease, part: Part) -> Start:
+def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
     """How a node starts its part of a lease."""
     first = next(iter(lease.parts.values()))
     return Start(
@@ -54,6 +54,7 @@ def start_of(lease: Lease, part: Part) -> Start:
         resume_lease=lease.resume_lease,
         resume_steps=lease.resume_steps,
         rate_steps_per_s=lease.rate_steps_per_s,
+        directory=directory_of(core, lease),
     )
 
 
@@ -110,6 +111,12 @@ def note_of(lease: Lease) -> str:
             code = f" (exit code {end.exit_code})" if end.exit_code else ""
             return f"{end.detail or 'ended'}{code}"[:NOTE_CHARACTERS_MAX]
     return ""
+
+
+def directory_of(core: SchedulerCore, lease: Lease) -> str:
+    """Id of the checkpoint directory that a lease writes to; empty where its nodes have not named it."""
+    directory = int(core.jobs.lease_in[lease.job]) if core.jobs.lease[lease.job] == lease.lease else -1
+    return "" if directory < 0 or core.pool.is_own(directory) else core.pool.directories[directory]
 
 
 def lease_started(leases: Sequence[Lease]) -> LeaseStarted:

@@ -66,6 +66,7 @@ class Start:
     resume_lease: int  # -1 = from scratch
     resume_steps: float
     rate_steps_per_s: float  # expected; 0 = unknown
+    directory: str = ""  # id of the checkpoint directory that the lease writes to; empty = not known
 
 
 @dataclass(frozen=True, slots=True)

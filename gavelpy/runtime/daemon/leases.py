@@ -205,7 +205,8 @@ class LeaseTable:
                 continue
             part.is_sent = True
             saved = float(self.core.jobs.steps_saved[lease.job])
-            start = start_of(lease, part) if part.phase < Phase.STARTING and lease.wish <= Wish.RUN else None
+            is_to_start = part.phase < Phase.STARTING and lease.wish <= Wish.RUN
+            start = start_of(self.core, lease, part) if is_to_start else None
             orders.append(Order(number, lease.job, lease.until_s, lease.wish, saved, start))
         return orders
 

@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from gavelpy.mechanism.events import NodeJoined
@@ -31,6 +32,25 @@ def is_alive(process: ProcessName) -> bool:
         return False
     fields = stat.rpartition(")")[2].split()
     return len(fields) > _START_FIELD and int(fields[_START_FIELD]) == process[1] and fields[0] not in ("Z", "X")
+
+
+class SightState(StrEnum):
+    """Whether a node sees its checkpoint directory, as its agent reports."""
+
+    UNTOLD = ""  # by an agent of an older version
+    UNKNOWN = "unknown"  # the directory does not answer: what was seen last stays in force
+    SEEN = "seen"
+    UNSEEN = "not seen"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a node sees of its checkpoint directory."""
+
+    state: SightState = SightState.UNTOLD
+    directory: str = ""  # id of the directory that was seen last
+    cluster_id: str = ""  # of the cluster that the directory is marked for
+    age_s: float = 0.0  # since when the state is so, when it was reported
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,7 @@ class Node:
     is_draining: bool = False  # so says its agent
     trouble: str = ""  # why it cannot do what it is told, as its agent says
     unreached: int = 0  # other agents that it cannot reach, as it says
+    sight: Sight = Sight()
     is_ready: bool = False  # the core knows what it runs, so it may be given orders
     processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this machine
 
@@ -131,15 +152,19 @@ class Node:
         """Whether a first message was sent before what was heard since: its stream was given up, and it comes late."""
         return hello.host_id == self.hello.host_id and clock_s < self.clock_s
 
-    def sees_checkpoints(self, cluster_id: str) -> bool:
-        """Whether it sees the cluster's directory of checkpoints."""
-        return self.hello.checkpoint_marker == cluster_id
+    def uses_clusters_directory(self, cluster_id: str, *, is_known: bool) -> bool:
+        """Whether it writes to the cluster's checkpoint directory; `is_known`: whether it did so before."""
+        if self.sight.state is SightState.SEEN:
+            return self.sight.cluster_id == cluster_id
+        if self.sight.state is SightState.UNTOLD and self.hello.checkpoint_marker:
+            return self.hello.checkpoint_marker == cluster_id
+        return is_known  # an older agent that sees no marker cannot tell a directory that hangs from another one
 
-    def joined(self, cluster_id: str) -> NodeJoined:
+    def joined(self, cluster_id: str, *, is_known: bool) -> NodeJoined:
         """That it offers its GPUs."""
         hello = self.hello
-        sees = self.sees_checkpoints(cluster_id)
-        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, sees, hello.identity)
+        uses = self.uses_clusters_directory(cluster_id, is_known=is_known)
+        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity)
 
 
 class NodeRegistry:

@@ -46,6 +46,7 @@ from gavelpy.runtime.daemon.facts import NAMELESS, full_id
 from gavelpy.runtime.daemon.log_fanout import LogFanout
 from gavelpy.runtime.daemon.measuring import estimation_choice
 from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.offers import joined
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.rate_table import rates_again, read_table
 from gavelpy.runtime.daemon.recovery import (
@@ -55,6 +56,7 @@ from gavelpy.runtime.daemon.recovery import (
     configured_settings,
     configured_text,
 )
+from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)
 KEY_LENGTH_MAX = 200
@@ -100,6 +102,7 @@ class Scheduler:
         self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)
         self.execution.absences.keep = self._keep_views
         self.measuring = self.execution.measuring
+        self.storage = StorageWorkers()  # for what may hang
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
         self.execution.poke = self.driver.poke
@@ -246,7 +249,7 @@ class Scheduler:
             case NodeWish.RESUME:
                 if node is None or not node.is_connected:
                     raise InvalidInput(f"node {node_id!r} must be connected to be resumed; it is not")
-                event = node.joined(self.cluster_id)
+                event = joined(self.core.pool, node, self.cluster_id)
             case NodeWish.LOST:
                 if node is not None and node.is_connected:
                     raise InvalidInput(f"node {node_id!r} must be away to be declared lost; it is connected: drain it")
@@ -313,6 +316,7 @@ class Scheduler:
                 task.result()
         finally:
             self.engine.stop()
+            self.storage.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

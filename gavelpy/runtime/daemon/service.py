@@ -19,12 +19,15 @@ from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.daemon.server import Server
 from gavelpy.runtime.notify import notify
+from gavelpy.runtime.storage import StorageSilent
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.http import HttpServer
 
 logger = logging.getLogger(__name__)
 DIRECTORY_MODE = 0o700
+MARK_S = 5.0  # for the checkpoint directory to answer when the scheduler starts; it starts without, too
+MARK_AGAIN_S = 60.0
 
 
 def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> EventStore:
@@ -44,12 +47,12 @@ class Service:
 
     def __init__(self, config: Config, store: EventStore) -> None:
         recovered = recover(store, config)
-        mark_checkpoints(config.nodes.checkpoint_directory, recovered.cluster_id)
         self.config = config
         self.scheduler = Scheduler(config, store, recovered)
         self.port = 0
         self.http_port = 0
         self._stop = asyncio.Event()
+        self._is_marking_late = False
         self._reloads: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
@@ -59,6 +62,7 @@ class Service:
     async def run(self) -> None:
         """Serves until stopped."""
         scheduler = self.scheduler
+        marking = await self._begin_to_mark()
         server = Server(scheduler)
         running = asyncio.create_task(scheduler.run())
         stopping = asyncio.create_task(self._stop.wait())
@@ -80,10 +84,36 @@ class Service:
             if http is not None:
                 await http.stop()
             await scheduler.stop()
-            for task in (stopping, watchdog):
+            for task in (stopping, watchdog, marking):
                 task.cancel()
             await asyncio.wait({running})
         running.result()
+
+    async def _begin_to_mark(self) -> asyncio.Task[None]:
+        """Marks the checkpoint directory, now or when it answers: the scheduler starts without it."""
+        marking = asyncio.create_task(self._mark_checkpoints())
+        await asyncio.wait({marking}, timeout=MARK_S)
+        if not marking.done():
+            logger.warning("the checkpoint directory does not answer: it is marked when it does")
+        elif marking.exception() is not None:
+            self.scheduler.storage.close()
+            marking.result()
+        self._is_marking_late = True
+        return marking
+
+    async def _mark_checkpoints(self) -> None:
+        """Until the checkpoint directory has answered. Nodes use it meanwhile: they know it by its id."""
+        scheduler, directory = self.scheduler, self.config.nodes.checkpoint_directory
+        while True:
+            try:
+                await mark_checkpoints(scheduler.storage, directory, scheduler.cluster_id, MARK_AGAIN_S)
+            except StorageSilent:
+                continue
+            except InvalidInput as error:
+                if not self._is_marking_late:
+                    raise
+                logger.error("the checkpoint directory is not marked", extra={"detail": str(error)})
+            return
 
     def handle_signals(self) -> None:
         """SIGTERM and SIGINT stop it, SIGHUP reads the configuration again."""

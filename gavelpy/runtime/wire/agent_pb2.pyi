@@ -26,6 +26,29 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _CheckpointSightState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CheckpointSightStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CheckpointSightState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHECKPOINT_SIGHT_STATE_UNSPECIFIED: _CheckpointSightState.ValueType  # 0
+    CHECKPOINT_SIGHT_STATE_UNKNOWN: _CheckpointSightState.ValueType  # 1
+    """the directory does not answer"""
+    CHECKPOINT_SIGHT_STATE_SEEN: _CheckpointSightState.ValueType  # 2
+    CHECKPOINT_SIGHT_STATE_UNSEEN: _CheckpointSightState.ValueType  # 3
+    """the directory answers that it cannot be used"""
+
+class CheckpointSightState(_CheckpointSightState, metaclass=_CheckpointSightStateEnumTypeWrapper): ...
+
+CHECKPOINT_SIGHT_STATE_UNSPECIFIED: CheckpointSightState.ValueType  # 0
+CHECKPOINT_SIGHT_STATE_UNKNOWN: CheckpointSightState.ValueType  # 1
+"""the directory does not answer"""
+CHECKPOINT_SIGHT_STATE_SEEN: CheckpointSightState.ValueType  # 2
+CHECKPOINT_SIGHT_STATE_UNSEEN: CheckpointSightState.ValueType  # 3
+"""the directory answers that it cannot be used"""
+Global___CheckpointSightState: _TypeAlias = CheckpointSightState  # noqa: Y015
+
 class _LeasePhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -114,6 +137,7 @@ class ConnectRequest(_message.Message):
     OBEYED_FIELD_NUMBER: _builtins.int
     VIEW_EPOCH_FIELD_NUMBER: _builtins.int
     VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
     clock_s: _builtins.float
@@ -136,6 +160,10 @@ class ConnectRequest(_message.Message):
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseReport]:
         """all that the node knows of, ended ones until they are forgotten"""
 
+    @_builtins.property
+    def checkpoints(self) -> Global___CheckpointSight:
+        """whether the node sees its checkpoint directory; missing = the agent does not say"""
+
     def __init__(
         self,
         *,
@@ -148,14 +176,48 @@ class ConnectRequest(_message.Message):
         obeyed: _builtins.int = ...,
         view_epoch: _builtins.int = ...,
         view_unreached: _builtins.int = ...,
+        checkpoints: Global___CheckpointSight | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
+
+@_typing.final
+class CheckpointSight(_message.Message):
+    """A fact with a time. While a directory does not answer, what the node saw last stays in force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    state: Global___CheckpointSightState.ValueType
+    directory_id: _builtins.str
+    """of the directory that was seen last; the same on all nodes that share it; empty = none"""
+    cluster_id: _builtins.str
+    """of the cluster that the directory is marked for; empty = not marked"""
+    age_s: _builtins.float
+    """since when the state is so"""
+    def __init__(
+        self,
+        *,
+        state: Global___CheckpointSightState.ValueType = ...,
+        directory_id: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+        age_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "cluster_id", b"cluster_id", "directory_id", b"directory_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointSight: _TypeAlias = CheckpointSight  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
@@ -187,7 +249,7 @@ class Node(_message.Message):
     address: _builtins.str
     """where ranks of a gang reach this node"""
     checkpoint_marker: _builtins.str
-    """what the file .gavel-cluster in the checkpoint directory says; empty = not seen"""
+    """cluster_id of CheckpointSight, for schedulers that do not know that"""
     agent_process: _builtins.int
     """process id, for a scheduler on the same host"""
     agent_process_start: _builtins.int
@@ -527,6 +589,7 @@ class Launch(_message.Message):
     WARNING_SIGNAL_FIELD_NUMBER: _builtins.int
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _builtins.int
     STEPS_MAX_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -565,6 +628,8 @@ class Launch(_message.Message):
     """cadence; 0 = only at the end of a lease"""
     steps_max: _builtins.float
     """the lease ends after this many steps, too; 0 = no limit"""
+    checkpoint_directory_id: _builtins.str
+    """that the node must see: there the lease saves and resumes; empty = any"""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -600,10 +665,11 @@ class Launch(_message.Message):
         warning_signal: _builtins.int = ...,
         checkpoint_every_s: _builtins.float = ...,
         steps_max: _builtins.float = ...,
+        checkpoint_directory_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

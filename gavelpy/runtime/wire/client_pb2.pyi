@@ -781,6 +781,9 @@ class NodeStatus(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     CONTAINMENT_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_AGE_S_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
     """up, silent, draining, drained, lost"""
@@ -794,6 +797,12 @@ class NodeStatus(_message.Message):
     detail: _builtins.str
     containment: _builtins.str
     """what keeps the processes of a lease together: cgroup v2, cgroup v1, subreaper; empty = not told"""
+    checkpoints: _builtins.str
+    """whether the node sees its checkpoint directory: seen, not seen, unknown; empty = not told"""
+    checkpoints_age_s: _builtins.float
+    """since when"""
+    checkpoint_directory_id: _builtins.str
+    """of the directory that was seen last; nodes of one id share it"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -811,10 +820,13 @@ class NodeStatus(_message.Message):
         jobs: _abc.Iterable[_builtins.int] | None = ...,
         detail: _builtins.str = ...,
         containment: _builtins.str = ...,
+        checkpoints: _builtins.str = ...,
+        checkpoints_age_s: _builtins.float = ...,
+        checkpoint_directory_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import Outcome
 from gavelpy.model.ids import NodeId
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.lease_values import Order, PartReport, Phase, Wish
-from gavelpy.runtime.daemon.nodes import Hello, Node
+from gavelpy.runtime.daemon.nodes import Hello, Node, Sight, SightState
 from gavelpy.runtime.quorum import View
 from gavelpy.runtime.wire import agent_pb2
 
@@ -39,6 +40,11 @@ _OUTCOMES = {
     agent_pb2.LEASE_OUTCOME_STOPPED: Outcome.STOPPED,
     agent_pb2.LEASE_OUTCOME_FAILED: Outcome.FAILED,
     agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
+}
+_SIGHTS = {
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: SightState.UNKNOWN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: SightState.SEEN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: SightState.UNSEEN,
 }
 _WISHES = {
     Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
@@ -113,6 +119,25 @@ def trouble_of(message: agent_pb2.ConnectRequest) -> str:
     return message.trouble
 
 
+def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
+    """What a node sees of its checkpoint directory; raises RemoteViolation."""
+    if not message.HasField("checkpoints"):
+        return Sight()
+    told = message.checkpoints
+    state = _SIGHTS.get(told.state)
+    if state is None:
+        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_SIGHTS)}, got {told.state}")
+    if (state is SightState.SEEN or told.directory_id) and not DIRECTORY_ID.fullmatch(told.directory_id):
+        allowed = "1 to 128 letters, digits, '.', '_' and '-'"
+        raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {told.directory_id[:80]!r}")
+    if len(told.cluster_id) > TEXT_MAX or not told.cluster_id.isprintable():
+        allowed = f"at most {TEXT_MAX} printable characters"
+        raise RemoteViolation(f"checkpoints.cluster_id must be {allowed}, got {told.cluster_id[:80]!r}")
+    if not (math.isfinite(told.age_s) and told.age_s >= 0):
+        raise RemoteViolation(f"checkpoints.age_s must not be negative, got {told.age_s!r}")
+    return Sight(state, told.directory_id, told.cluster_id, told.age_s)
+
+
 def order_message(
     order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float
 ) -> agent_pb2.LeaseOrder:
@@ -153,6 +178,7 @@ def order_message(
                 warning_s=spec.warning_s,
                 warning_signal=spec.warning_signal,
                 checkpoint_every_s=spec.checkpoint_every_s,
+                checkpoint_directory_id=start.directory,
             )
         )
     return message

@@ -6,15 +6,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.checkpoints import MARKER_FILE
+from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
 from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.agent.orders import Orders, orders_of
 from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase, Place, reconcile
+from gavelpy.runtime.checkpoint_directory import MARKER_FILE
 from gavelpy.runtime.shim import processes
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
@@ -83,10 +85,13 @@ def test_checkpoints_that_are_the_new_clusters_or_elsewhere_stay(tmp_path: Path)
     (elsewhere / "0").mkdir(parents=True)
 
     put_aside(tmp_path / "state", shared, "c2")
-    put_aside(tmp_path / "state", elsewhere, "c2")
+    put_aside(tmp_path / "state", None, "c2")
 
     assert (shared / "0").exists()
     assert (elsewhere / "0").exists()
+    own = NodeConfig(state_directory=str(tmp_path / "state"))
+    assert own.has_own_checkpoints
+    assert not msgspec.structs.replace(own, checkpoint_directory=str(elsewhere)).has_own_checkpoints
 
 
 def test_scheduler_that_was_set_up_anew_finds_a_node_without_the_old_ones_leases(

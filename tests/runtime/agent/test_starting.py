@@ -17,12 +17,12 @@ from gavelpy.runtime.agent.checkpoints import (
     CheckpointsForeign,
     CheckpointUnseen,
     Resume,
-    marker,
     resume_of,
 )
 from gavelpy.runtime.agent.environment import Spot, Surroundings, job_environment, launch_of
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
 from gavelpy.runtime.agent.ports import ReservedPort
+from gavelpy.runtime.checkpoint_directory import marker
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.peer import order
 

@@ -14,7 +14,7 @@ from gavelpy.journal.store import open_store
 from gavelpy.journal.store_marks import MarkFile, Marks, Numbers
 from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NumbersSkipped
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.checkpoint_owner import MARKER
+from gavelpy.runtime.checkpoint_directory import MARKER_FILE
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.service import Service
 from gavelpy.runtime.daemon.used_numbers import numbers_in
@@ -307,7 +307,7 @@ def test_the_cluster_keeps_its_id_and_its_checkpoints_when_the_journal_is_lost(y
 def test_a_cluster_whose_marks_have_no_id_has_that_of_its_checkpoints(young: Crashed, tmp_path: Path) -> None:
     folder = young.placed(tmp_path)
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / MARKER).write_text("c0ffee\n", encoding="utf-8")
+    (tmp_path / "checkpoints" / MARKER_FILE).write_text("c0ffee\n", encoding="utf-8")
     (folder / f"{JOURNAL}-wal").unlink()
     (folder / f"{JOURNAL}.marks").unlink()
     marks = MarkFile(folder / f"{JOURNAL}.marks")

@@ -1,0 +1,141 @@
+"""What identifies a checkpoint directory: its id, the cluster that it belongs to, and whether there is room in it.
+
+Two small files in its root. `.gavel-directory` holds a random id, made by the first node that uses the directory:
+nodes that read the same id share the directory, at whatever path. `.gavel-cluster` holds the id of the cluster whose
+scheduler has marked it. The directory may be on shared storage that hangs: agents and the scheduler call all of this in
+a `StorageWorkers` process only. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final
+
+from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.room import shortage
+
+MARKER_FILE: Final = ".gavel-cluster"
+ID_FILE: Final = ".gavel-directory"
+DIRECTORY_MODE: Final = 0o700
+_ID_BYTES = 12
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_MARKER_CHARACTERS_MAX = 200
+
+
+class DirectoryUnknown(RemoteViolation):
+    """The directory has no id, and it is not new: probably something is not mounted."""
+
+
+def marker(root: Path) -> str:
+    """The id of the cluster whose scheduler has marked the directory; empty where there is no such file."""
+    try:
+        text = lease_files.read_text_whole(root / MARKER_FILE)
+    except RemoteViolation:
+        return ""
+    return (text or "").strip()[:_MARKER_CHARACTERS_MAX]
+
+
+def mark(root: str, cluster_id: str) -> str:
+    """Marks a directory as a cluster's, unless it is another's; the id of the cluster that it belongs to."""
+    file = Path(root) / MARKER_FILE
+    file.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    owner = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
+    if not owner:
+        file.write_text(cluster_id + "\n", encoding="utf-8")
+    if owner in ("", cluster_id):
+        identify(file.parent, is_new=True)
+    return owner or cluster_id
+
+
+def check_owner(root: str, cluster_id: str, owner: str) -> None:
+    """Raises InvalidInput where `mark` found that a directory belongs to another cluster."""
+    if owner != cluster_id:
+        raise InvalidInput(
+            f"nodes.checkpoint_directory = {root!r} must be this cluster's; {Path(root) / MARKER_FILE} says it is of "
+            f"{owner[:80]!r}"
+        )
+
+
+def identify(root: Path, *, is_new: bool) -> str:
+    """The directory's id; made where it has none and `is_new`, or where there is an empty file for it.
+
+    Raises DirectoryUnknown where it has none otherwise, OSError where it cannot be read or written.
+    """
+    file = root / ID_FILE
+    found = _read(file)
+    if not found and is_new:
+        root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        _link_new(file)
+        found = _read(file)
+    if found == "":  # an operator made it, to say that the directory is a new one
+        lease_files.write_text_whole(file, _new_id())
+        found = _read(file)
+    if not found:
+        raise DirectoryUnknown(
+            f"has no file {ID_FILE}, which it had before: is the file system mounted? "
+            "(an empty file of this name makes it a new directory)"
+        )
+    if not _ID.fullmatch(found):
+        raise DirectoryUnknown(f"has a file {ID_FILE} that holds no id: {found[:40]!r}")
+    return found
+
+
+def look(root: str, is_new: bool, bytes_min: int) -> dict[str, str]:
+    """A node's look at its checkpoint directory: `directory` and `cluster`, its ids, and `trouble`, for people."""
+    place = Path(root)
+    try:
+        directory = identify(place, is_new=is_new)
+        return {
+            "directory": directory,
+            "cluster": marker(place),
+            "trouble": shortage({"checkpoint": place}, bytes_min),
+        }
+    except OSError as error:
+        why = f"cannot be used: {error.strerror or 'unknown error'}"
+    except RemoteViolation as unknown:
+        why = str(unknown)
+    return {"directory": "", "cluster": "", "trouble": f"the checkpoint directory ({root!r}) {why}"}
+
+
+def whole_steps(directory: str) -> float:
+    """Steps of the newest whole checkpoint that a lease has written into its directory; 0 = there is none."""
+    whole = lease_files.whole_checkpoints(Path(directory))
+    return float(whole[-1]) if whole else 0.0
+
+
+def newest(directory: str) -> str:
+    """The newest whole checkpoint in a lease's directory; empty = there is none."""
+    return str(lease_files.newest_checkpoint(Path(directory)) or "")
+
+
+def _read(file: Path) -> str | None:
+    """The text; None where there is no such file."""
+    try:
+        text = lease_files.read_text_whole(file)
+    except RemoteViolation as violation:
+        if isinstance(violation.__cause__, OSError):
+            raise violation.__cause__ from None
+        raise
+    return None if text is None else text.strip()
+
+
+def _link_new(file: Path) -> None:
+    """Makes the file, whole, unless another node has just made it."""
+    temporary = file.with_name(f"{file.name}.{os.uname().nodename}-{os.getpid()}")
+    temporary.write_text(_new_id(), encoding="utf-8")
+    try:
+        os.link(temporary, file)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(_ID_BYTES) + "\n"

@@ -1,0 +1,108 @@
+"""Leases that begin or end while storage hangs: neither waits for it longer than it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent import saved_steps, starter
+from gavelpy.runtime.agent.book import LeaseBook
+from gavelpy.runtime.agent.environment import Surroundings
+from gavelpy.runtime.agent.folder import LeaseFolder
+from gavelpy.runtime.agent.orders import Order, Wish
+from gavelpy.runtime.agent.reconcile import Accept, LocalPhase
+from gavelpy.runtime.agent.saved_steps import SavedSteps
+from gavelpy.runtime.agent.starter import Starter
+from gavelpy.runtime.lease_files import Launch, Outcome, clock_s
+from tests.runtime.agent.storage_that_hangs import Storage
+from tests.runtime.agent.test_starting import make_assignment
+
+JOB, LEASE = 5, 8
+NEVER_S = 1e12
+
+
+def starting(state: Path, act: Callable[[LeaseFolder], None]) -> LeaseFolder:
+    """A lease whose start is prepared on storage that hangs, after something was done to it and it has ended."""
+
+    async def run() -> LeaseFolder:
+        storage = Storage()
+        storage.is_hung = True
+        ended = asyncio.Event()
+        starts = Starter(storage, ended.set)
+        starts.around = Surroundings("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
+        book = LeaseBook(state, starts.begin)
+        assignment = make_assignment()
+        order = Order(LEASE, JOB, clock_s() + NEVER_S, Wish.RUN, assignment=assignment)
+        book.act(Accept(order, assignment, start=True), clock_s())
+        [folder] = book.folders
+        await asyncio.sleep(0.05)
+        assert folder.phase is LocalPhase.STARTING
+        act(folder)
+        async with asyncio.timeout(20.0):
+            await ended.wait()
+        starts.close()
+        return folder
+
+    return asyncio.run(run())
+
+
+def test_lease_that_is_killed_while_storage_hangs_gives_its_gpus_back(tmp_path: Path) -> None:
+    folder = starting(
+        tmp_path,
+        lambda one: one.amend(
+            until_clock_s=one.orders.until_clock_s, stop=False, kill=True, steps_saved=0.0, now_clock_s=clock_s()
+        ),
+    )
+
+    assert folder.end is not None
+    assert (folder.end.outcome, folder.end.detail) == (Outcome.LOST, "it was killed before it had started")
+
+
+def test_lease_does_not_wait_for_storage_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "PREPARE_S", 0.2)
+
+    folder = starting(tmp_path, lambda one: None)
+
+    assert folder.end is not None
+    assert (folder.end.outcome, folder.end.detail) == (
+        Outcome.LOST,
+        "storage did not answer within 0.2 s on node n0",
+    )
+
+
+@pytest.mark.parametrize(("is_hung", "steps"), [(True, 30.0), (False, 70.0)])
+def test_end_waits_a_while_for_whole_checkpoints_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hung: bool, steps: float
+) -> None:
+    """What nobody counted is found by the job's next lease."""
+    monkeypatch.setattr(saved_steps, "COUNT_S", 0.2 if is_hung else 60.0)
+    own = tmp_path / "own"
+    (own / lease_files.step_name(70)).mkdir(parents=True)
+
+    async def run() -> LeaseFolder:
+        storage = Storage()
+        storage.is_hung = is_hung
+        counted = asyncio.Event()
+        counting = SavedSteps(storage, counted.set)
+        book = LeaseBook(tmp_path, lambda folder: None, counting.count)
+        assignment = make_assignment(steps_done=30.0)
+        book.act(Accept(Order(LEASE, JOB, NEVER_S, Wish.PREPARE, assignment=assignment), assignment, start=False), 1.0)
+        [folder] = book.folders
+        environment = {lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(own)}
+        folder.launch = Launch(LEASE, JOB, ("true",), "/", environment, ({},), steps_done=30.0)
+        folder.conclude(Outcome.LOST, "its shim vanished", 2.0)
+        assert folder.end is None
+        assert folder.phase is LocalPhase.STOPPING
+        async with asyncio.timeout(60.0):
+            await counted.wait()
+        storage.close()
+        return folder
+
+    folder = asyncio.run(run())
+
+    assert folder.phase is LocalPhase.ENDED
+    assert folder.standing.steps_saved == steps

@@ -1,0 +1,67 @@
+"""A directory on storage that hangs when a test says so: mounted through sshfs, whose server is stopped and continued.
+
+While it hangs, every system call below the mount point waits, in a state that not even SIGKILL ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+from gavelpy.runtime.local_cluster import wait_until
+
+_SERVERS = tuple(
+    Path("/usr") / folder / "sftp-server" for folder in ("lib/openssh", "libexec/openssh", "lib/ssh", "libexec")
+)
+
+
+def why_not() -> str:
+    """Why no directory can be mounted here; empty = one can."""
+    missing = [program for program in ("sshfs", "fusermount3") if shutil.which(program) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    if not any(server.exists() for server in _SERVERS):
+        return "sftp-server is not installed"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse cannot be used"
+
+
+class HangingDirectory:
+    """`mount` shows what is in `backing`. Use as a context: it is thawed and unmounted at the end."""
+
+    def __init__(self, backing: Path, mount: Path) -> None:
+        self.backing = backing
+        self.mount = mount
+        self._server = 0  # process id
+
+    def __enter__(self) -> HangingDirectory:
+        for directory in (self.backing, self.mount):
+            directory.mkdir(parents=True, exist_ok=True)
+        server = next(server for server in _SERVERS if server.exists())
+        wrapper, name = self.mount.with_name(f"{self.mount.name}.sh"), self.mount.with_name(f"{self.mount.name}.pid")
+        wrapper.write_text(f'#!/bin/sh\necho $$ > "{name}"\nexec {server}\n')
+        wrapper.chmod(0o700)
+        options = f"ssh_command={wrapper},cache=no"
+        subprocess.run(["sshfs", "-o", options, f"none:{self.backing}", str(self.mount)], check=True, timeout=30.0)
+        wait_until(lambda: name.exists() and name.read_text().strip() != "", "the server of the mount runs")
+        self._server = int(name.read_text())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.thaw()
+        subprocess.run(["fusermount3", "-u", "-z", str(self.mount)], check=False, timeout=30.0)
+
+    def hang(self) -> None:
+        """From now on nothing below the mount point answers."""
+        os.kill(self._server, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """All that waits is answered."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._server, signal.SIGCONT)
