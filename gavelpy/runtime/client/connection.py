@@ -20,6 +20,7 @@ from gavelpy.runtime.client.failures import CallFailed
 from gavelpy.runtime.client.log_messages import batched, go_on
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.client.statuses import failure_of, is_worth_repeating
+from gavelpy.runtime.client.under_way import UnderWay
 from gavelpy.runtime.security.exposure import is_loopback, pem_file
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc
@@ -43,6 +44,7 @@ class Client:
         self.settings = settings
         self._metadata = _metadata(settings)
         self._channel = _channel(settings)
+        self._under_way = UnderWay()
         self._stub = client_pb2_grpc.SchedulerServiceStub(self._channel)
         self._tell: Callable[[str], None] | None = None  # given: outages are waited for
         self._is_away = False
@@ -175,7 +177,8 @@ class Client:
     def _stream(self, method: Stub, request: Any, *, follow: bool) -> Iterator[Any]:
         """Of a stream's messages. One that follows has no deadline: its end is the reader's."""
         timeout_s = None if follow else max(self.settings.timeout_s, 60.0) * 10
-        return iter(method(request, timeout=timeout_s, metadata=self._metadata))
+        with self._under_way.one_more():
+            yield from method(request, timeout=timeout_s, metadata=self._metadata)
 
     def _called(
         self,
@@ -198,7 +201,8 @@ class Client:
             began_s = time.monotonic()
             timeout_s = min(patience_s, _ATTEMPT_S, ends_s - began_s) + extra_s
             try:
-                answer = method(request, timeout=timeout_s, metadata=self._metadata)
+                with self._under_way.one_more():
+                    answer = method(request, timeout=timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 code, detail = _status(error)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()

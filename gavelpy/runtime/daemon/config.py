@@ -116,11 +116,21 @@ class LimitSettings(Section, frozen=True):
     message_bytes_max: int = 4 * MIB
     jobs_a_request_max: int = 10_000
     jobs_living_max: int = 100_000
+    calls_a_user_max: int = 1_000  # under way at a time, waiting ones among them
+    streams_a_user_max: int = 200  # events and logs that are read at a time
+    calls_an_address_max: int = 2_000
+    streams_an_address_max: int = 400
+    calls_max: int = 10_000  # of all users; agents' streams are not among them
+    connection_idle_s: float = 300.0  # after which a connection without a call is closed
 
     def __post_init__(self) -> None:
         _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
         _in_range("jobs_a_request_max", self.jobs_a_request_max, 1, 1_000_000)
         _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
+        for name in ("calls_a_user_max", "streams_a_user_max", "calls_an_address_max", "streams_an_address_max"):
+            _in_range(name, getattr(self, name), 1, 100_000)
+        _in_range("calls_max", self.calls_max, 1, 100_000)
+        _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
 
 
 # What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most, the

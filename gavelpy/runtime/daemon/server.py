@@ -11,7 +11,9 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.daemon.agent_service import AgentService
 from gavelpy.runtime.daemon.client_service import SchedulerService
+from gavelpy.runtime.daemon.config import LimitSettings
 from gavelpy.runtime.daemon.scheduler import Scheduler
+from gavelpy.runtime.security.budgets import Budget, Budgets
 from gavelpy.runtime.security.exposure import server_credentials
 from gavelpy.runtime.security.interceptor import Door
 from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
@@ -21,7 +23,8 @@ from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_p
 logger = logging.getLogger(__name__)
 SENT_BYTES_MAX = 256 << 20  # what this server sends is its own
 STREAMS_A_CONNECTION_MAX = 1_000
-CALLS_MAX = 20_000  # at a time, of all peers; an agent holds two
+AGENT_CALLS_MAX = 20_000  # at a time, in reserve for agents, which hold two each
+HANDSHAKE_MS = 10_000  # for a connection to show that it is one of gRPC
 STOP_GRACE_S = 2.0
 SERVICES = (
     client_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
@@ -37,7 +40,11 @@ class Server:
         self._listen = config.scheduler.listen
         self._credentials = server_credentials(config.security)
         self._server = grpc.aio.server(
-            interceptors=[Door(verifier_of(config.security.tokens_path)), WellFormed()],
+            interceptors=[
+                Door(verifier_of(config.security.tokens_path)),
+                Budgets(_budget(config.limits)),
+                WellFormed(),
+            ],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", config.limits.message_bytes_max),
@@ -47,8 +54,10 @@ class Server:
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.max_connection_idle_ms", round(1_000 * config.limits.connection_idle_s)),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             ],
-            maximum_concurrent_rpcs=CALLS_MAX,
+            maximum_concurrent_rpcs=AGENT_CALLS_MAX + config.limits.calls_max,
         )
         if missing := missing_tokens(config.security.tokens_path):
             logger.warning(missing)
@@ -86,3 +95,13 @@ class Server:
         await self._server.stop(STOP_GRACE_S)
         await self._clients.close()
         await self._clients.close()
+
+
+def _budget(limits: LimitSettings) -> Budget:
+    return Budget(
+        calls_a_user=limits.calls_a_user_max,
+        streams_a_user=limits.streams_a_user_max,
+        calls_an_address=limits.calls_an_address_max,
+        streams_an_address=limits.streams_an_address_max,
+        calls=limits.calls_max,
+    )

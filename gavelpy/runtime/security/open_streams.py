@@ -46,7 +46,7 @@ class OpenStreams:
         behaviour = given.stream_stream if given.request_streaming else given.unary_stream
 
         async def serve(request: Any, context: Context) -> None:
-            await self._serve(_written(behaviour, request, context), context, _Open(method, authorization))
+            await self._serve(written(behaviour, request, context), context, _Open(method, authorization))
 
         if given.request_streaming:
             return grpc.stream_stream_rpc_method_handler(serve, reading, writing)
@@ -87,7 +87,7 @@ class OpenStreams:
             stream.cut.set()
 
 
-async def _written(behaviour: Any, request: Any, context: Context) -> None:
+async def written(behaviour: Any, request: Any, context: Context) -> None:
     """What a handler yields, or writes itself, goes to the caller."""
     if not inspect.isasyncgenfunction(behaviour):
         await behaviour(request, context)

@@ -1,0 +1,115 @@
+"""Limits on the calls and streams that one user, or one address, has under way; agents' streams are counted apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from gavelpy.runtime.security.identity import caller
+from gavelpy.runtime.security.open_streams import Context, Handler, written
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.roles import OPEN
+
+_AGENTS = "/gavelpy.v1.AgentService/"
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be under way at a time."""
+
+    calls_a_user: int
+    streams_a_user: int
+    calls_an_address: int
+    streams_an_address: int
+    calls: int  # of all users
+
+
+class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
+    """Refuses a call above a limit with RESOURCE_EXHAUSTED, the limit's name and what to do. Inside the `Door`."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._under_way: Counter[tuple[str, str]] = Counter()  # by limit, and user or address
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        """The handler of a call, which counts for as long as it lasts."""
+        found = await continuation(handler_call_details)
+        method, handler = handler_call_details.method, cast(Any, found)  # its stubs know servers without asyncio only
+        if found is None or method.startswith(_AGENTS):
+            return found
+        reading, writing = handler.request_deserializer, handler.response_serializer
+        if not handler.response_streaming and not handler.request_streaming:
+            return grpc.unary_unary_rpc_method_handler(self._counted_call(handler, method), reading, writing)
+        serve = self._counted_stream(
+            handler.stream_stream if handler.request_streaming else handler.unary_stream, method
+        )
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(serve, reading, writing)
+        return grpc.unary_stream_rpc_method_handler(serve, reading, writing)
+
+    @contextmanager
+    def taken(self, user: str, address: str, *, is_stream: bool) -> Iterator[None]:
+        """Counts a call while it lasts; raises Refusal where that would be one too many. Empty names have no limit."""
+        budget, kind = self._budget, "streams" if is_stream else "calls"
+        limits = [
+            (f"{kind}_a_user_max", user, budget.streams_a_user if is_stream else budget.calls_a_user),
+            (f"{kind}_an_address_max", address, budget.streams_an_address if is_stream else budget.calls_an_address),
+            ("calls_max", "all users", budget.calls),
+        ]
+        limits = [limit for limit in limits if limit[1]]
+        for name, whose, most in limits:
+            if self._under_way[name, whose] >= most:
+                raise Refusal(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"limits.{name} is {most}: {whose} has as many {kind} under way; end some of them or wait, "
+                    "or have an operator raise the limit",
+                )
+        for name, whose, _ in limits:
+            self._under_way[name, whose] += 1
+        try:
+            yield
+        finally:
+            for name, whose, _ in limits:
+                self._under_way[name, whose] -= 1
+                if not self._under_way[name, whose]:
+                    del self._under_way[name, whose]
+
+    def _counted_call(self, handler: Any, method: str) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def serve(request: Any, context: Context) -> Any:
+            try:
+                with self.taken(_user(method), address_of(context.peer()), is_stream=False):
+                    return await handler.unary_unary(request, context)
+            except Refusal as refusal:
+                await context.abort(refusal.code, str(refusal))
+
+        return serve
+
+    def _counted_stream(self, behaviour: Any, method: str) -> Callable[[Any, Context], Awaitable[None]]:
+        async def serve(request: Any, context: Context) -> None:
+            try:
+                with self.taken(_user(method), address_of(context.peer()), is_stream=True):
+                    await written(behaviour, request, context)
+            except Refusal as refusal:
+                await context.abort(refusal.code, str(refusal))
+
+        return serve
+
+
+def address_of(peer: str) -> str:
+    """The address of a peer without its port (`ipv4:10.0.0.7:4711`); of a path on this machine, nothing."""
+    kind, _, rest = peer.partition(":")
+    return f"{kind}:{rest.rpartition(':')[0]}" if kind in ("ipv4", "ipv6") else ""
+
+
+def _user(method: str) -> str:
+    """Who calls; nobody's name where a method is open to all."""
+    return "" if method in OPEN else caller().name

@@ -1,0 +1,81 @@
+"""One user's waiting calls and unread streams leave room for every other user, and for agents."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from gavelpy.runtime.client.connection import Client
+from gavelpy.runtime.client.failures import CallFailed
+from gavelpy.runtime.client.under_way import UnderWay
+from gavelpy.runtime.security.budgets import Budget, Budgets, address_of
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.tokens import Role
+from gavelpy.runtime.wire import client_pb2 as pb
+from gavelpy.runtime.wire import client_pb2_grpc
+from tests.runtime.client.serving import make_description, serving, until
+
+FEW = Budget(calls_a_user=2, streams_a_user=1, calls_an_address=3, streams_an_address=2, calls=4)
+
+
+def is_answered(client: Client) -> bool:
+    with suppress(CallFailed):
+        return bool(client.jobs())
+    return False
+
+
+def test_a_call_counts_for_its_user_its_address_and_all_until_it_is_over() -> None:
+    budgets = Budgets(FEW)
+
+    with budgets.taken("ann", "a", is_stream=False), budgets.taken("ann", "b", is_stream=False):
+        with pytest.raises(Refusal, match=r"limits\.calls_a_user_max is 2: ann has as many calls under way"):
+            budgets.taken("ann", "c", is_stream=False).__enter__()
+        with budgets.taken("ann", "a", is_stream=True), pytest.raises(Refusal, match="streams_a_user_max is 1"):
+            budgets.taken("ann", "a", is_stream=True).__enter__()
+        with budgets.taken("bob", "a", is_stream=False), budgets.taken("cat", "a", is_stream=False):
+            with pytest.raises(Refusal, match="calls_an_address_max is 3"):
+                budgets.taken("dan", "a", is_stream=False).__enter__()
+            with pytest.raises(Refusal, match="calls_max is 4: all users"):
+                budgets.taken("dan", "b", is_stream=False).__enter__()
+
+    assert not budgets._under_way
+    assert address_of("ipv6:[::1]:4711") == "ipv6:[::1]"
+    assert address_of("unix:") == ""
+
+
+def test_a_user_at_its_limit_keeps_neither_others_nor_agents_out(tmp_path: Path) -> None:
+    users = {"ann": Role.USER, "bob": Role.USER, "n0": Role.NODE}
+    limits = {"calls_a_user_max": 3, "streams_a_user_max": 2}
+    with (
+        serving(tmp_path, users=users, limits=limits) as scheduler,
+        scheduler.client("ann") as ann,
+        scheduler.client("bob") as bob,
+    ):
+        ann.submit([make_description("waits")])
+        wait, follow = pb.WaitJobsRequest(jobs=["waits"], wait_s=60.0), pb.ListEventsRequest(follow=True)
+        with grpc.insecure_channel(scheduler.address) as channel:
+            stub, who = client_pb2_grpc.SchedulerServiceStub(channel), scheduler.metadata("ann")
+            waits = [stub.WaitJobs.future(wait, metadata=who, timeout=60.0) for _ in range(8)]
+            streams = [stub.ListEvents(follow, metadata=who, timeout=60.0) for _ in range(6)]
+            until(lambda: sum(call.done() for call in waits) == 5, "calls too many are refused")
+            until(lambda: sum(not call.is_active() for call in streams) == 4, "streams too many are refused")
+            refused = next(call for call in waits if call.done())
+            leave = scheduler.join_node("n0", name="n0")
+            bob.jobs()
+            leave()
+        until(lambda: is_answered(ann), "the calls that were ended no longer count")
+
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "limits.calls_a_user_max is 3" in (refused.details() or "")
+
+
+def test_a_client_says_when_its_connection_takes_no_more_calls() -> None:
+    calls = UnderWay(1)
+
+    with calls.one_more(), pytest.raises(CallFailed, match=r"1 calls and streams under way.*another Client"):
+        calls.one_more().__enter__()
+    with calls.one_more():
+        pass
