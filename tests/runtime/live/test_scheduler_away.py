@@ -1,0 +1,47 @@
+"""The scheduler is away for longer than leases last: jobs run on, once each, and it takes them up when it is back."""
+
+from __future__ import annotations
+
+import json
+
+from gavelpy.runtime.lease_files import clock_s
+from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
+from gavelpy.runtime.wire import client_pb2 as pb
+from tests.runtime.live import evidence
+from tests.runtime.live.stage import Settings, Stage, StartStage
+
+V100 = {"v100": 40.0}
+MANY = 8_000.0  # steps that nobody waits for: jobs hurry when all is seen
+LEASES_END: Settings = {"nodes": {"lease_overlap_s": 6.0}, "mechanism": {"round_s": 2.0}}
+AWAY_S = 11.0  # a round, the overlap, the grace, and more
+
+
+def test_jobs_run_on_once_while_the_scheduler_is_away(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=LEASES_END)
+    jobs = [stage.submit_witness(name, MANY, V100) for name in ("left", "right")]
+    before = [stage.wait_saved(job) for job in jobs]
+    stage.wait(lambda: all(members(stage, node) == 2 for node in ("n0", "n1")), "both agents hold the view of both")
+
+    stage.cluster.kill(SCHEDULER)
+    gone_s = clock_s()
+    stage.wait(lambda: all(last_ran_s(stage, job) > gone_s + AWAY_S for job in jobs), "the jobs run on")
+    stage.cluster.start_scheduler()
+    stage.hurry()
+    stage.wait_over(*jobs)
+
+    lines = [stage.lines(job) for job in jobs]
+    assert [{line.lease for line in told} for told in lines] == [{job.lease} for job in before]
+    assert [len([line for line in told if line.kind == "began"]) for told in lines] == [1, 1]
+    assert [stage.job(job).state for job in jobs] == [pb.JOB_STATE_FINISHED] * 2
+    assert not evidence.double_jobs(evidence.stays([*lines[0], *lines[1]]))
+
+
+def members(stage: Stage, node: str) -> int:
+    """Of the view that an agent holds."""
+    file = stage.cluster.directory / node / "view.json"
+    return len(json.loads(file.read_text())["view"]["members"]) if file.exists() else 0
+
+
+def last_ran_s(stage: Stage, job: int) -> float:
+    """When a job was last seen at work."""
+    return max(line.at_s for line in stage.lines(job))
