@@ -20,6 +20,9 @@ class Policy(Protocol):
     `allocate` is pure: same problem, same bytes, with or without a warm `solver`. Jobs that can run nowhere get no
     share. `gavelpy.policies.contract` holds the checks that every policy must pass.
 
+    A policy that plans with the length of rounds and the cost of a turn has `over_rounds(round_s, turn_s) -> Policy`;
+    `planned_over_rounds` calls it.
+
     Three more declarations are a policy's own choice, so they are no part of the protocol; `quantity_of`,
     `guarantees_of` and `varies_with_time` read them:
 
@@ -54,6 +57,13 @@ def varies_with_time(policy: Policy | type[Policy]) -> bool:
     """Whether the policy's answer changes while the same jobs run, so that it is to be asked again after some time."""
     varies: bool = getattr(policy, "time_varying", True)
     return varies
+
+
+def planned_over_rounds(policy: Policy, round_s: float, turn_s: float) -> Policy:
+    """The policy for a mechanism of such rounds, in which a turn costs a job `turn_s`, if it plans with them."""
+    adapt = getattr(policy, "over_rounds", None)
+    planned: Policy = policy if adapt is None else adapt(round_s, turn_s)
+    return planned
 
 
 def equal_share_rate(problem: AllocationProblem) -> Floats:

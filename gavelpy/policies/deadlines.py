@@ -95,10 +95,17 @@ def possible_steps_per_s(problem: AllocationProblem) -> Floats:
     return np.where(problem.can_run, best, 0.0)
 
 
-def keepable_floors(problem: AllocationProblem) -> Floats:
-    """The rates, (J,), of the deadlines that each job could keep if it were alone; 0 = none."""
-    needed = needed_steps_per_s(problem)
-    return np.where(needed * KEPT <= possible_steps_per_s(problem), needed, 0.0)
+def keepable_floors(problem: AllocationProblem, slack_s: float = 0.0, work: float = 1.0) -> Floats:
+    """The rates, (J,), to plan with for the deadlines that each job could keep if it were alone; 0 = none.
+
+    A plan is done `slack_s` early and counts on the part `work` of a job's time. A job that could not be so early even
+    alone is planned with all that it could get.
+    """
+    needed, possible = needed_steps_per_s(problem), possible_steps_per_s(problem)
+    left_s = (problem.deadline_s - slack_s) * work
+    planned = np.divide(problem.steps_remaining, left_s, out=np.full(len(left_s), np.inf), where=left_s > 0)
+    planned = np.where(needed == 0, 0.0, np.maximum(np.minimum(planned, possible), needed))
+    return np.where(needed * KEPT <= possible, planned, 0.0)
 
 
 def verdicts_of(problem: AllocationProblem, kept: Bools, most: int) -> DeadlineVerdicts:

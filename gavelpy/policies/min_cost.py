@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +19,8 @@ from gavelpy.solve.keepable import Keepable, keeping_most
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver
+
+_WORK_MIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,10 @@ class MinCost:
     Deadlines that cannot all be kept: the original then drops every one. Here as many as possible are kept, exactly up
     to 1,000 deadlines and with a proved limit above (gavelpy.solve.keepable); among sets of that size one whose members
     came early, by the sum of their places in the queue. `verdicts` says job by job what became of each. A floor is the
-    job's average rate from now on, so a deadline that is kept at every solve is kept in the end.
+    job's average rate from now on, so a deadline that is kept at every solve is kept in the end, if shares are kept
+    exactly. Rounds keep them to about a round, and starts take time: there left_j is  (left_j - slack_s) work,  and a
+    deadline that is kept with less to spare gets all that its job can use. The simulator sets both (a round and the
+    cost of a turn; the part of a round that it leaves) where they are not given; for the daemon they are parameters.
 
     >>> p = AllocationProblem.of(
     ...     ["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[60.0, 90.0], deadline_s=[20.0, 30.0]
@@ -46,6 +52,8 @@ class MinCost:
     """
 
     deadlines: bool = False
+    slack_s: float = 0.0
+    work: float = 1.0
 
     name: ClassVar[str] = "min_cost"
     summary: ClassVar[str] = "Maximise throughput per dollar (deadlines: keep as many of them as possible)."
@@ -55,21 +63,31 @@ class MinCost:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadlines", flag("deadlines", self.deadlines))
+        if not (math.isfinite(self.slack_s) and self.slack_s >= 0):
+            raise InvalidInput(f"slack_s must be finite and >= 0, got {self.slack_s!r}")
+        if not 0 < self.work <= 1:
+            raise InvalidInput(f"work must be in (0, 1], got {self.work!r}")
+
+    def over_rounds(self, round_s: float, turn_s: float) -> MinCost:
+        """This policy for a mechanism of such rounds, in which a turn costs a job `turn_s`; what was given stays."""
+        if not self.deadlines or self.slack_s or self.work < 1:
+            return self
+        return replace(self, slack_s=round_s + turn_s, work=max(1.0 - turn_s / round_s, _WORK_MIN))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares whose certificate's objective is the sum, in steps/s per dollar and hour."""
         if self.deadlines:
-            return _keeping_deadlines(problem, solver).allocation
+            return self._keeping_deadlines(problem, solver).allocation
         return solve(problem, _per_dollar(problem), solver)
 
     def verdicts(self, problem: AllocationProblem, solver: Solver | None = None) -> DeadlineVerdicts:
         """Which deadlines the shares of `allocate` keep, and why not the others; as with `deadlines`, set or not."""
-        found = _keeping_deadlines(problem, solver)
+        found = self._keeping_deadlines(problem, solver)
         return verdicts_of(problem, found.kept, found.most)
 
-
-def _keeping_deadlines(problem: AllocationProblem, solver: Solver | None) -> Keepable:
-    return keeping_most(problem, _per_dollar(problem), keepable_floors(problem), solver)
+    def _keeping_deadlines(self, problem: AllocationProblem, solver: Solver | None) -> Keepable:
+        floors = keepable_floors(problem, self.slack_s, self.work)
+        return keeping_most(problem, _per_dollar(problem), floors, solver)
 
 
 def _per_dollar(problem: AllocationProblem) -> MaxSum:

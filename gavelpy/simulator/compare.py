@@ -13,6 +13,7 @@ from gavelpy.journal.file import JournalWriter
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_from
 from gavelpy.simulator.estimation import Estimation, Learning
 from gavelpy.simulator.metrics import with_fairness
@@ -116,8 +117,11 @@ def engine_for(
     """The engine that plays this run's policy; a probe takes a round."""
     view = settings.blind_view_of(run.policy.partition(":")[0]) if run.blind else None
     estimator = estimation.estimator if estimation is not None else None  # without one nothing is profiled
+    policy = policy_from(run.policy)
+    if settings.plans_slack:
+        policy = planned_over_rounds(policy, settings.mechanism.round_s, settings.costs.turn_s)
     return Engine(
-        policy_from(run.policy),
+        policy,
         view,
         throughputs,
         estimator=estimator,

@@ -60,6 +60,7 @@ class SimulationSettings:
     mechanism: MechanismSettings = field(default_factory=default_mechanism)
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy, where not the mean rate
+    plans_slack: bool = True  # policies know how long rounds are and what turns cost, if they plan with that
     shuffled: frozenset[str] = frozenset()  # labels of runs whose type order is drawn anew each round
 
     def blind_view_of(self, policy: str) -> BlindView:
@@ -92,6 +93,7 @@ GAVEL_OSDI20 = SimulationSettings(
         queue=QueueRule.BY_TYPE,
     ),
     costs=Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0),
+    plans_slack=False,
     blind_view=MappingProxyType(
         {"max_min_fairness": BlindView.ONES, "las": BlindView.ONES, "min_makespan": BlindView.FIRST}
     ),

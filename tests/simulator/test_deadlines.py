@@ -1,0 +1,51 @@
+"""Deadlines in simulation: plans that know rounds and starts keep more of them than plans that know neither."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.model.cluster import Cluster
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec, Trace
+from gavelpy.policies.min_cost import MinCost
+from gavelpy.simulator.compare import Run, engine_for, simulate
+from gavelpy.simulator.settings import SimulationSettings, preset
+
+JOBS = 25
+
+
+def drawn_trace(seed: int) -> Trace:
+    """Jobs whose deadlines are 1.5 to 3 times their run times on a V100, under more load than the cluster bears."""
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(600.0, JOBS))
+    specs = []
+    for k in range(JOBS):
+        speed = rng.uniform(1.0, 10.0)
+        rates = {"v100": speed, "k80": speed * rng.uniform(0.15, 0.7)}
+        run_s = rng.uniform(600.0, 7200.0)
+        gpus, deadline_s = int(rng.choice([1, 1, 1, 2])), run_s * float(rng.choice([1.5, 2.0, 3.0]))
+        specs.append(JobSpec(JobId(f"j{k}"), run_s * speed, gpus, rates_steps_per_s=rates, deadline_s=deadline_s))
+    return Trace(tuple(specs), arrival_s - arrival_s[0])
+
+
+def misses(policy: str) -> int:
+    cluster = Cluster.parse("v100:4,k80:4")
+    return sum(simulate(drawn_trace(seed), cluster, policy).metrics.deadline_misses for seed in range(2))
+
+
+def test_min_cost_with_deadlines_misses_fewer_than_policies_that_know_none() -> None:
+    planned, unplanned = misses("min_cost:deadlines=true"), misses("min_cost:deadlines=true:work=0.999999")
+
+    assert planned < misses("max_sum_throughput")
+    assert planned <= 0.75 * unplanned
+
+
+def test_what_is_given_stays_and_the_original_plans_without_slack() -> None:
+    run, given = Run("min_cost:deadlines=true"), Run("min_cost:deadlines=true:slack_s=7")
+
+    default = engine_for(run, SimulationSettings()).policy
+
+    assert default == MinCost(deadlines=True, slack_s=360.0 + 25.0, work=1.0 - 25.0 / 360.0)
+    assert engine_for(given, SimulationSettings()).policy == MinCost(deadlines=True, slack_s=7.0)
+    assert engine_for(run, preset("gavel-osdi20")).policy == MinCost(deadlines=True)
+    assert engine_for(Run("min_cost"), SimulationSettings()).policy == MinCost()
