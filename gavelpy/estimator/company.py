@@ -70,7 +70,7 @@ class CompanyReadings:
         for (first, second, gpu_type), gauge in self._gauges.items():
             if first in row and second in row and gpu_type in column:
                 i, j, t = row[first], row[second], column[gpu_type]
-                mean[i, j, t] = min(gauge.level - log_alone[i, t], 0.0)
+                mean[i, j, t] = gauge.level - log_alone[i, t]
                 sd[i, j, t], fits[i, j, t], fits[j, i, t] = math.sqrt(gauge.variance), 1.0, 1.0
         for cell in self._idle_s:
             first, second, gpu_type = cell

@@ -30,6 +30,10 @@ _MEAN_WORTH = 4.0  # observations that this is worth
 _SPREAD_WORTH = 20.0  # observations of all types that a type's own must outvote to have a spread of its own
 _MEASURED_MAX = 4  # bounds of the groups of cells that share a standard deviation: measurements, as powers of 2
 _REPRESENTATIVES = 4
+CHECKED_MAX, _CHECKED_MIN = 400, 40  # observations that the width of intervals is learned from
+_WIDTH_MAX = 1.6
+_PAIRS_KNOWN = 40.0  # measured pairs of a job at which half of the widening is left
+_NORMAL_90 = 1.6448536269514722
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Measured:
     first: Ints  # (n,) rows of the table's keys
     second: Ints  # (n,)
     gpu_type: Ints  # (n,)
-    log_slowdown: Floats  # (n,) <= 0 where the rate alone is known
+    log_slowdown: Floats  # (n,) above 0 where a job is faster next to its partner than alone
     alone_variance: Floats  # (n,) of the logarithm of the rate alone; 0 where it is known
 
     def of(self, chosen: Ints | Bools) -> Measured:
@@ -127,6 +131,34 @@ class PairPosterior:
         covariance += _same_alone(self.seen, self.spread)
         residual = (self.seen.log_slowdown - self.mean) / self.spread[self.seen.gpu_type]
         self.posterior: Posterior = conditioned(covariance, noise, residual)
+        self.width = self._checked(residual)
+
+    def _checked(self, residual: Floats) -> float:
+        """By what intervals must be wider to hold 90 % of what is left out of a job's pairs: four of five of them."""
+        every = max(1, -(-len(residual) // CHECKED_MAX))
+        few = self.seen.of(np.arange(0, len(residual), every))
+        rest, rows = residual[::every], np.arange(len(self.table.keys))
+        if len(rest) < _CHECKED_MIN:
+            return 1.0
+        jobs = _jobs(self.model.scales, sides(self.table.keys), rows, rows)
+        covariance = _covariance(self.model.scales, jobs, few, few) + _same_alone(few, self.spread)
+        inverse = np.linalg.inv(covariance + self.model.scales.noise**2 * np.eye(len(rest)))
+        weight, off = inverse @ rest, []
+        for job in np.unique(few.first).tolist():
+            mine = np.flatnonzero((few.first == job) | (few.second == job))
+            left = mine[np.arange(len(mine)) % 5 != 0]
+            if len(left):
+                spread = np.linalg.inv(inverse[np.ix_(left, left)])
+                off.append(np.abs(spread @ weight[left]) / np.sqrt(np.maximum(np.diag(spread), 1e-12)))
+        found = float(np.quantile(np.concatenate(off), 0.9)) / _NORMAL_90 if off else 1.0
+        return min(max(found, 1.0), _WIDTH_MAX)
+
+    def _widths(self, keys: Sequence[Key]) -> Floats:
+        """Of cells, (N, N): the fewer pairs of either job are measured the wider."""
+        row = {key: i for i, key in enumerate(self.table.keys)}
+        count = np.bincount(self.everything.first, minlength=len(row) + 1)
+        mine = count[[row.get(key, len(row)) for key in keys]]
+        return np.asarray(1.0 + (self.width - 1.0) / (1.0 + np.minimum.outer(mine, mine) / _PAIRS_KNOWN))
 
     def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
         """Of every key beside every key, itself too; neither keys nor types need be in the table."""
@@ -148,7 +180,8 @@ class PairPosterior:
         sd *= spread
         mean *= spread
         mean += self.mean
-        return Slowdowns(np.minimum(mean, 0.0, out=mean), sd, noise_sd, prior_sd)
+        sd *= self._widths(keys)[:, :, None]
+        return Slowdowns(mean, sd, noise_sd, prior_sd)
 
     def alone(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
         """What pairs say of rates alone that were not known, (m,) each.
@@ -246,7 +279,7 @@ def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
     among = np.divide(quantile - 1.0 + fits, fits, out=np.full_like(fits, 0.5), where=does_fit)  # of those that fit
     explained = 1.0 - np.square(slowdowns.sd / slowdowns.prior_sd)
     caution = ndtri(among) * slowdowns.sd * np.maximum(explained, 0.0) ** _CAUTION_POWER
-    return np.where(does_fit, np.exp(np.minimum(slowdowns.mean + caution, 0.0)), 0.0)
+    return np.where(does_fit, np.exp(slowdowns.mean + caution), 0.0)
 
 
 def measured(table: ThroughputTable, alone: Alone | None = None) -> Measured:
@@ -260,7 +293,6 @@ def measured(table: ThroughputTable, alone: Alone | None = None) -> Measured:
             variance = np.where(np.isnan(known), alone.variance, variance)
         slowdown = np.log(rates) - log_alone[rows]
     is_known: Bools = (rates > 0) & np.isfinite(log_alone[rows])
-    slowdown = np.where(variance[rows] > 0, slowdown, np.minimum(slowdown, 0.0))
     pair, side, gpu_type = np.nonzero(is_known)
     first, second = rows[pair, side], rows[pair, 1 - side]
     once = (first != second) | (side == 0)

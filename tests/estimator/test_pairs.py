@@ -12,7 +12,7 @@ from gavelpy.estimator import pairs
 from gavelpy.estimator.memory import Fitting
 from gavelpy.estimator.pairs import PairModel, Slowdowns, kept
 from gavelpy.model.throughput import ThroughputTable
-from tests.estimator.tables import TYPES, lawful_pairs, make_table, slowdown
+from tests.estimator.tables import TYPES, lawful_pairs, lawful_rates, make_table, slowdown
 
 TABLE = lawful_pairs()
 JOB = 5  # a bee
@@ -148,3 +148,31 @@ def test_caution_grows_with_what_measurements_explain() -> None:
     assert found[0] == pytest.approx(-0.5)  # nothing is explained: the median
     assert found[2] == pytest.approx(-0.5 - 0.842 * 0.1, abs=0.03)  # nearly all is: the quantile
     assert found[1] < found[0]
+
+
+def test_jobs_that_are_faster_together_are_believed() -> None:
+    table = make_table(lawful_rates())
+    alone = table.rate_steps_per_s
+    rows = np.array([(a, b) for a in range(len(alone)) for b in range(a, len(alone))])
+    table = replace(table, pair_rows=rows, pair_rate_steps_per_s=1.2 * alone[rows])
+
+    found = PairModel().given(table).slowdowns(table.keys, table.gpu_types)
+
+    np.testing.assert_allclose(np.exp(found.mean), 1.2, rtol=0.05)
+
+
+def test_intervals_of_new_jobs_are_wider_where_left_out_pairs_say_so() -> None:
+    rng = np.random.default_rng(0)
+    table = make_table({(f"net {n}", 1): {"v100": 1.0} for n in range(24)}, ("v100",))
+    rows = np.array([(a, b) for a in range(24) for b in range(a, 24)])
+    wild = np.exp(rng.standard_t(2, size=(len(rows), 2, 1)) * 0.3 - 0.4)
+    hidden = rng.random(len(rows)) < 0.5
+    left = replace(table, pair_rows=rows[~hidden], pair_rate_steps_per_s=wild[~hidden])
+
+    found = PairModel().given(left)
+
+    assert found.width > 1.0
+    believed = found.slowdowns([*left.keys, ("new", 1)], ("v100",))
+    model_only = found.model.given(replace(left, pair_rows=rows[:0], pair_rate_steps_per_s=wild[:0]))
+    assert model_only.width == 1.0
+    assert believed.sd[-1, 0, 0] >= believed.sd[1, 0, 0]
