@@ -108,6 +108,7 @@ class Engine:
             question.jobs[shares.pairs[pair]],
             shares.pair_type[pair],
             shares.together[pair],
+            certificate.warning,
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +11,13 @@ import pytest
 from gavelpy.engine import SHARE_UNIT, Engine
 from gavelpy.errors import SolverFailed
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
+from gavelpy.runtime.daemon.facts import Facts
 from gavelpy.solve.solver import Solver
 
 SERIALS = np.array([7, 3])
@@ -38,6 +40,16 @@ class Told:
         self.asked.append(problem)
         self.solvers.append(solver)
         return Allocation(problem, self.share, np.zeros(2), PROOF)
+
+
+@dataclass
+class Warned(Told):
+    """A policy whose answer is not fully proved."""
+
+    def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
+        """The shares it was told, with a warning."""
+        answer = super().allocate(problem, solver)
+        return replace(answer, certificate=replace(PROOF, warning="feasible, but proved to 25 % only"))
 
 
 @dataclass
@@ -69,6 +81,18 @@ def test_answer_names_jobs_by_serial_and_carries_the_proof() -> None:
     assert isinstance(answer, AllocationSolved)
     assert entries(answer) == [(7, 0, 0.5), (3, 0, 0.25)]
     assert (answer.epoch, answer.objective, answer.gap, answer.path) == (5, 0.5, 0.25, "by hand")
+
+
+def test_answer_that_is_not_fully_proved_carries_its_warning_to_those_who_ask() -> None:
+    answer = Engine(Warned([[0.5, 0.0], [0.25, 0.0]])).solve(make_question())
+
+    facts = Facts()
+    facts.apply(answer, 0.0, SchedulerCore())
+
+    assert isinstance(answer, AllocationSolved)
+    assert entries(answer) == [(7, 0, 0.5), (3, 0, 0.25)]
+    assert answer.warning == "feasible, but proved to 25 % only"
+    assert facts.answer.warning == answer.warning
 
 
 def test_an_aware_policy_sees_the_true_rates() -> None:

@@ -77,7 +77,9 @@ def _gains(answer: Allocation, quantity: Quantity) -> dict[str, float | None]:
 
 
 def _warn(answer: Allocation) -> None:
-    """Shares that only exist on paper are said to be so."""
+    """Shares that only exist on paper are said to be so, and answers that are not fully proved."""
+    if answer.certificate.warning:
+        tell(f"warning: the allocation is {answer.certificate.warning}")
     problem = answer.problem
     held = problem.is_oversized & (answer.job_share.sum(axis=1) > 0)
     if held.any():

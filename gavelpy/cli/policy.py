@@ -111,6 +111,8 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     out.print(printable(f"Policy {found.policy}{given}{blind}; rounds of {duration(found.round_s)}."))
     if found.path:
         out.print(printable(f"Objective {figure(found.objective)}, gap {found.gap:.1g}, path {found.path}."))
+    if found.warning:
+        out.print(printable(f"Warning: the allocation in force is {found.warning}."))
     if found.detail:
         out.print(printable(f"The allocation in force is an older one: {found.detail}"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -114,6 +114,6 @@ def _drawn(client: Client) -> Group:
         types.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), figure(kind.price))
     ordered = sorted(jobs, key=lambda job: (job.lease < 0, job.job))
     more = [Text(f"and {len(jobs) - _JOBS_SHOWN:,} more jobs")] if len(jobs) > _JOBS_SHOWN else []
-    trouble = [Text(printable(cluster.detail))] if cluster.detail else []
+    trouble = [Text(printable(text)) for text in (cluster.warning, cluster.detail) if text]
     tables = (types, drawn(nodes_sheet(nodes)), drawn(jobs_sheet(ordered[:_JOBS_SHOWN])))
     return Group(Text(printable(head)), *trouble, *tables, *more)

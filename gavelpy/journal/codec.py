@@ -8,8 +8,8 @@ settings in it any field that has a default: they mean what they meant before th
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
 where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
 6 where settings keep jobs that cannot resume, let late ends count or ask the policy again after some time, a program
-declares that it saves, a drain is by force or a node says which checkpoint directory it sees, and only there: without
-them a journal is what it was before.
+declares that it saves, a drain is by force, a node says which checkpoint directory it sees or an allocation has a
+warning, and only there: without them a journal is what it was before.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ FORGOTTEN = 6  # version of a lost node whose name an operator has given up
 AGEING = 6  # version of settings that ask the policy again after some time
 UNRUNNABLE = 6  # version of the end of a lease whose command cannot be run
 SEEN = 6  # version of a record that says which checkpoint directory a node sees
+WARNED = 6  # version of an answer that is not proved as well as promised
 NEWEST = 6
 OLDEST = 1  # version that can still be read
 _LATER = {  # newest version of an event, where above VERSION
-    "AllocationSolved": PACKED,
+    "AllocationSolved": WARNED,
     "ConfigChanged": SAVING,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
@@ -61,12 +62,12 @@ _LATER = {  # newest version of an event, where above VERSION
     "LeaseEnded": UNRUNNABLE,
     "DirectorySeen": SEEN,
 }
-_LAST_FIELDS = {
-    "AllocationSolved": 3,
-    "NodeJoined": 1,
-    "NodeDraining": 1,
-    "NodeLost": 1,
-}  # of an event, that only its newest version has
+_LAST_FIELDS: dict[str, dict[int, int]] = {  # how many last fields of an event came with each later version
+    "AllocationSolved": {PACKED: 3, WARNED: 1},
+    "NodeJoined": {NAMED: 1},
+    "NodeDraining": {SAVING: 1},
+    "NodeLost": {FORGOTTEN: 1},
+}
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
 _FIELDS_MIN = {
@@ -94,21 +95,17 @@ def encode(event: Event, now_s: float) -> bytes:
     version, name = VERSION, type(event).__name__
     values = [getattr(event, field) for field, _ in _FIELDS[name]]
     match event:
-        case AllocationSolved() if not len(event.pair_share):
-            values = values[: -_LAST_FIELDS[name]]
         case AllocationSolved():
-            version = PACKED
-        case NodeJoined() if not event.state_id:
-            values = values[: -_LAST_FIELDS[name]]
-        case NodeJoined() | NodeHindered():
+            version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
+        case NodeJoined() if event.state_id:
             version = NAMED
-        case NodeDraining() if not event.force:
-            values = values[: -_LAST_FIELDS[name]]
-        case NodeLost() if not event.is_forgotten:
-            values = values[: -_LAST_FIELDS[name]]
-        case NodeLost():
+        case NodeHindered():
+            version = NAMED
+        case NodeLost() if event.is_forgotten:
             version = FORGOTTEN
-        case NodeDraining() | SavingDeclared():
+        case NodeDraining() if event.force:
+            version = SAVING
+        case SavingDeclared():
             version = SAVING
         case LeaseEnded() if event.outcome is Outcome.UNRUNNABLE:
             version = UNRUNNABLE
@@ -119,7 +116,7 @@ def encode(event: Event, now_s: float) -> bytes:
             values = [said]
         case _:
             pass
-    return _ENCODER.encode([version, name, now_s, values])
+    return _ENCODER.encode([version, name, now_s, values[: len(values) - _missing(name, version)]])
 
 
 def decode(record: bytes) -> tuple[float, Event]:
@@ -136,7 +133,7 @@ def decode(record: bytes) -> tuple[float, Event]:
     kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
     if version > (newest := _LATER.get(name, VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")
-    known = known if version == newest else known[: len(known) - _LAST_FIELDS.get(name, 0)]
+    known = known[: len(known) - _missing(name, version)]
     count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
     if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
         raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")
@@ -146,6 +143,11 @@ def decode(record: bytes) -> tuple[float, Event]:
     }
     event: Event = kind(**arguments)
     return float(now_s), event
+
+
+def _missing(name: str, version: int) -> int:
+    """Last fields of an event that records of this version lack."""
+    return sum(count for later, count in _LAST_FIELDS.get(name, {}).items() if later > version)
 
 
 def encode_state(state: dict[str, Any]) -> bytes:

@@ -220,6 +220,7 @@ class AllocationSolved(_Endogenous):
     pair_jobs: Ints = field(default_factory=lambda: NO_PAIRS)  # (P, 2), of equally many GPUs; each pair once a type
     pair_gpu_type: Ints = field(default_factory=lambda: NO_INTS)  # (P,)
     pair_share: Floats = field(default_factory=lambda: NO_FLOATS)  # (P,) in (0, 1], of the time of both
+    warning: str = ""  # why the answer is not proved as well as promised
 
 
 @dataclass(frozen=True, eq=False)

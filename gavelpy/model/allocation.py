@@ -22,8 +22,12 @@ class Certificate:
     `gap` is |bound - objective| / |objective|, so that a makespan's level of 1e-6 is proved to as many digits as one
     of 1; where rate floors leave less than an even split of the GPUs would give, it is relative to the even split's
     level. Only of concave objectives, which may be zero or negative (logarithms), it is relative to
-    max(1, |objective|). A heuristic (FIFO, isolated) has no bound to prove: its path is "rule", its gap 0, and its
-    objective whatever the policy says it counts.
+    max(1, |objective|). Of a filling it is the most by which any job's rate could rise unless another fell, relative to
+    that rate. A heuristic (FIFO, isolated) has no bound to prove: its path is "rule", its gap 0, and its objective
+    whatever the policy says it counts.
+
+    `warning` is empty where the gap is as small as promised. Otherwise the answer is feasible, its gap is what could be
+    proved, and the warning says what each algorithm reached.
     """
 
     objective: float
@@ -32,6 +36,7 @@ class Certificate:
     violation: float  # largest excess of a time budget (1) or of a capacity (relative), >= 0
     path: str  # which rung of the ladder answered: "highs", "rule", ...
     solve_s: float
+    warning: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,5 +118,6 @@ class Allocation:
                 "violation": c.violation,
                 "path": c.path,
                 "solve_s": c.solve_s,
+                "warning": c.warning,
             },
         }

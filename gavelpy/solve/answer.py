@@ -1,8 +1,9 @@
-"""What a rung of the ladder hands up, and how good it has to be."""
+"""What a rung of the ladder hands up, how good it has to be, and which answer is given where none is good enough."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
@@ -19,3 +20,12 @@ class Answer:
     share: Floats  # (C, T)
     prices: Floats  # (T,) objective gained by one more GPU of each type
     certificate: Certificate
+
+
+def best_of(answers: Sequence[Answer], fallen: Mapping[str, str], gap_max: float) -> Answer:
+    """The answer of the least gap, with a warning that says why no rung (name -> reason) was accepted."""
+    best = min(answers, key=lambda answer: answer.certificate.gap)
+    c = best.certificate
+    reasons = "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items())
+    warning = f"feasible, but proved to a gap of {c.gap:.1e} only, not to {gap_max:.0e} ({reasons})"
+    return replace(best, certificate=replace(c, warning=warning))

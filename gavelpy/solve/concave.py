@@ -16,11 +16,13 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer
+from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer, best_of
 from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, violation_of
+from gavelpy.solve.even import PATH, even_shares
 from gavelpy.solve.interior import Form, SumLog
 from gavelpy.solve.interior import optimum as interior_optimum
 from gavelpy.solve.linear import best_linear
+from gavelpy.solve.next_gpu import lowered
 from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSum, MaxSumLog
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.repair import repaired
@@ -40,21 +42,35 @@ class Tangent:
 
 
 def best_concave(problem: AllocationProblem, objective: ConcaveObjective, solver: Solver) -> Answer:
-    """The best shares for a concave objective. Raises SolverFailed when no rung's answer can be certified."""
+    """The best shares for a concave objective.
+
+    Where no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed where none is
+    feasible.
+    """
     program = _program(problem, objective)
-    reasons = []
+    fallen: dict[str, str] = {}  # rung -> why it did not answer
+    feasible: list[Answer] = []
     for rung in _rungs(program, objective):
         try:
             answer = rung.answer(solver)
         except SolverFailed as failure:
-            reasons.append(f"{rung.name}: {failure.status}")
+            fallen[rung.name] = failure.status
         else:
             certificate = answer.certificate
-            if certificate.gap <= rung.gap_max and certificate.violation <= VIOLATION_MAX:
-                return answer
-            reasons.append(f"{rung.name}: gap {certificate.gap:.1e}, violation {certificate.violation:.1e}")
+            if certificate.violation <= VIOLATION_MAX:
+                if certificate.gap <= rung.gap_max:
+                    return answer
+                feasible.append(answer)
+            fallen[rung.name] = f"gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
         solver.falls[rung.name] += 1
-    raise failed(problem, "not certified", "; ".join(reasons))
+    feasible = [answer for answer in feasible if np.isfinite(answer.certificate.gap)]
+    if not feasible:
+        even = _by_tangent(program, objective, even_shares(program), PATH, solver)
+        feasible = [even] if even.certificate.violation <= VIOLATION_MAX else []
+    if feasible:
+        return best_of(feasible, fallen, GAP_MAX_CONCAVE)
+    status = "infeasible" if "infeasible" in fallen.values() else "not certified"
+    raise failed(problem, status, "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items()))
 
 
 @dataclass(frozen=True)
@@ -99,7 +115,8 @@ def _by_interior_point(program: Program, objective: MaxSumLog, solver: Solver) -
     slope = program.per_job(point.rate_duals)
     slope[program.jobs] /= best[program.jobs]
     zero = np.zeros(problem.job_count)
-    duals = Duals(level=zero, floor=zero, budget=program.per_job(point.budget_duals), price=point.prices)
+    price = lowered(point.prices, point.rate_duals[:, None] * form.rate, form.gpus, point.share)
+    duals = Duals(level=zero, floor=zero, budget=program.per_job(point.budget_duals), price=price)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
     most, prices = certified(program, MaxSum(slope), share, duals, prefix + "interior")
     value = _sum_log(program, objective, rate_steps_per_s(problem, share))
@@ -110,21 +127,36 @@ def _by_interior_point(program: Program, objective: MaxSumLog, solver: Solver) -
 def _by_cvxpy(program: Program, objective: ConcaveObjective, solver: Solver) -> Answer:
     from gavelpy.solve import convex  # loads cvxpy
 
-    problem = program.problem
     raw, slope = convex.optimum(program, objective)
-    floors = floors_of(objective, problem.job_count)
-    share = repaired(program, raw, floors)
+    share = repaired(program, raw, floors_of(objective, program.problem.job_count))
+    return _by_tangent(program, objective, share, "cvxpy", solver, slope)
+
+
+def _by_tangent(
+    program: Program,
+    objective: ConcaveObjective,
+    share: Floats,
+    path: str,
+    solver: Solver,
+    slope: Floats | None = None,  # (J,) of a sum of logarithms; that at `share` if not given
+) -> Answer:
+    """The answer with the bound of a tangent; the most that is on the tangent is a linear program."""
+    problem, floors = program.problem, floors_of(objective, program.problem.job_count)
     rates = rate_steps_per_s(problem, share)
     match objective:
-        case MaxSumLog():
-            value, above = _sum_log(program, objective, rates), _tangent_of_logarithms(program, objective, slope)
+        case MaxSumLog(weight=weight):
+            here = np.divide(weight, rates, out=np.zeros(len(rates)), where=rates > 0)
+            value = _sum_log(program, objective, rates)
+            above = _tangent_of_logarithms(program, objective, here if slope is None else slope)
         case MaxConcave():
+            from gavelpy.solve import convex  # loads cvxpy
+
             value, gradient = convex.value_and_gradient(program, objective, rates)
             above = Tangent(gradient, value - float(gradient @ rates))
     gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this bounds from above, too
     most = best_linear(problem, MaxSum(gain, objective.rate_floor_steps_per_s), solver)
     bound, violation = above.intercept + most.certificate.bound, violation_of(program, floors, share)
-    return Answer(share, most.prices, Certificate(value, bound, _gap(value, bound), violation, "cvxpy", solve_s=0.0))
+    return Answer(share, most.prices, Certificate(value, bound, _gap(value, bound), violation, path, solve_s=0.0))
 
 
 def _sum_log(program: Program, objective: MaxSumLog, rates: Floats) -> float:

@@ -1,17 +1,14 @@
 """Fillings: all rates rise together, and who cannot follow keeps what it has. Rungs, and the proof.
 
-The certificate. The prices of a round, with a multiple of those of the rounds before, prove by weak duality at the
-final rates f that the jobs which the round holds cannot all rise by more than the part
-
-    (Σ budgets + Σ prices - Σ worth f) / Σ_held worth f
-
-of their rates unless some other falls: the gap is the largest such part of any round. Objective, bound and prices are
-the least level's, the first at which a job can rise no more.
+The certificate. Objective, bound and prices are the least level's, the first at which a job can rise no more. The gap
+is the most by which any job could rise unless another fell, as a part of its rate (levels.py): of all levels, not of a
+sum in which late ones hardly count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,42 +17,69 @@ from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats, floats, require
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
-from gavelpy.solve.certificate import failed, prices_of, rate_steps_per_s, violation_of
-from gavelpy.solve.costs import worths_of
+from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
+from gavelpy.solve.certificate import prices_of, rate_steps_per_s, violation_of
+from gavelpy.solve.even import PATH, even_shares
+from gavelpy.solve.levels import gaps_of_classes, proof_of_prices
 from gavelpy.solve.objective import MaxMinLexicographic, ProgressiveFilling
+from gavelpy.solve.polish import CLASSES_MAX, polished
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.raising import BY_PRICES, Proof, is_for_prices
 from gavelpy.solve.repair import repaired
 from gavelpy.solve.rise import Changing, Even, Rise
-from gavelpy.solve.rounds import Filled, by_type, narrowing_rounds, whole_rounds
+from gavelpy.solve.rounds import ITS_OWN_BEST, Filled, by_type, narrowing_rounds, whole_rounds
 from gavelpy.solve.solver import Solver
 
 GAP_MAX_LAST = 1e-6  # of the last rung: late levels may hang on differences that no double holds
 WHOLE = " on the whole"
 _ALIKE = 1e-9  # relative: speeds that differ by rounding are equal
-_MULTIPLES = 10.0 ** np.arange(-1, 10)
 
 FillingObjective = MaxMinLexicographic | ProgressiveFilling
 
 
-def best_filling(problem: AllocationProblem, objective: FillingObjective, solver: Solver) -> Answer:
-    """Shares in which nobody's rate can rise. Raises SolverFailed when no rung's answer can be certified."""
-    program, rise = _start(problem, objective)
-    reasons = []
+def best_filling(problem: AllocationProblem, objective: FillingObjective, solver: Solver, blur: float = 0.0) -> Answer:
+    """Shares in which nobody's rate can rise, with a warning where that cannot be certified.
+
+    `blur` is the part by which figures of jobs may be off, where jobs that are nearly equal are taken for equal.
+    """
+    program, rise = _start(problem, objective, blur)
+    fallen: dict[str, str] = {}  # rung -> why it did not answer
+    feasible: list[Answer] = []
     for name, fill, gap_max in _rungs(problem):
         try:
             filled = fill(program, rise, solver)
         except SolverFailed as failure:
-            reasons.append(f"{name}: {failure.status}")
+            fallen[name] = failure.status
         else:
-            answer = _answer(program, rise, filled, narrowed=not name.endswith(WHOLE))
+            answer, together = _answer(program, rise, filled, narrowed=not name.endswith(WHOLE), blur=blur)
             found = answer.certificate
             if found.gap <= gap_max and found.violation <= VIOLATION_MAX:
                 return answer
-            reasons.append(f"{name}: gap {found.gap:.1e}, violation {found.violation:.1e}")
+            if _is_large(program) and max(together, found.violation) <= VIOLATION_MAX:
+                fallen[name] = f"gap {found.gap:.1e} by the rounding of {len(program.value)} classes' rates"
+                return best_of([answer], fallen, gap_max)
+            feasible.append(answer)
+            fallen[name] = filled.failure or f"gap {found.gap:.1e}, violation {found.violation:.1e}"
         solver.falls[name] += 1
-    raise failed(problem, "not certified", "; ".join(reasons))
+    if not feasible:
+        feasible.append(_evenly(program, rise))
+    return best_of(feasible, fallen, GAP_MAX_LAST)
+
+
+def _is_large(program: Program) -> bool:
+    """Whether there are too many classes to polish their shares: another rung would prove no more."""
+    return len(program.value) > CLASSES_MAX
+
+
+def _evenly(program: Program, rise: Rise) -> Answer:
+    """An even split, of which only the jobs' own limits are proved."""
+    share, K = even_shares(program), len(program.value)
+    rate = _rates(program, share)
+    rising = np.flatnonzero(rate < rise.limit)
+    filled = Filled(np.zeros(len(program.entry_type)), rate, (), np.full(K, ITS_OWN_BEST), (), rising, rise.limit)
+    objective, bound, prices = _least_level(program, rise, filled, rate)
+    gap = float(gaps_of_classes(program, filled, rate, by_prices=False, blur=0.0)[0].max(initial=0.0))
+    return Answer(share, prices, Certificate(objective, bound, gap, 0.0, PATH, 0.0))
 
 
 Filler = Callable[[Program, Rise, Solver], Filled]
@@ -67,15 +91,15 @@ def _rungs(problem: AllocationProblem) -> Iterator[tuple[str, Filler, float]]:
 
     if problem.runs_alone:
         if is_for_prices(problem):
-            yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), GAP_MAX
-        yield QUICK.name, partial(narrowing_rounds, effort=QUICK, by_prices=False), GAP_MAX
-        yield CAREFUL.name, partial(narrowing_rounds, effort=CAREFUL, by_prices=False), GAP_MAX
+            yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), GAP_MAX_LAST
+        yield QUICK.name, partial(narrowing_rounds, effort=QUICK, by_prices=False), GAP_MAX_LAST
+        yield CAREFUL.name, partial(narrowing_rounds, effort=CAREFUL, by_prices=False), GAP_MAX_LAST
     else:
-        yield QUICK.name + WHOLE, partial(whole_rounds, effort=QUICK), GAP_MAX
+        yield QUICK.name + WHOLE, partial(whole_rounds, effort=QUICK), GAP_MAX_LAST
     yield CAREFUL.name + WHOLE, partial(whole_rounds, effort=CAREFUL), GAP_MAX_LAST
 
 
-def _start(problem: AllocationProblem, objective: FillingObjective) -> tuple[Program, Rise]:
+def _start(problem: AllocationProblem, objective: FillingObjective, blur: float) -> tuple[Program, Rise]:
     none = np.zeros(problem.job_count)
     match objective:
         case MaxMinLexicographic(scale=scale):
@@ -86,10 +110,10 @@ def _start(problem: AllocationProblem, objective: FillingObjective) -> tuple[Pro
             label = 1.0 + alike if len(alike) else np.ones(problem.job_count)
             value = label / np.where(best > 0, best, 1.0)  # so that only jobs of one label are of one class
             program = program_of(problem, value, none, aggregate=len(alike) > 0)
-            return program, Changing.of(partial(_speeds, program, objective), _limits(program))
+            return program, Changing.of(partial(_speeds, program, objective, blur), _limits(program))
 
 
-def _speeds(program: Program, objective: ProgressiveFilling, saturated: Bools) -> Floats:
+def _speeds(program: Program, objective: ProgressiveFilling, blur: float, saturated: Bools) -> Floats:
     """Speeds of classes (K,), in units of their best rates, once the classes `saturated` are."""
     J, classes, best = program.problem.job_count, program.classes, program.best_rate_steps_per_s
     stopped = np.ones(J, dtype=np.bool_)
@@ -98,7 +122,7 @@ def _speeds(program: Program, objective: ProgressiveFilling, saturated: Bools) -
     require("speed", speeds, np.isfinite(speeds) & (speeds >= 0), "finite and >= 0")
     relative = speeds[program.jobs] / best[program.jobs]
     of_class: Floats = relative[classes.representative]
-    if not (np.abs(relative - of_class[classes.of_job]) <= _ALIKE * relative).all():
+    if not (np.abs(relative - of_class[classes.of_job]) <= (_ALIKE + 2.0 * blur) * relative).all():
         raise InvalidInput("speed must be equal for jobs that are said to be alike, got different speeds")
     return of_class
 
@@ -110,53 +134,40 @@ def _limits(program: Program) -> Floats:
     return limit
 
 
-def _answer(program: Program, rise: Rise, filled: Filled, *, narrowed: bool) -> Answer:
-    problem, best = program.problem, program.best_rate_steps_per_s
-    claimed = program.per_job(filled.rate) * best
+def _answer(program: Program, rise: Rise, filled: Filled, *, narrowed: bool, blur: float) -> tuple[Answer, float]:
+    """The answer as it is, or polished where that proves more, and by how much jobs might rise together (levels.py)."""
+    found = _proved(program, rise, filled, narrowed=narrowed, blur=blur)
+    if found[0].certificate.gap <= GAP_MAX or _is_large(program):
+        return found
+    finer = replace(filled, share=polished(program, filled.share, filled.rate))
+    other = _proved(program, rise, finer, narrowed=narrowed, blur=blur)
+    a, b = found[0].certificate, other[0].certificate
+    return other if b.gap < a.gap and b.violation <= max(a.violation, VIOLATION_MAX) else found
+
+
+def _proved(program: Program, rise: Rise, filled: Filled, *, narrowed: bool, blur: float) -> tuple[Answer, float]:
+    problem = program.problem
+    claimed = program.per_job(filled.rate) * program.best_rate_steps_per_s
     for_somebody = np.zeros(len(filled.share), dtype=np.bool_)  # a trace of time for one who has no rate is rounding
     np.logical_or.at(for_somebody, program.member_entry, (filled.rate > 0)[program.member_class])
     share = repaired(program, program.shares(np.where(for_somebody, filled.share, 0.0)), claimed)
-    first = program.jobs[program.classes.representative]
-    rate = rate_steps_per_s(problem, share)[first] / best[first]
+    rate = _rates(program, share)
     objective, bound, prices = _least_level(program, rise, filled, rate)
-    parts = _parts_by_prices(program, filled) if narrowed else _parts(filled)
-    gap = max(0.0, *parts, (bound - objective) / objective if bound > objective else 0.0)
+    gaps, together = gaps_of_classes(program, filled, rate, by_prices=narrowed and problem.runs_alone, blur=blur)
+    gap = max(float(gaps.max(initial=0.0)), (bound - objective) / objective if bound > objective else 0.0)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
     path = f"{prefix}{'+'.join(dict.fromkeys(filled.rungs))} x {len(filled.rungs)}" if filled.rungs else "nobody rises"
-    return Answer(share, prices, Certificate(objective, bound, gap, violation_of(program, claimed, share), path, 0.0))
+    certificate = Certificate(
+        objective, bound, gap, violation_of(program, np.zeros(problem.job_count), share), path, 0.0
+    )
+    return Answer(share, prices, certificate), together
 
 
-def _parts(filled: Filled) -> Iterator[float]:
-    """By what part of their rates the jobs that each round holds might rise, by its own proof."""
-    for number, done in enumerate(filled.rounds):
-        held = filled.round_of == number
-        yield _part(done.proof, done.target, held)
-
-
-def _parts_by_prices(program: Program, filled: Filled) -> Iterator[float]:
-    """The same by prices alone, at the final rates: where jobs run alone prices say all there is to say."""
-    rate, rates, before = filled.rate, by_type(program, program.member_rate), np.zeros(len(program.problem.gpu_types))
-    for number, done in enumerate(filled.rounds):
-        price, held = done.proof.price, filled.round_of == number
-        unit = price.max() / before.max() if before.any() else 0.0
-        tried = [price + m * unit * before for m in (_MULTIPLES if number else _MULTIPLES[:1])]
-        parts = [_part(_proof(program, rates, p, rate), rate, held) for p in tried]
-        least = int(np.argmin(parts))
-        before = tried[least]
-        yield parts[least]
-
-
-def _part(proof: Proof, rate: Floats, held: Bools) -> float:
-    worth = float(proof.worth[held] @ rate[held]) or float(
-        proof.worth[held].sum()
-    )  # of best rates, where they have none
-    excess = max(0.0, float(proof.budget.sum() + proof.price.sum() - proof.worth @ rate))
-    return excess / worth if worth > 0 else np.inf if held.any() else 0.0
-
-
-def _proof(program: Program, rates: Floats, price: Floats, need: Floats) -> Proof:
-    cost = by_type(program, program.entry_load * price[program.entry_type])
-    return Proof(*worths_of(rates, cost, need), price)
+def _rates(program: Program, share: Floats) -> Floats:
+    """What `share` gives each class, (K,), in units of its best rate."""
+    first = program.jobs[program.classes.representative]
+    rates: Floats = rate_steps_per_s(program.problem, share)[first] / program.best_rate_steps_per_s[first]
+    return rates
 
 
 def _least_level(program: Program, rise: Rise, filled: Filled, rate: Floats) -> tuple[float, float, Floats]:
@@ -170,7 +181,7 @@ def _least_level(program: Program, rise: Rise, filled: Filled, rate: Floats) -> 
         done = filled.rounds[0]
         of_gpus = done.proof
         if problem.runs_alone:
-            of_gpus = _proof(program, by_type(program, program.member_rate), done.proof.price, done.target)
+            of_gpus = proof_of_prices(program, by_type(program, program.member_rate), done.proof.price, done.target)
         level = of_gpus.level(rise, np.ones(len(problem.gpu_types)))
         if level < bound:
             proof, bound = of_gpus, level

@@ -35,9 +35,10 @@ import numpy as np
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
+from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
 from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s
 from gavelpy.solve.curves import Curves, Rising
+from gavelpy.solve.even import PATH, even_duals, even_shares
 from gavelpy.solve.finish_time_search import by_highs
 from gavelpy.solve.highs import CAREFUL, QUICK, Effort
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
@@ -55,7 +56,7 @@ _DECIDES = 1e-9  # jobs whose own bounds are as close are all the worst
 
 
 def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, solver: Solver) -> Answer:
-    """Shares that minimise the largest finish-time ratio. Raises SolverFailed when they cannot be certified."""
+    """Shares that minimise the largest finish-time ratio, with a warning where they cannot be certified."""
     _check(problem, objective)
     best = best_rate_steps_per_s(problem)
     unit_s = objective.steps / np.where(best > 0, best, 1.0)  # of each job: the time of its steps at its best rate
@@ -64,25 +65,31 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
     jobs, (cap, _) = program.jobs, best_alone(program)
     curves = Curves(isolated[jobs], age[jobs], cap)
     prefix = "classes+" if len(program.value) < len(jobs) else ""
-    reasons, uneven = [], []
+    fallen: dict[str, str] = {}  # rung -> why it did not answer
+    feasible: list[Answer] = []
+    uneven: list[Answer] = []
     for name, kept, rung in _rungs(program, curves):
         try:
             candidate = rung(solver)
         except SolverFailed as failure:
-            reasons.append(f"{name}: {failure.status}")
+            fallen[name] = failure.status
         else:
-            path = " after ".join([prefix + name, *(reason.split(":")[0] for reason in reversed(reasons))])
+            path = " after ".join([prefix + name, *reversed(fallen)])
             answer, evenness = _proved(program, curves, candidate, kept, path)
             c = answer.certificate
-            if c.gap <= GAP_MAX and c.violation <= VIOLATION_MAX:
-                if evenness <= GAP_MAX:
+            if c.violation <= VIOLATION_MAX:
+                if c.gap <= GAP_MAX and evenness <= GAP_MAX:
                     return answer
-                uneven.append(answer)
-            reasons.append(f"{name}: gap {c.gap:.1e}, of the rest {evenness:.1e}, violation {c.violation:.1e}")
+                (uneven if c.gap <= GAP_MAX else feasible).append(answer)
+            fallen[name] = f"gap {c.gap:.1e}, of the rest {evenness:.1e}, violation {c.violation:.1e}"
         solver.falls[name] += 1
     if uneven:  # by a little, and the objective is proved
         return uneven[0]
-    raise failed(problem, "not certified", "; ".join(reasons))
+    if not feasible:
+        even = Candidate(even_shares(program), even_duals(program), math.inf)
+        even = replace(even, duals=replace(even.duals, floor=even.duals.level, level=even.duals.floor))
+        feasible.append(_proved(program, curves, even, 0.0, PATH)[0])
+    return best_of(feasible, fallen, GAP_MAX)
 
 
 def best_alone(program: Program) -> tuple[Floats, Floats]:

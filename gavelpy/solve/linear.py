@@ -12,8 +12,9 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer
+from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
 from gavelpy.solve.certificate import certified, failed, floors_of
+from gavelpy.solve.even import PATH, even_duals, even_shares
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.program import Program, program_of
 from gavelpy.solve.repair import repaired
@@ -24,10 +25,15 @@ if TYPE_CHECKING:
 
 
 def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: Solver) -> Answer:
-    """The best shares for an objective that is an LP. Raises SolverFailed when no rung's answer can be certified."""
+    """The best shares for an objective that is an LP.
+
+    Where no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed where none is
+    feasible, with status "infeasible" where the floors cannot be kept.
+    """
     if isinstance(objective, MaxMin) and not objective.scale[problem.can_run].any():  # nobody has a part in it
         objective = MaxSum(objective.scale, objective.rate_floor_steps_per_s)
     fallen: dict[str, str] = {}  # rung -> why it did not answer
+    feasible: list[Answer] = []
     for name, rung in _rungs(problem, objective):
         try:
             answer = rung(solver)
@@ -37,13 +43,29 @@ def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: 
             if answer is None:
                 continue
             certificate = answer.certificate
-            if certificate.gap <= GAP_MAX and certificate.violation <= VIOLATION_MAX:
-                path = " after ".join([certificate.path, *reversed(fallen)])
-                return replace(answer, certificate=replace(certificate, path=path))
+            path = " after ".join([certificate.path, *reversed(fallen)])
+            answer = replace(answer, certificate=replace(certificate, path=path))
+            if certificate.violation <= VIOLATION_MAX:
+                if certificate.gap <= GAP_MAX:
+                    return answer
+                feasible.append(answer)
             fallen[name] = f"gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
         solver.falls[name] += 1
+    if not feasible and fallen.get("careful") != "infeasible":
+        feasible = [a for a in [_evenly(problem, objective)] if a.certificate.violation <= VIOLATION_MAX]
+    if feasible:
+        return best_of(feasible, fallen, GAP_MAX)
     status = "infeasible" if fallen.get("careful") == "infeasible" else "not certified"
     raise failed(problem, status, "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items()))
+
+
+def _evenly(problem: AllocationProblem, objective: LinearObjective) -> Answer:
+    program = _program(problem, objective, floors_of(objective, problem.job_count)).whole()
+    share, duals = even_shares(program), even_duals(program)
+    if isinstance(objective, MaxSum):
+        duals = replace(duals, price=np.zeros(len(duals.price)))
+    certificate, prices = certified(program, objective, share, duals, PATH)
+    return Answer(share, prices, certificate)
 
 
 Rung = Callable[[Solver], Answer | None]  # None: it is not for this problem

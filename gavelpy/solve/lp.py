@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TRACE = 2e-9  # of a type's GPUs; above HiGHS's tolerance
 LEVEL_SLACK = 1e-10  # part of the level that is given up where ties are not resolved on the face of optima
+_UNSEEN, _SEEN = 1e-9, 1e-6  # relative gains: HiGHS's tolerance with a margin, and well above it
 RESCALE_ABOVE = 1e4  # a level so far from the guess is solved again with itself as the guess
 
 
@@ -46,9 +47,18 @@ def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
     unit = gains.max(initial=0.0) or 1.0
     run = Run(program.problem, solver, effort, model)
     first, row_dual = _first(program, run, effort, model, -gains / unit)
-    final = run.on_face(first, -gains / unit) if effort.on_face else first
+    final = run.on_face(first, -_seen(gains / unit)) if effort.on_face else first
     duals = duals_of(program, row_dual, np.zeros(0, dtype=np.int64), floored, unit=unit)
     return Candidate(program.shares(final.column), duals, level=0.0)
+
+
+def _seen(gain: Floats) -> Floats:
+    """Gains relative to the highest, with those that HiGHS cannot tell from none lifted to where it can.
+
+    Among optima that costs nothing, and without it a job of few steps/s would idle next to free GPUs.
+    """
+    unseen = (gain > 0) & (gain < _UNSEEN)
+    return np.where((gain > 0) & (gain < _SEEN), _SEEN, gain) if unseen.any() else gain
 
 
 def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float) -> Candidate:

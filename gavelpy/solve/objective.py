@@ -75,7 +75,7 @@ class MaxConcave:
     """Maximise  value(r(x))  for any concave, non-decreasing `value`, written with cvxpy atoms.
 
     `value` takes a cvxpy expression of J rates in steps/s and returns a scalar one. The proof of the answer needs a
-    gradient: where the optimum is at a kink of `value` the answer cannot be certified, and solving fails.
+    gradient: where the optimum is at a kink of `value` the answer cannot be certified, and has a warning.
     """
 
     value: Callable[[Any], Any]  # Any: cvxpy has no types, and must not be loaded to say this

@@ -14,10 +14,11 @@ is solved in every round.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.costs import worths_of
 from gavelpy.solve.highs import Effort
@@ -49,6 +50,9 @@ class Filled:
     rounds: tuple[Round, ...]
     round_of: Ints  # (K,) whose prices hold the class, or ITS_OWN_BEST
     rungs: tuple[str, ...]  # who found the level of each round, and after them of the last targets, if they are limits
+    rising: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # classes that might rise on
+    limit: Floats = field(default_factory=lambda: np.zeros(0))  # (K,) how far those might
+    failure: str = ""  # of the solver, where the filling stopped before its end
 
     def after(self, found: Raised, target: Floats, share: Floats, held: Bools) -> Filled:
         """This after one more round, whose prices hold the classes `held`, (K,)."""
@@ -60,13 +64,23 @@ class Filled:
         """This when all that still rise have reached their limits."""
         return Filled(share, target, self.rounds, self.round_of, (*self.rungs, found.rung))
 
+    def stopped(self, rise: Rise, failure: SolverFailed) -> Filled:
+        """This where no further level was found; raises `failure` if there is none at all."""
+        if not self.rounds:
+            raise failure
+        rising = np.flatnonzero(~rise.saturated & (self.rate < rise.limit))
+        return replace(self, rising=rising, limit=rise.limit, failure=failure.status)
+
 
 def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -> Filled:
     """Rounds on the whole program, for configurations of any kind."""
     market = _everything(program)
     filled = _nothing(program)
     while _rises(rise):
-        found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+        try:
+            found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+        except SolverFailed as failure:
+            return filled.stopped(rise, failure)
         target = rise.at(found.level)
         if found.level == np.inf:
             return filled.at_limits(found, target, found.share)
@@ -82,7 +96,10 @@ def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effor
     market = _everything(program)
     filled = _nothing(program)
     while _rises(rise):
-        found = raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=not filled.rounds)
+        try:
+            found = raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=not filled.rounds)
+        except SolverFailed as failure:
+            return filled.stopped(rise, failure)
         target, price = rise.at(found.level), found.proof.price
         share = np.where(market.open, found.share, filled.share)
         if found.level == np.inf:

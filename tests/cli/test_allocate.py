@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
 from tests.cli.commands import PROBLEM, Gavel
 
+LATE_LEVELS = Path(__file__).parents[1] / "solve" / "fixtures" / "packed_late_levels.json"
 GIANT = {"id": "giant", "gpus": 64, "rates_steps_per_s": {"v100": 1.0}}
 CROWD = [{"id": job, "rates_steps_per_s": {"v100": 4.0, "k80": 4.0}} for job in "abcd"]  # on two GPUs, all alike
 STRANGER = {"id": "stranger", "rates_steps_per_s": {}}
@@ -15,7 +18,17 @@ def test_json_is_the_documented_answer(gavel: Gavel) -> None:
     assert set(answer.json) == keys
     assert answer.json["policy"] == "max_min_fairness"
     assert set(answer.json["shares"]) == {"a", "b"}
-    assert set(answer.json["certificate"]) == {"objective", "bound", "gap", "violation", "path", "solve_s"}
+    assert set(answer.json["certificate"]) == {"objective", "bound", "gap", "violation", "path", "solve_s", "warning"}
+    assert answer.json["certificate"]["warning"] == ""
+
+
+def test_an_answer_that_is_not_fully_proved_comes_with_a_warning(gavel: Gavel) -> None:
+    answer = gavel("allocate", str(LATE_LEVELS), "--policy", "max_min_fairness_water_filling", "-o", "json")
+
+    warning = answer.json["certificate"]["warning"]
+    assert answer.code == 0
+    assert warning.startswith("feasible, but proved to a gap of ")
+    assert f"warning: the allocation is {warning}" in " ".join(answer.err.split())
 
 
 def test_blind_shares_are_evaluated_on_the_true_rates(gavel: Gavel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import msgspec
@@ -59,8 +60,10 @@ RUNTIME_JOB = JobSpec(
 SHARING = AllocationSolved(
     4, TWO, TWO, np.array([0.25, 1.0]), 0.5, 1e-12, "highs", np.array([[3, 5]]), np.array([1]), np.array([0.5])
 )
+WARNED = replace(SHARING, warning="feasible, but proved to a gap of 1.0e-05 only")
 OF_LATER_VERSIONS: list[Event] = [
     SHARING,
+    WARNED,
     ConfigChanged(MechanismSettings(packing=True)),
     ConfigChanged(MechanismSettings(lease_min_s=30.0, retry_s=10.0)),
     ConfigChanged(MechanismSettings(retry_s=10.0, losses_free=1)),
@@ -133,6 +136,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (SHARING, 3),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED), 2),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE), 6),
+        (WARNED, 6),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
         (ConfigChanged(MechanismSettings(losses_free=1)), 5),

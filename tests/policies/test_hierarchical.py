@@ -18,11 +18,13 @@ from gavelpy.policies.max_min_fairness_water_filling import MaxMinFairnessWaterF
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.traces.gavel_throughputs import read_gavel_throughputs
+from gavelpy.traces.problem_json import read_problem
 from tests.policies.golden import GoldenCase, excess, read_case
 from tests.solve.filling_oracle import slow_filling
 from tests.solve.problems import random_problem, small_problem
 
 FIFO = EntityPolicy.FIFO
+FIXTURES = Path(__file__).parents[1] / "solve" / "fixtures"
 LEVEL = 1e-5  # relative
 FEASIBLE = 1e-7
 
@@ -174,6 +176,18 @@ def test_rates_are_those_of_the_slow_way_in_exact_numbers(seed: int) -> None:
     expected = slow_filling(problem, walked(problem))
     np.testing.assert_allclose(allocation.rate_steps_per_s, expected, rtol=1e-6, atol=1e-9 * best.max(initial=0.0))
     assert allocation.certificate.gap <= 1e-8
+
+
+@pytest.mark.parametrize("name", ["hierarchy_of_a_million_rates", "hierarchy_of_equal_gangs"])
+def test_problems_that_once_had_no_answer_have_one(name: str) -> None:
+    problem = read_problem(FIXTURES / f"{name}.json")
+
+    allocation = Hierarchical().allocate(problem)
+
+    assert excess(allocation) <= FEASIBLE
+    assert allocation.certificate.violation <= 1e-9
+    assert np.isfinite(allocation.certificate.gap)
+    assert bool(allocation.certificate.warning) == (allocation.certificate.gap > 1e-6)
 
 
 def shares(problem: AllocationProblem) -> list[float]:

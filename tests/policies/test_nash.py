@@ -73,6 +73,27 @@ def test_no_other_shares_raise_the_sum_of_relative_changes() -> None:
     assert min(changes) < -0.1
 
 
+@pytest.mark.parametrize("gpu_type", range(3))
+@pytest.mark.parametrize("seed", range(12))
+def test_price_is_what_the_next_gpu_gains_where_all_run_all_the_time(seed: int, gpu_type: int) -> None:
+    """As many GPUs as jobs: what the last GPU of a type earned is more, and an interior point ends between the two."""
+    rng = np.random.default_rng(seed)
+    rates, counts = rng.uniform(1, 10, (9, 3)), 1 + rng.multinomial(6, [0.3, 0.3, 0.4])
+    problem = AllocationProblem.of("abcdefghi", ["x", "y", "z"], counts, rates)
+    more = AllocationProblem.of("abcdefghi", ["x", "y", "z"], counts + 0.001 * np.eye(3)[gpu_type], rates)
+
+    before, after = NashWelfare().allocate(problem), NashWelfare().allocate(more)
+
+    gained = (after.certificate.objective - before.certificate.objective) / 0.001
+    assert before.prices[gpu_type] == pytest.approx(gained, rel=1e-2, abs=1e-4)
+
+
+def test_two_jobs_pay_nothing_for_a_third_gpu() -> None:
+    problem = AllocationProblem.of("ab", ["v100"], [2], [[4.0], [3.0]])
+
+    assert NashWelfare().allocate(problem).prices == pytest.approx([0.0])
+
+
 def test_the_unit_of_steps_changes_no_share() -> None:
     problem = random_problem(8, jobs=10)
     unit = 10.0 ** np.random.default_rng(0).uniform(-6, 6, (10, 1))

@@ -10,6 +10,7 @@ import pytest
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve import convex
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxConcave, MaxSum, MaxSumLog
 from tests.solve.oracle import best_sum_log_by_cvxpy
@@ -81,8 +82,28 @@ def test_a_concave_function_of_one_job_works() -> None:
     assert allocation.certificate.objective == pytest.approx(2, rel=1e-6)
 
 
-def test_an_optimum_at_a_kink_cannot_be_proved_and_is_refused() -> None:
+def test_an_optimum_at_a_kink_cannot_be_proved_and_has_a_warning() -> None:
     problem = AllocationProblem.of("ab", ["v100"], [1], [[3.0], [5.0]])
 
-    with pytest.raises(SolverFailed, match="not certified"):
-        solve(problem, MaxConcave(cvxpy.min))
+    certificate = solve(problem, MaxConcave(cvxpy.min)).certificate
+
+    assert certificate.objective == pytest.approx(15 / 8, rel=1e-6)
+    assert certificate.objective <= certificate.bound
+    assert "cvxpy: gap" in certificate.warning
+
+
+def test_where_cvxpy_fails_an_even_split_has_an_honest_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise SolverFailed("cvxpy", jobs=2, gpu_types=1)
+
+    problem = AllocationProblem.of("ab", ["v100"], [1], [[3.0], [5.0]], weight=[1.0, 3.0]).with_pairs(
+        [(0, 1)], [[[2.0], [2.0]]]
+    )
+    best = solve(problem, MaxSumLog(problem.weight)).certificate.objective
+    monkeypatch.setattr(convex, "optimum", fails)
+
+    c = solve(problem, MaxSumLog(problem.weight)).certificate
+
+    assert c.path == "even split"
+    assert c.warning.endswith("(cvxpy: cvxpy)")
+    assert c.objective < best <= c.bound + 1e-6

@@ -11,6 +11,7 @@ import pytest
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import answer, highs, linear
+from gavelpy.solve.answer import VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, Objective
 from gavelpy.solve.solver import Solver
@@ -121,14 +122,44 @@ def test_an_answer_that_is_not_certified_falls_to_the_next_rung(monkeypatch: pyt
     assert solver.answers == {"careful after highs": 1}
 
 
-def test_nothing_uncertified_is_ever_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_no_rung_can_prove_is_given_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "GAP_MAX", -1.0)
 
+    certificate = solve(two_jobs(), MaxMin(np.ones(2))).certificate
+
+    assert certificate.gap <= 1e-8
+    assert certificate.warning.startswith("feasible, but proved to a gap of ")
+
+
+@pytest.mark.parametrize("objective", [MaxMin(np.ones(20)), MaxSum(np.ones(20))])
+def test_where_no_rung_answers_an_even_split_has_an_honest_gap(
+    objective: MaxMin | MaxSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(0, jobs=20)
+    best = solve(problem, objective).certificate.objective
+    monkeypatch.setattr(linear, "_rungs", lambda *_: [("highs", stuck)])
+
+    allocation = solve(problem, objective)
+
+    c = allocation.certificate
+    assert c.path == "even split"
+    assert c.warning.endswith("(highs: Unknown)")
+    assert 0 < c.objective <= best <= c.bound * (1 + 1e-12)
+    assert c.violation <= VIOLATION_MAX
+
+
+def test_floors_that_an_even_split_breaks_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "_rungs", lambda *_: [("highs", stuck)])
+
     with pytest.raises(SolverFailed, match="not certified") as failure:
-        solve(two_jobs(), MaxMin(np.ones(2)))
+        solve(two_jobs(), MaxSum(np.ones(2), np.array([3.0, 0.0])))
 
     assert failure.value.jobs == 2
     assert failure.value.gpu_types == 1
+
+
+def stuck(_: Solver) -> None:
+    raise SolverFailed("Unknown", jobs=2, gpu_types=1)
 
 
 @pytest.mark.parametrize("ratio", [1e-6, 1e6, 1e-12, 1e12])

@@ -219,6 +219,17 @@ def test_price_is_the_objective_gained_by_one_more_gpu(seed: int, gpu_type: int)
     assert allocation.prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("part", [1e-9, 1e-10, 1e-12])
+def test_a_packed_job_of_few_steps_does_not_idle_next_to_free_gpus(part: float) -> None:
+    rates = np.array([[50.0, 30.0], [40.0, 20.0], [60.0, 10.0], [55.0 * part, 25.0 * part]])
+    problem = AllocationProblem.of("abcd", ["x", "y"], [4, 4], rates)
+    problem = problem.with_pairs([(0, 1), (1, 2)], 0.6 * rates[[[0, 1], [1, 2]]])
+
+    allocation = solve(problem, MaxSum(np.ones(4)))
+
+    assert allocation.rate_steps_per_s == pytest.approx(rates[:, 0], rel=1e-9)
+
+
 def test_price_of_a_sum_is_what_the_next_gpu_earns() -> None:
     problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[9.0, 1.0], [8.0, 2.0], [7.0, 3.0]])
 

@@ -64,6 +64,7 @@ class ClusterBoard:
             uptime_s=max(now_s - scheduler.began_s, 0.0),
             incarnation=scheduler.incarnation,
             detail=answer.failure,
+            warning=answer.warning,
         )
 
     def _types(self) -> list[pb.TypeStatus]:

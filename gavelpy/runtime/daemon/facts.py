@@ -73,6 +73,7 @@ class PolicyAnswer:
     objective: float = 0.0
     gap: float = 0.0
     path: str = ""
+    warning: str = ""  # why it is not proved as well as promised
     failure: str = ""  # of the last question, if that is why an older allocation is in force
 
 
@@ -145,7 +146,7 @@ class Facts:
             case PolicyChanged():
                 self.policy = event
             case AllocationSolved():
-                self.answer = PolicyAnswer(event.objective, event.gap, event.path)
+                self.answer = PolicyAnswer(event.objective, event.gap, event.path, event.warning)
             case AllocationFailed():
                 self.answer = replace(self.answer, failure=event.detail)
             case _:

@@ -22,6 +22,7 @@ import msgspec
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.journal.store import EventStore, Submission
 from gavelpy.mechanism.events import (
+    AllocationSolved,
     ConfigChanged,
     Event,
     JobCancelled,
@@ -369,6 +370,8 @@ class Scheduler:
                 self.driver.put(event)
             return
         self.metrics.measured("solve", seconds)
+        if isinstance(answer, AllocationSolved) and answer.warning:
+            logger.warning("allocation not fully proved", extra={"epoch": answer.epoch, "detail": answer.warning})
         self.driver.put(answer)
 
 

@@ -914,6 +914,7 @@ class GetClusterResponse(_message.Message):
     UPTIME_S_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     policy: _builtins.str
     policy_parameters: _builtins.str
@@ -932,6 +933,8 @@ class GetClusterResponse(_message.Message):
     incarnation: _builtins.int
     detail: _builtins.str
     """the last failure of the policy, if the allocation in force is an older one"""
+    warning: _builtins.str
+    """why the allocation in force is not proved as well as promised"""
     @_builtins.property
     def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___TypeStatus]: ...
     def __init__(
@@ -954,10 +957,11 @@ class GetClusterResponse(_message.Message):
         uptime_s: _builtins.float = ...,
         incarnation: _builtins.int = ...,
         detail: _builtins.str = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "types", b"types", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "types", b"types", "uptime_s", b"uptime_s", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,69 @@
+"""Nearly equal jobs: solved for as equal ones, proved for the true ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.registry import policy_named
+from gavelpy.solve import ladder
+from gavelpy.solve.near import nearly_equal
+from gavelpy.solve.objective import MaxMin, MaxSum
+
+POLICIES = (
+    "max_min_fairness",
+    "max_min_fairness_water_filling",
+    "hierarchical",
+    "finish_time_fairness",
+    "min_makespan",
+    "max_sum_throughput",
+    "nash_welfare",
+)
+
+
+def alike(off: float, *, jobs: int = 60) -> AllocationProblem:
+    """Jobs of five kinds; of a kind, rates and steps are off by a part of up to `off`."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 5, jobs)
+    rates, steps = rng.uniform(0.5, 10, (5, 3))[kind], rng.uniform(1e2, 1e3, 5)[kind]
+    noise = np.random.default_rng(1)
+    return AllocationProblem.of(
+        [f"job-{row}" for row in range(jobs)],
+        ["a", "b", "c"],
+        [jobs // 10, jobs // 5, jobs // 12],
+        rates * (1 + off * noise.uniform(-1, 1, rates.shape)),
+        steps_remaining=steps * (1 + off * noise.uniform(-1, 1, jobs)),
+    )
+
+
+@pytest.mark.parametrize("off", [1e-12, 1e-10, 1e-9])
+@pytest.mark.parametrize("name", POLICIES)
+def test_nearly_equal_jobs_are_solved_for_as_classes(name: str, off: float) -> None:
+    equal, near = (policy_named(name).allocate(alike(each)) for each in (0.0, off))
+
+    assert near.certificate.path == equal.certificate.path
+    assert near.certificate.path.startswith("classes+")
+    assert near.certificate.gap <= (1e-6 if " x " in near.certificate.path else 1e-8)  # of fillings, each job's own
+    assert near.certificate.violation <= 1e-9
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_proof_holds_for_the_true_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = policy_named(name).allocate(alike(1e-9)).certificate
+    monkeypatch.setattr(ladder, "nearly_equal", lambda *_: None)
+
+    true = policy_named(name).allocate(alike(1e-9)).certificate
+
+    assert not true.path.startswith("classes+")
+    assert near.objective <= true.bound + 1e-12 * abs(true.bound)
+    assert true.objective <= near.bound + 1e-12 * abs(near.bound)
+
+
+def test_jobs_that_differ_by_more_are_not_taken_for_equal() -> None:
+    assert nearly_equal(alike(1e-7), MaxMin(np.ones(60))) is None
+    assert nearly_equal(alike(0.0), MaxMin(np.ones(60))) is None
+
+
+def test_floors_leave_no_room_for_a_blur() -> None:
+    assert nearly_equal(alike(1e-9), MaxSum(np.ones(60), np.full(60, 1e-3))) is None
