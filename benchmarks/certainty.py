@@ -1,6 +1,7 @@
 """The random problems of tests/solve/many.py: which rung answered, how each answer was found right, and which were not.
 
 python -m benchmarks certainty [--problems 2000] [--first 0]
+python -m benchmarks certainty --policies [--problems 10000] [--first 0] [--log FILE]    tests/policies/many.py
 """
 
 from __future__ import annotations
@@ -10,17 +11,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
+from benchmarks import certainty_of_policies
 from gavelpy.solve.solver import Solver
+from tests.policies.many import PROBLEMS as OF_POLICIES
 from tests.solve.many import PROBLEMS, WAYS, Verdict, judged, sizes_of
 
 
 def run(arguments: Sequence[str] = ()) -> None:
     """Two tables and a line for every problem without a right answer, for each way to choose a rung."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks certainty", description=__doc__)
-    parser.add_argument("--problems", type=int, default=PROBLEMS, help=f"how many (default: {PROBLEMS:,})")
+    parser.add_argument(
+        "--problems", type=int, default=0, help=f"how many (default: {PROBLEMS:,}, of policies {OF_POLICIES:,})"
+    )
+    parser.add_argument("--policies", action="store_true", help="problems of all policies instead of all rungs")
+    parser.add_argument(
+        "--log", type=Path, help="of policies: verdicts go to this file, and those in it are not repeated"
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
     options = parser.parse_args(arguments)
+    if options.policies:
+        certainty_of_policies.run(options.first, options.problems or OF_POLICIES, options.log)
+        return
+    options.problems = options.problems or PROBLEMS
     for name in WAYS:
         solver, began_s, verdicts = Solver(), time.perf_counter(), []
         with sizes_of(name):

@@ -195,7 +195,9 @@ def even_rate(problem: AllocationProblem) -> Floats:
 def reason(answer: Allocation, objective: Known) -> str:
     """How we know that an answer is right; "" where it is not. Its certificate has to be right, too."""
     c = answer.certificate
-    gap_max = GAP_MAX_CONCAVE if isinstance(objective, MaxSumLog) else GAP_MAX
+    gap_max = GAP_MAX_CONCAVE if isinstance(objective, MaxSumLog | MaxMinLexicographic) else GAP_MAX
+    if isinstance(objective, MaxMinLexicographic) and c.warning:
+        gap_max = c.gap  # late levels that no double resolves: the gap has to cover what can be improved
     if not (c.gap <= gap_max and c.violation <= VIOLATION_MAX and violation_of(answer, objective) <= VIOLATION_MAX):
         return ""
     if not answer.problem.can_run.any():
@@ -207,7 +209,7 @@ def reason(answer: Allocation, objective: Known) -> str:
         case MaxMin() | MaxSum():
             return _reason_of_linear(answer, objective, value)
         case MaxMinLexicographic() | MinMaxFinishTime() | MaxSumLog():
-            return "no improvement" if improvement(answer, objective) <= IMPROVABLE else ""
+            return "no improvement" if improvement(answer, objective) <= max(IMPROVABLE, c.gap) else ""
 
 
 def _reason_of_linear(answer: Allocation, objective: MaxMin | MaxSum, value: float) -> str:
