@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, ShimState
-from gavelpy.runtime.shim import SHIM_SCRIPT, cgroups
+from gavelpy.runtime.shim import cgroups
 
 _PROC = Path("/proc")
 _GONE = frozenset("ZXx")
-_SHIM = str(SHIM_SCRIPT).encode()
+_OURS = f"{Path(__file__).parents[1]}/".encode()  # shims, and helpers that are run by their path
 _PR_SET_CHILD_SUBREAPER = 36
 _adopting: set[int] = set()  # this process, where it adopts orphans
 
@@ -140,12 +140,12 @@ def _descendants(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
 
 
 def _adopted(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
-    """What this process has adopted of shims that are gone: its own helpers share its session, and shims say so."""
+    """What this process adopted of shims that are gone; shims and helpers run by their path, or share its session."""
     if os.getpid() not in _adopting or state.process_start_ticks <= 0 or is_shim_alive(state):
         return set()
     me, session = os.getpid(), os.getsid(0)
     near = [facts.process for facts in found if facts.parent == me and facts.session != session]
-    adopted = [process for process in near if _SHIM not in _arguments(process)]
+    adopted = [process for process in near if not any(part.startswith(_OURS) for part in _arguments(process))]
     return _below(found, adopted) | set(adopted)
 
 

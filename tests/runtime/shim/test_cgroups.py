@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gavelpy.runtime import storage
 from gavelpy.runtime.agent import containment
 from gavelpy.runtime.agent.containment import Containment
-from gavelpy.runtime.shim import cgroups
+from gavelpy.runtime.lease_files import Phase, ShimState
+from gavelpy.runtime.shim import cgroups, processes
 from gavelpy.runtime.shim.processes import kill_lease, process_facts
 from tests.runtime.shim.driver import started, wait_for
 
@@ -109,3 +113,21 @@ def test_without_groups_it_is_adoption(tmp_path: Path) -> None:
     assert containment.find_containment("x", str(tmp_path / "mounts"), str(tmp_path / "own")) == Containment()
     assert Containment().kind == "subreaper"
     assert not cgroups.is_group_of(str(tmp_path), 7)
+
+
+def test_what_an_agent_starts_itself_is_not_taken_for_an_adopted_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_adopting", {os.getpid()})
+    vanished = ShimState(processes.this_process().process + 1_000_000, 1, processes.boot_id(), Phase.RUNNING)
+    helper = [sys.executable, "-I", "-S", str(Path(storage.__file__).with_name("storage_worker.py"))]
+    with (
+        subprocess.Popen(helper, stdin=subprocess.PIPE, start_new_session=True) as own,
+        subprocess.Popen(["sleep", "60"], start_new_session=True) as adopted,
+    ):
+        found = processes.lease_processes(vanished, tmp_path)
+        adopted.kill()
+        own.kill()
+
+    assert adopted.pid in found
+    assert own.pid not in found
