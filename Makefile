@@ -31,7 +31,7 @@ test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m slow $(TESTS)
 
-check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (some minutes)
+check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy
 
 bench: $(STAMP)  ## speed and quality, each as a ratio against a peer (minutes)

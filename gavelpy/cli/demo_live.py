@@ -1,16 +1,20 @@
 """The live part of `gavel demo`: a scheduler, three agents, real training jobs, and one machine that dies.
 
 The nodes play a V100, a P100 and a K80 by their speed factors. The machine may have fewer cores than the cluster has
-GPUs, so jobs are slower than alone; the simulation beside it therefore takes the speeds that this run has shown.
+GPUs, so jobs are slower than alone; the simulation next to it therefore uses the rates and start-up times that this run
+measured.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import shutil
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2 as pb
 
 ROUND_S = 20.0
-START_S = 4.0  # from a lease's beginning to the first step: a process starts and imports torch
 KILL_AFTER_S = 12.0
 BACK_AFTER_S = 6.0
 PATIENCE_S = 240.0
@@ -46,6 +49,11 @@ class LiveJob:
     steps: int
     rate_steps_per_s: float
     gpus: int = 1
+
+    @property
+    def name(self) -> str:
+        """Its name in the cluster."""
+        return f"{self.script.replace('_', '-')}{'-gang' if self.gpus > 1 else ''}"
 
 
 JOBS = (
@@ -79,11 +87,11 @@ def run_live(directory: Path) -> None:
         cluster.start()
         began_s = time.monotonic()
         _submit(cluster)
-        _watch(cluster, nodes)
+        rates = _watch(cluster, nodes)
         took_s = time.monotonic() - began_s
         jobs = _details(cluster)
     console().print(_table(jobs))
-    _print_simulated(jobs, took_s)
+    _print_simulated(jobs, rates, took_s)
 
 
 def _submit(cluster: LocalCluster) -> None:
@@ -93,7 +101,7 @@ def _submit(cluster: LocalCluster) -> None:
     scripts = workloads_directory() / "jobs"
     described = [
         pb.JobDescription(
-            name=f"{job.script.replace('_', '-')}{'-gang' if job.gpus > 1 else ''}",
+            name=job.name,
             steps_total=job.steps,
             gpus=job.gpus,
             rates_steps_per_s={name: job.rate_steps_per_s * factor for name, factor in FACTORS.items()},
@@ -107,8 +115,11 @@ def _submit(cluster: LocalCluster) -> None:
         client.SubmitJobs(pb.SubmitJobsRequest(idempotency_key="demo", jobs=described), timeout=10.0)
 
 
-def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> None:
-    """Shows how the jobs come on, and kills a node and brings it back on the way."""
+def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float]:
+    """Shows the jobs' progress, and kills a node and brings it back on the way.
+
+    Returns the steps/s that each job has measured, by name, as on the fastest type: the median of what was seen.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -120,19 +131,25 @@ def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> None:
     ]
     screen = Console(stderr=True)
     told_s = 0.0
+    seen: dict[str, list[float]] = {}
+    claimed = {job.name: job.rate_steps_per_s for job in JOBS}
     with Live(console=screen, transient=True) if screen.is_terminal else contextlib.nullcontext() as view:
         while True:
             elapsed_s = time.monotonic() - began_s
             while acts and elapsed_s >= acts[0][0]:
                 acts.pop(0)[1]()
             jobs = _listed(cluster)
+            for job in jobs:
+                rate = job.rate_steps_per_s / FACTORS[job.gpu_type] if job.gpu_type else 0.0
+                if rate and not math.isclose(rate, claimed[job.name]):  # measured, no more what was submitted
+                    seen.setdefault(job.name, []).append(rate)
             if view is not None:
                 view.update(_progress(jobs, elapsed_s))
             elif elapsed_s - told_s >= LINE_EVERY_S:
                 told_s = elapsed_s
                 tell(f"{elapsed_s:5.0f} s  " + "  ".join(f"{job.name} {_percent(job)}" for job in jobs))
             if not acts and all(_is_over(job) for job in jobs):
-                return
+                return {name: statistics.median(rates) for name, rates in seen.items()}
             if elapsed_s > PATIENCE_S:
                 raise RemoteViolation(f"jobs have not ended within {PATIENCE_S:g} s; see {cluster.directory}")
             time.sleep(LOOK_S)
@@ -213,24 +230,41 @@ def _table(jobs: Sequence[pb.GetJobResponse]) -> Table:
     return table
 
 
-def _print_simulated(jobs: Sequence[pb.GetJobResponse], took_s: float) -> None:
-    """The same jobs, simulated with the speeds that the live run has shown."""
-    from gavelpy.mechanism.settings import MechanismSettings
+def _print_simulated(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float], took_s: float) -> None:
+    """The same jobs, simulated under the daemon's rules with what the live run has measured."""
     from gavelpy.model.cluster import Cluster
     from gavelpy.simulator.compare import simulate
-    from gavelpy.simulator.settings import Costs, SimulationSettings
+    from gavelpy.simulator.settings import Costs, SimulationSettings, default_mechanism
 
-    trace = _trace(jobs)
-    settings = SimulationSettings(MechanismSettings(round_s=ROUND_S), Costs(1.0, START_S, 0.0))
-    result = simulate(trace, Cluster.of(GPUS), "max_min_fairness", settings=settings)
+    start_s = measured_start_s(jobs, rates)
+    settings = SimulationSettings(default_mechanism().with_round(ROUND_S), Costs(1.0, start_s, 0.0))
+    result = simulate(_trace(jobs, rates), Cluster.of(GPUS), "max_min_fairness", settings=settings)
     live_s = sum(answer.job.ended_at_s - answer.job.submitted_at_s for answer in jobs) / len(jobs)
     simulated_s = result.metrics.avg_jct_s
     tell(
         f"all over after {took_s:.0f} s; average time in the system: live {live_s:.1f} s, simulated {simulated_s:.1f} s"
     )
+    tell(
+        f"simulated with what this run measured: each job's steps/s, and {start_s:.1f} s from a lease's start to its "
+        "first step; without the node that was killed, and as if jobs that run at once did not slow each other "
+        f"on the {os.cpu_count()} cores of this machine"
+    )
 
 
-def _trace(jobs: Sequence[pb.GetJobResponse]) -> Trace:
+def measured_start_s(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float]) -> float:
+    """Seconds of a lease that passed without steps, on average over all leases: time received less time of steps."""
+    idle_s, leases = 0.0, 0
+    for answer in jobs:
+        if rate := rates.get(answer.job.name, 0.0):
+            fast_s = answer.job.steps_total / rate  # of steps, if all were done on the fastest type
+            received_s = sum(account.received_s for account in answer.accounts)
+            effective_s = sum(FACTORS[account.gpu_type] * account.received_s for account in answer.accounts)
+            idle_s += max(0.0, received_s * (1.0 - fast_s / max(effective_s, fast_s)))
+            leases += answer.job.restarts + 1
+    return idle_s / leases if leases else 0.0
+
+
+def _trace(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float]) -> Trace:
     import numpy as np
 
     from gavelpy.model.ids import JobId
@@ -238,8 +272,9 @@ def _trace(jobs: Sequence[pb.GetJobResponse]) -> Trace:
 
     specs = []
     for answer in jobs:
-        effective_s = sum(FACTORS[a.gpu_type] * max(0.0, a.received_s - START_S) for a in answer.accounts)
-        rate = answer.job.steps_total / max(effective_s, 1.0)
-        rates = {name: rate * factor for name, factor in FACTORS.items()}
-        specs.append(JobSpec(JobId(answer.job.name), answer.job.steps_total, answer.job.gpus, rates_steps_per_s=rates))
+        job = answer.job
+        effective_s = sum(FACTORS[account.gpu_type] * account.received_s for account in answer.accounts)
+        rate = rates.get(job.name) or job.steps_total / max(effective_s, 1.0)  # one too short to be measured
+        on_types = {name: rate * factor for name, factor in FACTORS.items()}
+        specs.append(JobSpec(JobId(job.name), job.steps_total, job.gpus, rates_steps_per_s=on_types))
     return Trace(tuple(specs), np.zeros(len(specs)), "live")

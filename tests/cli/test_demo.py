@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from gavelpy.cli import demo
-from gavelpy.cli.demo_live import JOBS, run_live
+from gavelpy.cli.demo_live import JOBS, measured_start_s, run_live
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
+from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.simulator.compare import simulate
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_trace
@@ -84,6 +85,18 @@ def test_readme_quotes_what_the_quickest_policy_of_the_demo_does(shipped: Trace)
     readme = figures((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), 1, 2, 3)
     hours = [f"{seconds / 3600.0:,.1f}" for seconds in (found.avg_jct_s, found.makespan_s)]
     assert readme["fifo"] == [*hours, f"{found.utilization:.1%}".removesuffix("%")]
+
+
+def test_start_of_a_lease_is_what_is_left_of_its_time_after_the_steps() -> None:
+    job = pb.Job(name="a", steps_total=100.0, restarts=1)
+    accounts = [
+        pb.TypeAccount(gpu_type="v100", received_s=8.0),
+        pb.TypeAccount(gpu_type="p100", received_s=16.0),
+    ]
+
+    start_s = measured_start_s([pb.GetJobResponse(job=job, accounts=accounts)], {"a": 10.0})
+
+    assert start_s == pytest.approx(24.0 * (1.0 - 10.0 / 16.0) / 2)  # 10 s of steps in 8 + 16 / 2 s, two leases
 
 
 @pytest.mark.slow
