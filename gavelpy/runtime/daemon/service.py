@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,14 +148,36 @@ class Service:
 
 
 async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
-    """The daemon, from the journal to the last snapshot."""
-    store = open_state(config, accept_loss=accept_loss, take_over=take_over)
+    """The daemon, from the journal to the last snapshot.
+
+    A configuration that is refused leaves nothing behind: a state directory that this start made is removed.
+    """
+    directory = Path(config.scheduler.state_directory)
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    has_served = False
     try:
-        service = Service(config, store)
-        service.handle_signals()
-        await service.run()
-    finally:
-        store.close()
+        store = open_state(config, accept_loss=accept_loss, take_over=take_over)
+        try:
+            service = Service(config, store)
+            service.handle_signals()
+            try:
+                await service.run()
+            finally:
+                has_served = service.port > 0
+        finally:
+            store.close()
+    except InvalidInput:
+        if made and not has_served:
+            _remove_made(made)
+        raise
+
+
+def _remove_made(made: Sequence[Path]) -> None:
+    """Removes the first of these directories with what is in it, then the others if they are empty."""
+    shutil.rmtree(made[0], ignore_errors=True)
+    for path in made[1:]:
+        with contextlib.suppress(OSError):  # something else is in it: not ours
+            path.rmdir()
 
 
 def _begin_to_collect() -> None:

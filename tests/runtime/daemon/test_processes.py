@@ -256,3 +256,25 @@ def test_a_tokens_file_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
 
     assert checked.returncode == 0
     assert checked.stderr.startswith("warning: security.tokens = '/nowhere/tokens.json' does not exist: nobody is let")
+
+
+@pytest.mark.parametrize(
+    ("tables", "complaint"),
+    [
+        ('[nodes]\ncheckpoint_directory = "/proc/nowhere/x"', "nodes.checkpoint_directory = '/proc/nowhere/x'"),
+        ('[scheduler]\njournal = "sqlite:////nowhere/x.db"', "journal's folder must be there"),
+        ('[scheduler]\nlisten = "0.0.0.0:7077"', "needs TLS"),
+        ('[policy]\nname = "nothing"', "policy must be one of"),
+    ],
+    ids=["checkpoints", "journal", "exposure", "policy"],
+)
+def test_a_configuration_that_is_refused_leaves_nothing_behind(tables: str, complaint: str, tmp_path: Path) -> None:
+    state = f'[scheduler]\nname = "x"\nstate_directory = "{tmp_path}/deep/state"'
+    text = tables.replace("[scheduler]", state) if "[scheduler]" in tables else f"{state}\n{tables}"
+    (tmp_path / "scheduler.toml").write_text(f"{text}\n")
+
+    refused = run_scheduler("--config", str(tmp_path / "scheduler.toml"))
+
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["scheduler.toml"]
