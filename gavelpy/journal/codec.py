@@ -7,9 +7,10 @@ Formats grow at their ends only. A record of an older version may lack the last 
 settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
 written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
 where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
-6 where settings keep jobs that cannot resume, let late ends count or ask the policy again after some time, a program
-declares that it saves, a drain is by force, a node says which checkpoint directory it sees or an allocation has a
-warning, and only there: without them a journal is what it was before.
+6 where settings keep jobs that cannot resume or are finishing, let late ends count or ask the policy again after some
+time, a program declares that it saves or reports its last step, a drain is by force, a lost node is forgotten, a node
+says which checkpoint directory it sees or an allocation has a warning, and only there: without them a journal is what
+it was before.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    LastStepReported,
     LeaseEnded,
     NodeDraining,
     NodeHindered,
@@ -43,7 +45,7 @@ GUARDED = 4  # version of settings that keep young leases, or make failing jobs 
 FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
 NAMED = 5  # version of a record that says which agent speaks for a server, or what hinders it
 SAVING = 6  # version of settings that keep jobs which cannot resume, of declared saving and of forced drains
-LATE = 6  # version of settings that let late ends of lost leases count
+LATE = 6  # version of settings that let late ends count or leave finishing jobs alone, and of reports of last steps
 FORGOTTEN = 6  # version of a lost node whose name an operator has given up
 AGEING = 6  # version of settings that ask the policy again after some time
 UNRUNNABLE = 6  # version of the end of a lease whose command cannot be run
@@ -61,6 +63,7 @@ _LATER = {  # newest version of an event, where above VERSION
     "SavingDeclared": SAVING,
     "LeaseEnded": UNRUNNABLE,
     "DirectorySeen": SEEN,
+    "LastStepReported": LATE,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # how many last fields of an event came with each later version
     "AllocationSolved": {PACKED: 3, WARNED: 1},
@@ -76,7 +79,7 @@ _FIELDS_MIN = {
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
-                   "late_ends": LATE, "solve_at_least_every_s": AGEING}  # fmt: skip
+                   "late_ends": LATE, "finish_grace_s": LATE, "solve_at_least_every_s": AGEING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -111,6 +114,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = UNRUNNABLE
         case DirectorySeen():
             version = SEEN
+        case LastStepReported():
+            version = LATE
         case ConfigChanged():
             version, said = _settings(event.settings)
             values = [said]

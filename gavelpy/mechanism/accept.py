@@ -24,6 +24,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobNoted,
     JobSubmitted,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
@@ -63,7 +64,7 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _gpus(core, event)
-        case SavingDeclared():
+        case SavingDeclared() | LastStepReported():
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():

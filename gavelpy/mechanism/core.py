@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, back_off, guard, lots, nodes, priorities, reports, rounds, unsaved
+from gavelpy.mechanism import accept, back_off, finishing, guard, lots, nodes, priorities, reports, rounds, unsaved
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobNoted,
     JobSubmitted,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
@@ -72,9 +73,8 @@ class SchedulerCore:
         self.question = AllocationQuestion()
         self.kept = unsaved.NONE_KEPT  # follows from the tables after each event; see `unsaved`
         self.now_s = 0.0
-        self.settled_s = 0.0  # up to when owed and received time is booked
-        self.incarnation = 0
-        self.round = 0
+        self.settled_s = self.woken_s = 0.0  # up to when owed and received time is booked; the last WakeupDue
+        self.incarnation = self.round = 0
         self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
@@ -104,7 +104,7 @@ class SchedulerCore:
                 return self._wakeup(event)
             case AllocationSolved() | AllocationFailed():
                 return self._answered(event)
-            case LeaseStarted() | ProgressReported() | CheckpointSaved() | SavingDeclared():
+            case LeaseStarted() | ProgressReported() | CheckpointSaved() | SavingDeclared() | LastStepReported():
                 reports.running(self.jobs, self.pool, event, now_s)
                 return []
             case LeaseEnded():
@@ -179,7 +179,7 @@ class SchedulerCore:
         can_run = lots.can_run(self.jobs, self.pool, rows, self.kept.open_gpus).any(axis=1)
         if len(fixed := self._fixed):
             can_run &= ~np.isin(rows, fixed)
-        return np.asarray(can_run & back_off.is_over(self.jobs, rows, self.now_s))
+        return np.asarray(can_run & finishing.may_begin(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
         """What shells, queries and reports may read."""
@@ -188,7 +188,8 @@ class SchedulerCore:
     # Decisions ---------------------------------------------------------------------------------------------------
 
     def _wakeup(self, event: WakeupDue) -> list[Command]:
-        self.attention_s = NEVER_S
+        self.attention_s, self.woken_s = NEVER_S, self.now_s
+        self._keep()  # time has passed
         if self.now_s >= self.retry_due_s:
             self._retried()
         if not self.awaiting or len(event.type_order):
@@ -303,7 +304,7 @@ class SchedulerCore:
 
     def _keep(self) -> None:
         """Works out which leases no plan may end; the policy divides the GPUs that are left."""
-        before, self.kept = self.kept.jobs, unsaved.kept(self.leases, self.settings)
+        before, self.kept = self.kept.jobs, unsaved.kept(self.leases, self.settings, self.woken_s)
         if not np.array_equal(before, self.kept.jobs):
             self._settle()
             unsaved.release(self.jobs, before)

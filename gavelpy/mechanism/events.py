@@ -207,6 +207,14 @@ class SavingDeclared(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class LastStepReported(_Endogenous):
+    """Running jobs reported their last step: what is left is to save, to clean up and to exit."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
     """The policy's answer to question `epoch`: the nonzero shares, of jobs alone and of pairs that share GPUs."""
 
@@ -282,6 +290,7 @@ Event = (
     | ProgressReported
     | CheckpointSaved
     | SavingDeclared
+    | LastStepReported
     | AllocationSolved
     | AllocationFailed
     | ThroughputEstimated

@@ -154,7 +154,7 @@ def _check_pauses(core: SchedulerCore) -> None:
 
 
 def _check_kept(core: SchedulerCore) -> None:
-    jobs, kept = core.jobs, unsaved.kept(core.leases, core.settings)
+    jobs, kept = core.jobs, unsaved.kept(core.leases, core.settings, core.woken_s)
     assert np.array_equal(core.kept.jobs, kept.jobs), "the list of jobs that no plan may stop is out of step"
     ours, theirs = core.kept.open_gpus, kept.open_gpus
     assert (ours is None) == (theirs is None) == (not len(kept.jobs)), "GPUs are open next to no kept job"

@@ -16,12 +16,12 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease", "resumes",
+    "slow_lease", "done_lease", "resumes",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "worked_s", "retry_at_s",
+    "began_s", "worked_s", "retry_at_s", "done_at_s",
 )  # fmt: skip
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
@@ -50,6 +50,7 @@ class JobTable:
     avoid: Ints  # (N,) row of the server that could not start the last of them
     slow_lease: Ints  # (N,) serial of the last lease that was kept because the job showed no progress yet; see guard
     resumes: Ints  # (N,) Resumes: what is known of whether the job resumes after a stop
+    done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
 
     weight: Floats  # (N,)
@@ -67,6 +68,7 @@ class JobTable:
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
     began_s: Floats  # (N,) when the last lease began, or was promised if it has not begun
     worked_s: Floats  # (N,) when the job first showed progress under the last lease; negative = not yet
+    done_at_s: Floats  # (N,) when it was
     retry_at_s: Floats  # (N,) the job gets no lease before
 
     rate: Floats  # (N, T) believed steps/s; NaN = unknown

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, late_ends, unsaved
+from gavelpy.mechanism import back_off, finishing, late_ends, unsaved
 from gavelpy.mechanism.events import (
     CheckpointSaved,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     Outcome,
@@ -42,7 +43,7 @@ class Ended:
 def running(
     jobs: JobTable,
     pool: GpuPool,
-    event: LeaseStarted | ProgressReported | CheckpointSaved | SavingDeclared,
+    event: LeaseStarted | ProgressReported | CheckpointSaved | SavingDeclared | LastStepReported,
     now_s: float,
 ) -> None:
     """A lease began, or its job reported."""
@@ -58,6 +59,8 @@ def running(
             _works(jobs, rows, now_s)
         case SavingDeclared():
             unsaved.declared(jobs, event.jobs[current])
+        case LastStepReported():
+            finishing.reported(jobs, event.jobs[current], now_s)
         case CheckpointSaved():
             _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases

@@ -53,6 +53,9 @@ class MechanismSettings:
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
     solve_at_least_every_s: float = 0.0  # at the end of a round an older answer is asked for again; 0 = however old
     keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
+    finish_grace_s: float = (
+        0.0  # a job keeps its GPUs for so long after its last step, or until it exits; 0 = not at all
+    )
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
 
     def with_round(self, round_s: float) -> MechanismSettings:
@@ -72,6 +75,7 @@ class MechanismSettings:
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
         _in_range("solve_at_least_every_s", self.solve_at_least_every_s, 0.0, math.inf)
+        _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)
         _one_of("queue", self.queue, QueueRule)

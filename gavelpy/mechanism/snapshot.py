@@ -30,7 +30,7 @@ VERSION = 6
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5, where a checkpoint is that all nodes which see the shared directory can read
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
-         "retry_due_s")  # fmt: skip
+         "retry_due_s", "woken_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
 _GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
@@ -187,11 +187,18 @@ def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
         "stopping_in": of_gpu[np.array(jobs["stopping_first"], dtype=np.int64)],
     }
     return state | {
+        "core": state["core"] | {"woken_s": state["core"]["now_s"]},
         "nodes": nodes | {"directories": own, "forced": [False] * len(own)},
         "lost_leases": {},
         "directories": pool.directories,
         "scattered": any((column > CLUSTERS).any() for column in bound.values()),
-        "jobs": jobs | bound | {"resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN))},
+        "jobs": jobs
+        | bound
+        | {
+            "resumes": np.full(len(state["specs"]), int(Resumes.UNKNOWN)),
+            "done_lease": np.full(len(state["specs"]), -1),
+            "done_at_s": np.zeros(len(state["specs"])),
+        },
     }
 
 
@@ -210,7 +217,7 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
-    core.kept = unsaved.kept(core.leases, core.settings)
+    core.kept = unsaved.kept(core.leases, core.settings, core.woken_s)
     return core
 
 

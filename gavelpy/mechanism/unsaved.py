@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gavelpy.mechanism import finishing
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
@@ -72,17 +73,21 @@ def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[boo
             return False, NEVER_SAVED
 
 
-def kept(leases: LeaseBook, settings: MechanismSettings) -> Kept:
-    """The jobs whose leases no plan may end; both of a pair if it is so of one.
+def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Kept:
+    """The jobs whose leases no plan may end, those that are finishing included; both of a pair if it is so of one.
 
     A promised lease counts as soon as it may have started: not while older leases of its job, or on its GPUs, are
     being stopped, and not on a node that can begin none.
     """
-    if not settings.keep_unsaved:
+    if not settings.keep_unsaved and not settings.finish_grace_s:
         return NONE_KEPT
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased
-    rows = rows[~is_preemptible(jobs, rows)]
+    is_done = finishing.is_kept(jobs, rows, settings, now_s)
+    if settings.keep_unsaved:
+        rows = rows[is_done | ~(is_preemptible(jobs, rows) | finishing.is_finishing(jobs, rows))]
+    else:
+        rows = rows[is_done]
     promised = jobs.state[rows] == JobState.GRANTED
     if promised.any():
         cannot_start = _waits_for_older(jobs, rows, len(pool.job))

@@ -81,6 +81,7 @@ class Launch:
     rank_environments: tuple[Mapping[str, str], ...]  # one a local rank, in their order
     first_rank: int = 0  # of this node among all ranks of the job; names the log files
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
+    finish_grace_s: float = 0.0  # after its last step a job that is to stop has so long to exit by itself
     warning_s: float = 0.0  # before the end of the lease the warning signal is sent; 0 = none
     warning_signal: int = 0
     speed_factor: float = 1.0  # in (0, 1]: share of the time that the processes run, once they have started

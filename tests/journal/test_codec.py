@@ -24,6 +24,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobNoted,
     JobSubmitted,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
@@ -78,6 +79,8 @@ OF_LATER_VERSIONS: list[Event] = [
     SavingDeclared(TWO, TWO),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
+    LastStepReported(TWO, TWO),
+    ConfigChanged(MechanismSettings(finish_grace_s=600.0)),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),

@@ -34,6 +34,7 @@ from gavelpy.mechanism.events import (
     Event,
     JobCancelled,
     JobSubmitted,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
@@ -143,6 +144,8 @@ class Player:
                 return ProgressReported(jobs, names, steps)
             case "declared":
                 return SavingDeclared(jobs, names)
+            case "done":
+                return LastStepReported(jobs, names)
             case "saved":
                 return CheckpointSaved(jobs, names, steps)
             case "rejoined":

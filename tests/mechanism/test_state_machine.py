@@ -26,6 +26,7 @@ from gavelpy.mechanism.events import (
     Event,
     JobCancelled,
     JobSubmitted,
+    LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
@@ -243,10 +244,9 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(kind(*_rows(lease), np.array([steps])))
 
     @precondition(lambda self: self.running or self.gone)
-    @rule(data=st.data())
-    def declare(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(self.running + self.gone))
-        self._tell(SavingDeclared(*_rows(lease)))
+    @rule(data=st.data(), kind=st.sampled_from([SavingDeclared, LastStepReported]))
+    def declare(self, data: st.DataObject, kind: type[SavingDeclared | LastStepReported]) -> None:
+        self._tell(kind(*_rows(data.draw(st.sampled_from(self.running + self.gone)))))
 
     @precondition(lambda self: self.running or self.gone)
     @rule(data=st.data(), steps=st.floats(0, 1000), outcome=st.sampled_from(Outcome))

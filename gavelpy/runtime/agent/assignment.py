@@ -44,6 +44,7 @@ class Assignment:
     resume_lease: int = -1
     resume_steps: float = 0.0
     grace_s: float = 0.0
+    finish_grace_s: float = 0.0
     warning_s: float = 0.0
     warning_signal: int = 0
     checkpoint_every_s: float = 0.0
@@ -93,6 +94,7 @@ def assignment_of(launch: agent_pb2.Launch) -> Assignment:
         resume_lease=launch.resume_lease,
         resume_steps=launch.resume_steps,
         grace_s=launch.grace_s,
+        finish_grace_s=launch.finish_grace_s,
         warning_s=launch.warning_s,
         warning_signal=launch.warning_signal,
         checkpoint_every_s=launch.checkpoint_every_s,
@@ -108,7 +110,7 @@ def assignment_of(launch: agent_pb2.Launch) -> Assignment:
 
 
 def _check_numbers(launch: agent_pb2.Launch) -> None:
-    floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s")
+    floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s", "finish_grace_s")
     for name in (*floats, "checkpoint_every_s", "steps_max"):
         value = getattr(launch, name)
         if not math.isfinite(value) or not 0 <= value <= 1e15:

@@ -76,6 +76,7 @@ def launch_of(assignment: Assignment, spot: Spot, around: Surroundings) -> lease
         rank_environments=tuple(rank_environment(assignment, rank) for rank in range(assignment.local_ranks)),
         first_rank=assignment.first_rank,
         grace_s=assignment.grace_s,
+        finish_grace_s=assignment.finish_grace_s,
         warning_s=assignment.warning_s,
         warning_signal=assignment.warning_signal,
         speed_factor=around.speed_factor,

@@ -28,7 +28,7 @@ from gavelpy.runtime.agent.ports import ReservedPort
 from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
-from gavelpy.runtime.shim.verdict import estimated_steps
+from gavelpy.runtime.shim.verdict import estimated_steps, has_done_all
 
 Said = TypeVar("Said")
 
@@ -128,6 +128,11 @@ class LeaseFolder:
     def saves_at_end(self) -> bool:
         """Whether a rank of its job has declared that it writes a checkpoint when its lease ends."""
         return any(report.saves_at_end for report in self._progress.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its ranks here have all reported their last step."""
+        return self.launch is not None and has_done_all(self.launch, list(self._progress.values()))
 
     @property
     def shim_process(self) -> int:
@@ -231,10 +236,9 @@ class LeaseFolder:
                 logger.warning("shim does not answer: killed", extra={"lease": self.lease, "job": self.job})
                 processes.send(shim, signal.SIGKILL)
             return
-        why = (
-            "its shim did not answer and was killed" if now_clock_s > self.orders.until_clock_s else "its shim vanished"
-        )
-        self.conclude(Outcome.LOST, why, now_clock_s)
+        is_over = now_clock_s > self.orders.until_clock_s
+        why = "its shim did not answer and was killed" if is_over else "its shim vanished"
+        self.conclude(Outcome.FINISHED if is_over and self.is_done else Outcome.LOST, why, now_clock_s)
 
     def conclude(self, outcome: Outcome, detail: str, now_clock_s: float) -> None:
         """Ends a lease of which nothing runs; what it has saved counts."""

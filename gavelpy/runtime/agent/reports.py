@@ -58,6 +58,7 @@ def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:
         rate_steps_per_s=standing.rate_steps_per_s,
         by_time=folder.is_by_time,
         saves_at_end=folder.saves_at_end,
+        last_step_done=folder.is_done,
     )
     if folder.shim is not None:
         report.shim_process = folder.shim.process
@@ -89,6 +90,7 @@ def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object,
             report.steps_saved,
             report.shim_process,
             report.saves_at_end,
+            report.last_step_done,
         )
         for report in reports
     )

@@ -135,13 +135,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _orders(self, node: Node, sequence: int) -> agent_pb2.ConnectResponse:
         settings, leases = self._execution.settings, self._execution.leases
-        specs = self._scheduler.core.jobs.specs
+        specs, finish_grace_s = self._scheduler.core.jobs.specs, self._scheduler.core.settings.finish_grace_s
         messages = []
         for order in leases.orders(node.node_id):
             start = order.start
             meeting = self._execution.nodes.get(start.rendezvous_node) if start is not None else None
             address = meeting.hello.address if meeting is not None else ""
-            messages.append(convert.order_message(order, specs[order.job], node, address, settings.grace_s))
+            messages.append(
+                convert.order_message(order, specs[order.job], node, address, settings.grace_s, finish_grace_s)
+            )
         absences = self._execution.absences
         view = absences.sending(node.node_id, sequence, self._scheduler.now_s())
         carried = convert.view_message(view, absences.key) if view is not None else None

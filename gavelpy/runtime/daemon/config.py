@@ -139,6 +139,7 @@ _MECHANISM_DEFAULTS: Mapping[str, Any] = {
     "solve_interval_s": 1.0,
     "late_ends": True,
     "keep_unsaved": True,
+    "finish_grace_s": 600.0,
     **START_SETTINGS,
 }
 

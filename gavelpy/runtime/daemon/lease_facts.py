@@ -86,6 +86,14 @@ def is_by_time(lease: Lease) -> bool:
     return bool(heard) and all(report.is_by_time for report in heard)
 
 
+def is_done(lease: Lease) -> bool:
+    """Whether its job did its last step: so say all its nodes, or have ended with it."""
+    heard = [part.end or part.heard for part in lease.parts.values()]
+    return all(
+        r is not None and (r.is_done or (r.phase is Phase.ENDED and r.outcome is Outcome.FINISHED)) for r in heard
+    )
+
+
 def saved_of(lease: Lease) -> float:
     """Steps in the newest checkpoint that any of its nodes reports; those of a job that does not report are unknown."""
     heard = [part.heard for part in lease.parts.values() if part.heard]

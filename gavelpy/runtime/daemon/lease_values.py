@@ -47,6 +47,7 @@ class PartReport:
     shim: tuple[int, int] = (0, 0)  # process and its start time in clock ticks; 0 = not known
     is_by_time: bool = False  # the job has not reported: its steps are an estimate by time, and in no checkpoint
     saves_at_end: bool = False  # the job has declared that it writes a checkpoint when its lease ends
+    is_done: bool = False  # all its ranks have reported their last step
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ class Lease:
         self.is_started = False
         self.is_declared = False  # its program saves when the lease ends
         self.is_end_told = False
+        self.is_done_told = False
         self.steps_saved = 0.0  # as told to the core
         self.steps_done = 0.0
         self.linger_s = float("inf")  # a part has finished: the others get until then

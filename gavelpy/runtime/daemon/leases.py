@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     CheckpointSaved,
     Event,
     JobNoted,
+    LastStepReported,
     LeaseEnded,
     Outcome,
     ProgressReported,
@@ -41,6 +42,7 @@ from gavelpy.runtime.daemon.lease_facts import (
     has_run,
     is_adopted,
     is_by_time,
+    is_done,
     lease_of,
     lease_started,
     note_of,
@@ -74,6 +76,7 @@ class LeaseTable:
         self._saved: set[int] = set()
         self._declared: set[int] = set()  # leases whose programs save when they end, which the core does not know
         self._moved: set[int] = set()  # leases with progress that the core has not heard of
+        self._done: list[int] = []  # leases whose jobs did their last step
         self._ended: list[int] = []
 
     # What the core decides ----------------------------------------------------------------------------------------
@@ -227,6 +230,8 @@ class LeaseTable:
         if saved := [self.leases[number] for number in sorted(self._saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
+        if done := [lease for number in self._done if not (lease := self.leases[number]).is_end_told]:
+            events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
         events.extend(JobNoted(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
         groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
         for lease in ended:
@@ -235,13 +240,13 @@ class LeaseTable:
             is_all = outcome is Outcome.FINISHED
             counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
-        self._started, self._ended, self._saved, self._declared = [], [], set(), set()
+        self._started, self._ended, self._done, self._saved, self._declared = [], [], [], set(), set()
         return events
 
     @property
     def has_facts(self) -> bool:
         """Whether `drain` would tell anything."""
-        return bool(self._started or self._declared or self._saved or self._ended or self.late.has_facts)
+        return bool(self._started or self._declared or self._saved or self._done or self._ended or self.late.has_facts)
 
     def progress(self) -> ProgressReported | None:
         """How far running leases have come since the last call."""
@@ -316,6 +321,9 @@ class LeaseTable:
         part.heard = report
         if lease.wish is not Wish.KILL:
             self._advance(lease)
+        if not lease.is_done_told and self.core.settings.finish_grace_s and is_done(lease):
+            lease.is_done_told = True
+            self._done.append(lease.lease)
         if report.phase is Phase.ENDED:
             self._end_part(lease, part, report, now_s)
         if lease.wish is Wish.PREPARE and lease.is_prepared:
@@ -365,7 +373,7 @@ class LeaseTable:
         elif report.outcome is Outcome.STOPPED:
             self._wish(lease.lease, Wish.STOP)
         else:
-            lease.linger_s = min(lease.linger_s, now_s + self.patience.grace_s)
+            lease.linger_s = min(lease.linger_s, now_s + max(self.patience.grace_s, self.core.settings.finish_grace_s))
 
     def _check_end(self, lease: Lease) -> bool:
         """Whether all of it has ended; that is told once."""

@@ -2,8 +2,10 @@
 
 A job that reports (it uses the iterator, which reads the lease itself) stops on its own before the end of its lease;
 SIGTERM comes only where it has not by then. Any other job gets SIGTERM at the end of the lease, or at once when it is
-to stop. SIGKILL follows when the grace is over. A lease that is extended after SIGTERM was sent changes nothing: the
-processes may have gone by then. All of it holds whenever the shim looks, however long it has slept.
+to stop. A job that reports and has done its last step is given `finish_grace_s` to exit before a stop is carried out;
+the end of its lease, which the scheduler extends meanwhile, holds for it as well. SIGKILL follows when the grace is
+over. A lease that is extended after SIGTERM was sent changes nothing: the processes may have gone by then. All of it
+holds whenever the shim looks, however long it has slept.
 """
 
 from __future__ import annotations
@@ -28,14 +30,22 @@ class Standing:
 
     stage: Stage = Stage.RUNNING
     stop_seen_s: float = float("inf")  # when a stop was first asked for
+    done_seen_s: float = float("inf")  # when the last step of all ranks was first seen
     terminated_s: float = float("inf")
     warned_until_s: float = float("-inf")  # the end of lease for which the warning signal was sent
     reason: str = ""  # why the job is being ended
 
 
-def next_standing(now_s: float, launch: Launch, lease: Lease, standing: Standing, *, reports: bool) -> Standing:
-    """Where the shim should stand now; the difference to where it stands is what it must send."""
+def next_standing(
+    now_s: float, launch: Launch, lease: Lease, standing: Standing, *, reports: bool, is_done: bool = False
+) -> Standing:
+    """Where the shim should stand now; the difference to where it stands is what it must send.
+
+    `is_done`: all ranks have reported their last step, so a stop waits until they exit or `finish_grace_s` is over.
+    """
     standing = _stop_seen(now_s, lease, standing)
+    if is_done:
+        standing = replace(standing, done_seen_s=min(standing.done_seen_s, now_s))
     if standing.stage is Stage.KILLED:
         return standing
     if lease.kill:
@@ -76,7 +86,10 @@ def _is_warned(now_s: float, launch: Launch, lease: Lease) -> bool:
 
 
 def _terminate_at_s(launch: Launch, lease: Lease, standing: Standing, *, reports: bool) -> float:
-    return min(lease.until_clock_s, standing.stop_seen_s + (launch.grace_s if reports else 0.0))
+    stop_s = standing.stop_seen_s + (launch.grace_s if reports else 0.0)
+    if standing.done_seen_s < float("inf"):
+        stop_s = max(stop_s, standing.done_seen_s + launch.finish_grace_s)
+    return min(lease.until_clock_s, stop_s)
 
 
 def _kill_at_s(launch: Launch, lease: Lease, standing: Standing) -> float:

@@ -19,7 +19,7 @@ from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Prog
 from gavelpy.runtime.shim import cgroups, pacing, processes, ranks
 from gavelpy.runtime.shim.log_lines import LogWriter
 from gavelpy.runtime.shim.orders import Stage, Standing, is_stop_asked, next_standing, seconds_left
-from gavelpy.runtime.shim.verdict import Exits, estimated_steps, is_fault, verdict
+from gavelpy.runtime.shim.verdict import Exits, estimated_steps, has_done_all, is_fault, verdict
 
 POLL_S: Final = 0.05  # between looks at lease.json
 READ_BYTES: Final = 1 << 16
@@ -154,7 +154,10 @@ class Supervisor:
     def _obey(self) -> None:
         """Sends what the moment asks for. The clock is read after every sleep, however long that was."""
         before, lease = self._standing, self._orders()
-        self._standing = now = next_standing(clock_s(), self._launch, lease, before, reports=self._has_reports())
+        is_done = self._lease.stop and not self._asked_to_end and has_done_all(self._launch, self._reports())
+        self._standing = now = next_standing(
+            clock_s(), self._launch, lease, before, reports=self._has_reports(), is_done=is_done
+        )
         if now.warned_until_s != before.warned_until_s:
             self._send_ranks(self._launch.warning_signal)
         if now.stage is before.stage:

@@ -37,13 +37,22 @@ def is_fault(code: int, launch: Launch, standing: Standing, *, expired: bool) ->
 
 def verdict(launch: Launch, exits: Exits, reports: Sequence[Progress], reason: str, at_clock_s: float) -> End:
     """The last word on a lease; `reports` are of the ranks that reported, `reason` says why they were ended."""
-    outcome = _outcome(exits, reports)
+    outcome = _outcome(launch, exits, reports)
     done, saved = _steps(launch, exits, reports, outcome)
     if exits.first_fault >= 0:
         code = exits.codes[exits.first_fault]
         return End(outcome, code, done, saved, _fault(launch.first_rank + exits.first_fault, code), at_clock_s)
     code = next((code for code in exits.codes.values() if code), 0)
+    if outcome is Outcome.FINISHED and code:
+        reason = f"all steps were done; the exit took too long and was ended by signal ({reason})"
     return End(outcome, code, done, saved, reason or _told(outcome), at_clock_s)
+
+
+def has_done_all(launch: Launch, reports: Sequence[Progress]) -> bool:
+    """Whether every local rank has reported its last step, by its own count or as finished, and none gave up."""
+    total = launch.steps_total
+    done = (each.finished or (not each.stopped and 0 < total <= each.steps_done) for each in reports)
+    return len(reports) == launch.local_ranks and all(done)
 
 
 def estimated_steps(launch: Launch, ran_s: float) -> float:
@@ -58,9 +67,12 @@ def estimated_steps(launch: Launch, ran_s: float) -> float:
     return min(steps, launch.steps_total) if launch.steps_total > 0 else steps
 
 
-def _outcome(exits: Exits, reports: Sequence[Progress]) -> Outcome:
+def _outcome(launch: Launch, exits: Exits, reports: Sequence[Progress]) -> Outcome:
+    """Codes other than 0 that are no fault come from signals of ours: after the last step they change nothing."""
     if exits.first_fault >= 0:
         return Outcome.FAILED
+    if has_done_all(launch, reports):
+        return Outcome.FINISHED
     if any(report.finished for report in reports) and not any(exits.codes.values()):
         return Outcome.FINISHED
     if exits.stop_asked or any(report.stopped for report in reports) or any(exits.codes.values()):

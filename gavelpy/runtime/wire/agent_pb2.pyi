@@ -319,6 +319,7 @@ class LeaseReport(_message.Message):
     SHIM_PROCESS_START_FIELD_NUMBER: _builtins.int
     BY_TIME_FIELD_NUMBER: _builtins.int
     SAVES_AT_END_FIELD_NUMBER: _builtins.int
+    LAST_STEP_DONE_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
     phase: Global___LeasePhase.ValueType
@@ -344,6 +345,8 @@ class LeaseReport(_message.Message):
     """the job has reported no steps: steps_done is an estimate by time, and nothing is saved"""
     saves_at_end: _builtins.bool
     """the job has declared that it writes a checkpoint when its lease ends"""
+    last_step_done: _builtins.bool
+    """all ranks of this node have reported their last step"""
     def __init__(
         self,
         *,
@@ -361,10 +364,11 @@ class LeaseReport(_message.Message):
         shim_process_start: _builtins.int = ...,
         by_time: _builtins.bool = ...,
         saves_at_end: _builtins.bool = ...,
+        last_step_done: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "job", b"job", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -590,6 +594,7 @@ class Launch(_message.Message):
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _builtins.int
     STEPS_MAX_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -630,6 +635,8 @@ class Launch(_message.Message):
     """the lease ends after this many steps, too; 0 = no limit"""
     checkpoint_directory_id: _builtins.str
     """that the node must see: there the lease saves and resumes; empty = any"""
+    finish_grace_s: _builtins.float
+    """after its last step a job that is to stop has so long to exit by itself"""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -666,10 +673,11 @@ class Launch(_message.Message):
         checkpoint_every_s: _builtins.float = ...,
         steps_max: _builtins.float = ...,
         checkpoint_directory_id: _builtins.str = ...,
+        finish_grace_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

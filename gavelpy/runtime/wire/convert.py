@@ -139,7 +139,7 @@ def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
 
 
 def order_message(
-    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float
+    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float, finish_grace_s: float
 ) -> agent_pb2.LeaseOrder:
     """An order as its node is told it, in the node's own clock."""
     message = agent_pb2.LeaseOrder(
@@ -175,6 +175,7 @@ def order_message(
                 resume_lease=start.resume_lease,
                 resume_steps=start.resume_steps,
                 grace_s=grace_s,
+                finish_grace_s=finish_grace_s,
                 warning_s=spec.warning_s,
                 warning_signal=spec.warning_signal,
                 checkpoint_every_s=spec.checkpoint_every_s,
@@ -236,6 +237,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         shim=(report.shim_process, report.shim_process_start),
         is_by_time=report.by_time,
         saves_at_end=report.saves_at_end,
+        is_done=report.last_step_done,
     )
 
 

@@ -289,5 +289,6 @@ def _report(record: Record) -> PartReport:
         steps_done=record.steps_done,
         steps_saved=record.steps_saved,
         rendezvous_port=record.assignment.rendezvous_port if is_first and record.assignment else 0,
+        is_done=record.copy is not None and record.copy.run.is_done,
         outcome=record.outcome if record.outcome is not None else Outcome.LOST,
     )

@@ -17,6 +17,7 @@ from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
 GRACE_S = 2.0
 STOP_LEAD_S = 2.0  # a job begins to stop so long before the end of its lease
 CHECKPOINT_S = 0.5
+EXIT_S_MAX = 20  # what the processes of a job may need after its last step
 HUNG_UP_S = 3.0  # a gang whose partner is gone breaks after this
 
 
@@ -81,10 +82,13 @@ class Copy:
     def look(self, now_s: float) -> None:
         """What a shim does about its orders and its clock."""
         record, clock_s = self.record, self.machine.clock_s
+        is_done = self.run.is_done
         if record.kill:
-            self.end(Outcome.LOST)
-        elif self.is_spent or now_s > self.stops_since_s + GRACE_S + STOP_LEAD_S:
-            self.end(Outcome.STOPPED)
+            self.end(Outcome.FINISHED if is_done else Outcome.LOST)
+        elif self.is_spent or (not is_done and now_s > self.stops_since_s + GRACE_S + STOP_LEAD_S):
+            self.end(Outcome.FINISHED if is_done else Outcome.STOPPED)
+        elif is_done:
+            pass  # a stop waits for the exit
         elif record.stop or clock_s >= record.until_clock_s - STOP_LEAD_S:
             self.stops_since_s = min(self.stops_since_s, now_s)
 
@@ -106,6 +110,12 @@ class Run:
     saved_at_s: float = 0.0
     stopping_at_s: float = math.inf
     hangs_since_s: float = math.inf
+    exits_at_s: float = math.inf  # after the last step
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last step was done."""
+        return self.steps == self.steps_total
 
     def advance(self, now_s: float, elapsed_s: float) -> None:
         """A little time goes by."""
@@ -115,6 +125,10 @@ class Run:
             self._hang(now_s)
             return
         self.hangs_since_s = math.inf
+        if self.is_done:
+            if now_s >= self.exits_at_s:
+                self._end(Outcome.FINISHED)
+            return
         if now_s >= self.stopping_at_s:
             self._save(now_s)
             self._end(Outcome.STOPPED)
@@ -125,7 +139,7 @@ class Run:
         self.steps = min(self.steps + self.rate * elapsed_s, self.steps_total)
         if self.steps == self.steps_total:
             self.truth.done.add((self.job, self.lease))
-            self._end(Outcome.FINISHED)
+            self.exits_at_s = now_s + self.lease * 7 % EXIT_S_MAX
         elif now_s - self.saved_at_s >= self.checkpoint_every_s:
             self._save(now_s)
 

@@ -24,6 +24,7 @@ from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
     Event,
+    LastStepReported,
     PolicyChanged,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -182,10 +183,13 @@ class Service:
                 raise Crash  # written, and applied in part
             commands = self.core.handle(event, now_s)
             check(self.core)
+            if isinstance(event, LastStepReported):
+                self.truth.last_step(event.leases.tolist(), now_s)
             self.truth.believed(self.core)
             for command in commands:
                 if isinstance(command, RoundPlan):
                     self.truth.granted(command.grant_leases.tolist())
+                    self.truth.revoked(command.revoke_leases.tolist(), now_s)
             self.execution.applied(event, now_s, commands)
             if done is not None:
                 done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy as np
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 
+FINISH_GRACE_S = 60.0
 SHARED = ""  # where a checkpoint is that all servers which see the shared directory can read
 
 
@@ -33,6 +35,7 @@ class Truth:
         self.cancelled: set[int] = set()
         self.finished: set[int] = set()
         self.leases: set[int] = set()  # serials seen
+        self.last_steps: dict[int, float] = {}  # when the scheduler was told of the last step under a lease
         self.steps_saved: defaultdict[int, float] = defaultdict(float)  # as the scheduler believed last
         self.saved_lease: defaultdict[int, int] = defaultdict(lambda: -1)
 
@@ -69,6 +72,17 @@ class Truth:
         assert is_newer or is_done, f"lease {lease} of job {job} counts after a newer one did"
         assert steps in known or is_done, f"job {job} has no checkpoint of {steps} steps by lease {lease}: {known}"
         self.steps_saved[job], self.saved_lease[job] = steps, lease
+
+    def last_step(self, leases: list[int], now_s: float) -> None:
+        """The scheduler is told that these leases' jobs have done their last step."""
+        for lease in leases:
+            self.last_steps.setdefault(lease, now_s)
+
+    def revoked(self, leases: list[int], now_s: float) -> None:
+        """No plan ends a lease whose job only has to exit."""
+        for lease in leases:
+            told_s = self.last_steps.get(lease, -math.inf)
+            assert now_s >= told_s + FINISH_GRACE_S, f"lease {lease} is revoked {now_s - told_s} s after its last step"
 
     def reported_finish(self, core: SchedulerCore, job: int, lease: int) -> None:
         """A node has reported that a lease of its alone finished its job: that must count, however late."""

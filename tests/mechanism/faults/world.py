@@ -28,7 +28,7 @@ from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run
 from tests.mechanism.faults.service import ENGINE_S_MAX, Service
 from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles
-from tests.mechanism.faults.truth import Truth
+from tests.mechanism.faults.truth import FINISH_GRACE_S, Truth
 
 MEMORY = Path("/dev/shm")  # the agents' disks, where there is such a thing
 MACHINES = (("v100", 2), ("v100", 2), ("k80", 2), ("k80", 1), ("v100", 1))
@@ -53,7 +53,8 @@ class Episode:
 def calm_settings(rng: Random) -> dict[str, float]:
     """Against thrash: young leases are kept, and who fails waits a little, or neither."""
     return {"lease_min_s": rng.choice([0.0, 10.0, 30.0]), "retry_s": rng.choice([0.0, 1.0, 4.0]), "retry_max_s": 8.0,
-            "losses_free": rng.choice([0, 1]), "start_max_s": rng.choice([0.0, 60.0]), "late_ends": True}  # fmt: skip
+            "losses_free": rng.choice([0, 1]), "start_max_s": rng.choice([0.0, 60.0]), "late_ends": True,
+            "finish_grace_s": FINISH_GRACE_S}  # fmt: skip
 
 
 @dataclass(order=True)

@@ -86,7 +86,7 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     start = Start((0, 1), "v100", 1, 2, 2, 4, NodeId("n0"), 4711, 9, 3, 12, 400.0, 20.0)
     spec = make_spec("train#7", gpus=4, environment={"A": "1"}, warning_s=5.0, warning_signal=10)
 
-    message = convert.order_message(Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0)
+    message = convert.order_message(Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0, 600.0)
 
     launch = message.launch
     assert (message.lease, message.job, message.until_clock_s, message.wish) == (15, 7, 5_060.0, 2)

@@ -98,3 +98,23 @@ def test_next_moment_is_the_warning_then_the_end_then_the_kill() -> None:
     assert seconds_left(60.0, LAUNCH, LEASE, Standing(), reports=False) == 10.0
     assert seconds_left(90.0, LAUNCH, LEASE, Standing(), reports=False) == 10.0
     assert seconds_left(101.0, LAUNCH, LEASE, terminated, reports=False) == 9.0
+
+
+def test_a_stop_after_the_last_step_waits_for_the_exit() -> None:
+    launch, stop = replace(LAUNCH, finish_grace_s=40.0), replace(LEASE, stop=True)
+
+    asked = next_standing(10.0, launch, stop, Standing(), reports=True, is_done=True)
+    later = next_standing(49.9, launch, stop, asked, reports=True, is_done=True)
+    over = next_standing(50.0, launch, stop, later, reports=True, is_done=True)
+
+    assert (asked.stage, later.stage, over.stage) == (Stage.RUNNING, Stage.RUNNING, Stage.TERMINATED)
+
+
+def test_the_end_of_the_lease_and_a_kill_hold_after_the_last_step_too() -> None:
+    launch = replace(LAUNCH, finish_grace_s=600.0)
+    killed = replace(LEASE, kill=True)
+
+    over = next_standing(100.0, launch, replace(LEASE, stop=True), Standing(), reports=True, is_done=True)
+
+    assert over.stage is Stage.TERMINATED
+    assert next_standing(10.0, launch, killed, Standing(), reports=True, is_done=True).stage is Stage.KILLED

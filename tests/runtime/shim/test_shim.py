@@ -356,3 +356,30 @@ def test_shim_is_small_and_loads_the_standard_library_only(tmp_path: Path) -> No
     assert memory_kb < MEMORY_MB_MAX * 1024
     assert "numpy" not in maps
     assert "grpc" not in maps
+
+
+DONE = """
+import os, time
+from pathlib import Path
+from gavelpy.runtime.lease_files import Progress, write_progress
+write_progress(Path(os.environ["GAVEL_LEASE_DIR"]), 0, Progress(40.0, 40.0, finished=True))
+print("done")
+"""
+
+
+def test_a_job_that_is_stopped_after_its_last_step_exits_by_itself(tmp_path: Path) -> None:
+    with started(tmp_path, DONE + "time.sleep(1)", grace_s=0.1, finish_grace_s=60.0, steps_total=40.0) as shim:
+        shim.prints("done")
+        shim.order(stop=True)
+        end = shim.end()
+
+    assert (end.outcome, end.exit_code) == (Outcome.FINISHED, 0)
+
+
+def test_a_job_that_does_not_exit_after_its_last_step_has_finished_when_it_is_ended(tmp_path: Path) -> None:
+    with started(tmp_path, DONE + "time.sleep(100)", grace_s=0.1, finish_grace_s=0.3, steps_total=40.0) as shim:
+        shim.prints("done")
+        shim.order(stop=True)
+        end = shim.end()
+
+    assert (end.outcome, end.exit_code, end.steps_done) == (Outcome.FINISHED, -signal.SIGTERM, 40.0)

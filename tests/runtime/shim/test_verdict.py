@@ -135,3 +135,36 @@ def test_silent_job_that_resumes_from_our_checkpoint_counts_no_steps() -> None:
     resumed = replace(LAUNCH, environment={"GAVEL_RESUME_DIR": "/c"}, steps_done=5.0)
 
     assert estimated_steps(resumed, 1000.0) == 5.0
+
+
+BY_SIGNAL = replace(WELL, codes={0: -signal.SIGTERM, 1: -signal.SIGKILL}, stop_asked=True)
+
+
+@pytest.mark.parametrize("report", [Progress(1000.0, 1000.0, finished=True), Progress(1000.0, 800.0)])
+def test_an_exit_by_our_signal_after_the_last_step_is_a_finish(report: Progress) -> None:
+    end = ended(BY_SIGNAL, report, report)
+
+    assert (end.outcome, end.steps_done) == (Outcome.FINISHED, 1000.0)
+    assert end.detail.startswith("all steps were done")
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        (Progress(1000.0, 1000.0, finished=True), Progress(999.0, 900.0)),
+        (Progress(1000.0, 800.0), Progress(1000.0, 800.0, stopped=True)),
+        (Progress(1000.0, 1000.0, finished=True),),
+        (),
+    ],
+    ids=["a rank has a step to do", "a rank gave up", "a rank did not report", "by time"],
+)
+def test_an_exit_by_our_signal_before_the_last_step_of_all_is_none(reports: tuple[Progress, ...]) -> None:
+    assert ended(BY_SIGNAL, *reports).outcome is Outcome.STOPPED
+
+
+def test_a_rank_that_breaks_after_its_last_step_has_failed() -> None:
+    report = Progress(1000.0, 1000.0, finished=True)
+
+    end = ended(replace(WELL, codes={0: 139, 1: 0}, first_fault=0), report, report)
+
+    assert end.outcome is Outcome.FAILED
