@@ -20,11 +20,12 @@ import numpy as np
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.objective import MaxMin, MaxSum, Objective
 from gavelpy.solve.program import Program
 
+LEAST_PROMISE = 1e-6  # of a job's best rate: a missed floor is relative to no less
 _DIGITS = 1e-7  # of what a difference is taken from: a gap of 1e-8 of that is the rounding of doubles
 
 
@@ -60,7 +61,7 @@ def certified(
     rates = rate_steps_per_s(problem, share)
     weight, unit = _weights(objective, duals)
     worth = weight[:, None] * program.type_worth + duals.floor[:, None]
-    budget = _raised(program, worth, duals.price, duals.budget)
+    budget = raised_budgets(problem, program.admissible, worth, duals.price, duals.budget)
     promised = duals.floor @ floors_of(objective, problem.job_count)
     least_unit = program.even_level
     if isinstance(objective, MaxMin) and len(objective.base_steps_per_s):
@@ -112,7 +113,7 @@ def violation_of(program: Program, floors: Floats, share: Floats) -> float:
     """
     problem = program.problem
     used, gpus, rates = problem.gpus_occupied @ share, problem.gpu_counts, rate_steps_per_s(problem, share)
-    promised = np.maximum(floors, 1e-6 * program.best_rate_steps_per_s)
+    promised = np.maximum(floors, LEAST_PROMISE * program.best_rate_steps_per_s)
     excess = (
         (-share).max(initial=0.0),
         (time_of_jobs(problem, share) - 1.0).max(initial=0.0),
@@ -146,12 +147,16 @@ def _weights(objective: MaxMin | MaxSum, duals: Duals) -> tuple[Floats, float]:
             return gain, 1.0
 
 
-def _raised(program: Program, worth: Floats, price: Floats, budget: Floats) -> Floats:
-    """The least budgets that satisfy the inequality above: exact for jobs alone, raised from `budget` for others."""
-    problem = program.problem
+def raised_budgets(
+    problem: AllocationProblem, admissible: Bools, worth: Floats, price: Floats, budget: Floats
+) -> Floats:
+    """The least budgets that satisfy the inequality above: exact for jobs alone, raised from `budget` for others.
+
+    `worth` is (J, T) per step/s; only entries of `admissible`, (C, T), may have a share.
+    """
     start = np.zeros(problem.job_count) if problem.runs_alone else budget
     excess = _worth(problem, worth, start) - problem.gpus_occupied[:, None] * price
-    most = reduce(np.maximum, np.where(program.admissible, excess, 0.0).T, np.zeros(len(excess)))
+    most = reduce(np.maximum, np.where(admissible, excess, 0.0).T, np.zeros(len(excess)))
     missing: Floats = most / problem.member_count
     if problem.runs_alone:
         return missing

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed
@@ -93,6 +94,7 @@ class Run:
         self._problem = problem
         self._model = model
         self._interior_columns = effort.interior_columns
+        self.row_ray: Floats | None = None  # multipliers of rows by which HiGHS proves that no columns satisfy them
         self._highs = solver.highs()
         self._highs.resetOptions()
         for name, value in {**_ALWAYS, **effort.options}.items():
@@ -117,6 +119,8 @@ class Run:
         self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
         if self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
             return self._answer()
+        if self._highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible and self._has_ray():
+            raise self._infeasible()
         self._highs.setOptionValue("presolve", "off")
         self._highs.clearSolver()
         return self._optimum()
@@ -182,11 +186,23 @@ class Run:
 
         self._highs.run()
         status = self._highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kOptimal:
+            return self._answer()
+        self._has_ray()  # also with status "Unknown", where HiGHS's own check of its ray has failed
         if status == highspy.HighsModelStatus.kInfeasible:
-            raise failed(self._problem, "infeasible", "no shares give every job its least rate")
-        if status != highspy.HighsModelStatus.kOptimal:
-            raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
-        return self._answer()
+            raise self._infeasible()
+        raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
+
+    def _has_ray(self) -> bool:
+        """Whether HiGHS has a ray that may prove the model infeasible; kept for whoever checks it."""
+        if not self._highs.getDualRayExist()[1]:
+            return False
+        _, has_ray, ray = self._highs.getDualRay()
+        self.row_ray = np.array(ray) if has_ray else None
+        return bool(has_ray)
+
+    def _infeasible(self) -> SolverFailed:
+        return failed(self._problem, "infeasible", "no shares give every job its least rate")
 
     def _answer(self) -> Optimum:
         s = self._highs.getSolution()

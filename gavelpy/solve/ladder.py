@@ -17,7 +17,7 @@ A rung's answer is accepted when its certificate, from our own arithmetic, says 
 of fillings 1e-6) and violation <= 1e-9. Otherwise the next rung is asked: the fall is counted in `Solver.falls` and the
 certificate's path says "highs after prices". After the last one the best feasible answer is given, an even split if
 there is no other (even.py), with the gap that is proved and a warning. SolverFailed is raised where no shares are known
-that keep the floors.
+that keep the floors: at once, without a fall, where a rung has a Farkas ray as proof that there are none (farkas.py).
 
 Fillings (filling.py) and finish times (finish_time.py) are sequences of such levels, each with its own proof.
 """

@@ -15,6 +15,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
 from gavelpy.solve.certificate import certified, failed, floors_of
 from gavelpy.solve.even import PATH, even_duals, even_shares
+from gavelpy.solve.farkas import MARGIN, FloorsRefused, contradiction
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.program import Program, program_of
 from gavelpy.solve.repair import repaired
@@ -28,7 +29,8 @@ def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: 
     """The best shares for an objective that is an LP.
 
     Where no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed where none is
-    feasible, with status "infeasible" where the floors cannot be kept.
+    feasible, with status "infeasible" where the floors cannot be kept. The first rung with a Farkas ray that proves so
+    is the last one, and no fall is counted: there was nothing to certify.
     """
     if isinstance(objective, MaxMin) and not objective.scale[problem.can_run].any():  # nobody has a part in it
         objective = MaxSum(objective.scale, objective.rate_floor_steps_per_s)
@@ -37,6 +39,11 @@ def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: 
     for name, rung in _rungs(problem, objective):
         try:
             answer = rung(solver)
+        except FloorsRefused as refusal:
+            excess = contradiction(problem, floors_of(objective, problem.job_count), refusal.ray)
+            if excess > MARGIN:
+                raise failed(problem, "infeasible", _refuted(name, excess)) from None
+            fallen[name] = refusal.status
         except SolverFailed as failure:
             fallen[name] = failure.status
         else:
@@ -47,16 +54,21 @@ def best_linear(problem: AllocationProblem, objective: LinearObjective, solver: 
             answer = replace(answer, certificate=replace(certificate, path=path))
             if certificate.violation <= VIOLATION_MAX:
                 if certificate.gap <= GAP_MAX:
+                    solver.falls.update(fallen.keys())
                     return answer
                 feasible.append(answer)
             fallen[name] = f"gap {certificate.gap:.1e}, violation {certificate.violation:.1e}"
-        solver.falls[name] += 1
+    solver.falls.update(fallen.keys())
     if not feasible and fallen.get("careful") != "infeasible":
         feasible = [a for a in [_evenly(problem, objective)] if a.certificate.violation <= VIOLATION_MAX]
     if feasible:
         return best_of(feasible, fallen, GAP_MAX)
     status = "infeasible" if fallen.get("careful") == "infeasible" else "not certified"
     raise failed(problem, status, "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items()))
+
+
+def _refuted(rung: str, excess: float) -> str:
+    return f"no shares give every job its least rate; a Farkas ray of {rung} proves it, by {excess:.1e}"
 
 
 def _evenly(problem: AllocationProblem, objective: LinearObjective) -> Answer:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.certificate import Candidate, Duals
+from gavelpy.solve.farkas import FloorsRefused
 from gavelpy.solve.highs import Effort, Model, Optimum, Run
 from gavelpy.solve.program import Program
 
@@ -46,7 +48,7 @@ def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
     gains = entry_values(program) * program.type_worth[program.entry_type]
     unit = gains.max(initial=0.0) or 1.0
     run = Run(program.problem, solver, effort, model)
-    first, row_dual = _first(program, run, effort, model, -gains / unit)
+    first, row_dual = _first(program, run, effort, model, -gains / unit, np.zeros(0, dtype=np.int64))
     final = run.on_face(first, -_seen(gains / unit)) if effort.on_face else first
     duals = duals_of(program, row_dual, np.zeros(0, dtype=np.int64), floored, unit=unit)
     return Candidate(program.shares(final.column), duals, level=0.0)
@@ -70,7 +72,7 @@ def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float
     run = Run(program.problem, solver, effort, model)
     cost = np.zeros(E + 1)
     cost[E] = -float(len(leveled))  # so that their duals are about 1
-    first, row_dual = _first(program, run, effort, model, cost)
+    first, row_dual = _first(program, run, effort, model, cost, leveled)
     gains = entry_values(program)
     ties = np.append(-gains / gains.max(), 0.0)
     reached = first.column[E] - LEVEL_SLACK * abs(first.column[E])
@@ -79,11 +81,19 @@ def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float
     return Candidate(program.shares(final.column[:E]), duals, float(final.column[E]) * level)
 
 
-def _first(program: Program, run: Run, effort: Effort, model: Model, cost: Floats) -> tuple[Optimum, Floats]:
-    """An optimum, and the rows' duals with a trace more GPUs."""
+def _first(
+    program: Program, run: Run, effort: Effort, model: Model, cost: Floats, leveled: Ints
+) -> tuple[Optimum, Floats]:
+    """An optimum, and the rows' duals with a trace more GPUs. Raises FloorsRefused where HiGHS has a ray."""
     more = model.row_upper.copy()
     more[-len(program.problem.gpu_types) :] += TRACE if effort.on_face else 0.0
-    first = run.solve(cost, model.row_upper if program.floor.any() else more)
+    try:
+        first = run.solve(cost, model.row_upper if program.floor.any() else more)
+    except SolverFailed as failure:
+        if run.row_ray is None:
+            raise
+        ray = duals_of(program, run.row_ray, leveled, program.floor > 0, unit=1.0)
+        raise FloorsRefused(program.problem, failure.status, ray) from failure
     priced = run.again(more) if effort.on_face and program.floor.any() else first
     return first, priced.row_dual
 

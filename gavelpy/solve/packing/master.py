@@ -19,6 +19,7 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import Candidate
+from gavelpy.solve.farkas import MARGIN, FloorsRefused
 from gavelpy.solve.highs import Effort, Model, Optimum, Run
 from gavelpy.solve.packing.guess import guessed
 from gavelpy.solve.packing.pool import Duals, Pool
@@ -71,6 +72,7 @@ def _optimum(program: Program, levels: _Levels, solver: Solver, effort: Effort) 
     """An optimum, and the rows' duals with a trace more GPUs.
 
     The floors may need entries that are not there at first: then the least part of a floor that is kept is the level.
+    Raises FloorsRefused where that is below 1: its duals are a ray.
     """
     pool = Pool(program)
     start = program.only(*pool.first(guessed(program, pool) if len(levels.classes) else None))
@@ -82,8 +84,12 @@ def _optimum(program: Program, levels: _Levels, solver: Solver, effort: Effort) 
             raise
     floored = np.flatnonzero(program.floor > 0)
     promised = _Levels(floored, program.floor[floored], np.zeros(len(floored)), least=0.0)
-    kept = _Growing(replace(program, floor=np.zeros_like(program.floor)), pool, start, promised, solver, effort)
-    kept.optimum()
+    without = replace(program, floor=np.zeros_like(program.floor))
+    kept = _Growing(without, pool, start, promised, solver, effort)
+    most, row_dual = kept.optimum()
+    if most.column[kept.level_column] < 1.0 - MARGIN:
+        duals = lp.duals_of(program, row_dual, floored, without.floor > 0, unit=1.0)
+        raise FloorsRefused(program.problem, "infeasible", replace(duals, level=duals.floor, floor=duals.level))
     growing = _Growing(program, pool, kept.entries, levels, solver, effort)
     return growing, *growing.optimum()
 

@@ -15,6 +15,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import Answer
 from gavelpy.solve.certificate import failed, floors_of
+from gavelpy.solve.farkas import FloorsRefused
 from gavelpy.solve.lp import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
@@ -23,6 +24,7 @@ from gavelpy.solve.prices.jobs import jobs_of
 from gavelpy.solve.prices.needs import Fixed, Proportional
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.proof import proved
+from gavelpy.solve.prices.refusal import ray_at
 from gavelpy.solve.prices.start import NEWTON_MIN, near_level, near_sum
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
@@ -53,7 +55,7 @@ def best_by_prices(
 ) -> Answer | None:
     """The best shares with their proof, or None where classes are few. See `answers`; for `inside` see start.py.
 
-    Raises SolverFailed where the prices are not found.
+    Raises SolverFailed where the prices are not found: FloorsRefused where there are floors, with a ray.
     """
     floors = floors_of(objective, problem.job_count)
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
@@ -69,8 +71,9 @@ def best_by_prices(
     if len(jobs.value) < CLASSES_MIN:
         mix = _of_few(table, jobs.value, floor)
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
+    last: Point | None = None
     if len(table.gain):
-        mix = max_sum(table, floor, solver, inside=inside)
+        mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
         mix = max_min(table, jobs.value, solver, inside=inside)
     if mix is not None and mix.price.any() and not mix.is_unique:  # prices may be many: what the next GPU is worth
@@ -78,6 +81,8 @@ def best_by_prices(
             replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, mix, solver
         )
         mix = more and replace(mix, price=more.price, steepness=more.steepness)
+    if mix is None and last is not None and floor.any():  # prices without an end say that the floors cannot be kept
+        raise FloorsRefused(problem, "not found", ray_at(jobs, last.price))
     if mix is None:
         raise failed(problem, "not found", "prices")
     return proved(jobs, objective, mix.time, mix.steepness, mix.price, by="interior" if inside else "prices")
@@ -140,17 +145,24 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
 
 def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, inside: bool = False) -> Mix | None:
     """Times with the highest sum of gains that give every job its floor, (K,) in units of its best rate."""
+    return _max_sum(table, floor, solver, kind, inside=inside)[0]
+
+
+def _max_sum(
+    table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, inside: bool
+) -> tuple[Mix | None, Point | None]:
+    """The same, and the prices near which they were looked for."""
     W = table.gpu_counts
     dual = Dual(table, Fixed(floor))
     mix = None if inside else _recalled(dual, kind, solver)
     if mix is not None:
-        return mix
+        return mix, None
     s = dual.swept(np.full(len(W), _NEXT_TO_NOTHING), 0.0)
     if (s.used <= W).all():
         time, steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, np.zeros(len(W)))
-        return Mix(time, steepness, np.zeros(len(W)), level=0.0, is_unique=False)
+        return Mix(time, steepness, np.zeros(len(W)), level=0.0, is_unique=False), None
     found = near_sum(dual, floor, solver, inside=inside)
-    return _found(dual, found, kind, solver)
+    return _found(dual, found, kind, solver), found
 
 
 def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
