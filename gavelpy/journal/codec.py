@@ -79,7 +79,8 @@ _FIELDS_MIN = {
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
-                   "late_ends": LATE, "finish_grace_s": LATE, "solve_at_least_every_s": AGEING}  # fmt: skip
+                   "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
+                   "solve_at_least_every_s": AGEING}  # fmt: skip
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {

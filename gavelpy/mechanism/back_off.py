@@ -1,9 +1,14 @@
-"""When a job whose lease came to nothing may be tried again: later each time, and never for ever.
+"""When a job whose lease came to nothing may be tried again: later each time, up to a longest pause.
 
-What counts is a lease that failed, or was lost before it had begun. The latter is its server's fault: the first
-`losses_free` of them cost no pause, as another server may do better; more do, so that a server that can start nothing
-does not make the core spin. A lease that was stopped in good order, or that ran for as long as the longest pause,
-clears both counts.
+A lease comes to nothing if it ends without progress: it failed, or it was lost before it saved a checkpoint and before
+it had run for as long as the longest pause. (With `loss_nodes_max` = 0 a loss counts only before the lease has begun.)
+The reason decides what counts towards `failures_max`: a failure does. A loss is taken for the node's fault: the first
+`losses_free` in a row cost no pause, as another node may do better; more do, so that neither a node that can start
+nothing nor a job that kills its shim makes the core spin. A job that was lost in a row on `loss_nodes_max` different
+nodes is taken for the cause: that loss, and each after it, is a failure.
+
+A lease that was stopped in good order, or lost after progress, or that ran for as long as the longest pause, clears the
+counts.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -28,24 +34,54 @@ def missed(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSetting
     jobs.retry_at_s[rows] = now_s + np.minimum(settings.retry_s * 2.0**doublings, settings.retry_max_s)
 
 
-def lost(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> bool:
-    """Servers have lost the leases of these jobs before they had begun; returns whether any job must pause for it."""
+def lost(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, now_s: float) -> bool:
+    """The leases in force of these jobs (K,) are lost on these nodes (K,); returns whether any job must pause."""
+    has_begun = jobs.state[rows] == JobState.RUNNING
+    ran_s = np.where(has_begun, now_s - jobs.began_s[rows], 0.0)
+    progressed = (jobs.saved_lease[rows] == jobs.lease[rows]) | (ran_s >= settings.retry_max_s)
+    if settings.loss_nodes_max:
+        forgive(jobs, rows[has_begun & progressed])
+    counts = ~has_begun | (~progressed & bool(settings.loss_nodes_max))
+    rows, nodes = rows[counts], nodes[counts]
+    jobs.avoid[rows] = nodes
     jobs.losses[rows] += 1
+    _blame(jobs, rows, nodes, settings)
     paying = rows[jobs.losses[rows] > settings.losses_free]
     missed(jobs, paying, np.zeros(len(paying)), settings, now_s)
     return bool(len(paying))
 
 
+def _blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) -> None:
+    """Counts the different nodes that lost each job in a row; from `loss_nodes_max` on the job is the cause."""
+    if not settings.loss_nodes_max:
+        return
+    for row, node in zip(rows.tolist(), nodes.tolist(), strict=True):
+        seen = jobs.loss_nodes.setdefault(row, [])
+        if node not in seen:
+            seen.append(node)
+        jobs.failures[row] += len(seen) >= settings.loss_nodes_max
+
+
+def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:
+    """Rows of the nodes that lost a job without progress since it last made any, the most recent one last."""
+    last = int(jobs.avoid[row])
+    seen = [node for node in jobs.loss_nodes.get(row, ()) if node != last]
+    return [*seen, last] if last >= 0 else seen
+
+
 def forgive(jobs: JobTable, rows: Ints) -> None:
-    """The leases of these jobs were stopped in good order."""
+    """The leases of these jobs made progress, or were stopped in good order."""
     jobs.misses[rows] = jobs.losses[rows] = 0
+    for row in rows.tolist() if jobs.loss_nodes else ():
+        jobs.loss_nodes.pop(row, None)
 
 
-def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> None:
-    """No pause is longer from now on than these settings allow."""
+def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> float:
+    """No pause is longer from now on than these settings allow; returns when the next one is over, as `due_s` does."""
     active = jobs.active
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
     jobs.retry_at_s[active] = np.minimum(jobs.retry_at_s[active], now_s + pause_s_max)
+    return due_s(jobs, now_s)
 
 
 def is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:

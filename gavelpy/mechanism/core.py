@@ -134,8 +134,7 @@ class SchedulerCore:
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
                     self.jobs.held_type[: self.jobs.count] = guard.NOT_HELD
-                back_off.shorten(self.jobs, self.settings, self.now_s)
-                self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
+                self.retry_due_s = back_off.shorten(self.jobs, self.settings, self.now_s)
                 self._disturb()
                 return []
             case PolicyChanged():
@@ -352,6 +351,7 @@ class SchedulerCore:
         changed = nodes.changed(self.leases, event, self.now_s, self.settings)
         if changed.is_new_type:
             self.throughput.want(self.jobs.unmeasured.tolist())
+        self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
         self._disturb()
         self._end_idle_round()
         commands: list[Command] = [KillLease(job, lease) for job, lease in changed.kills]

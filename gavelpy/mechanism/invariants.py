@@ -36,6 +36,7 @@ def _check_leases(core: SchedulerCore) -> None:
     stopping = jobs.stopping[:n]
     assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
     assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never given out"
+    assert all(state[row] <= ALIVE[-1] for row in jobs.loss_nodes), "a job is over and its losses are still counted"
     for row, lost in jobs.lost_leases.items():
         assert lost, f"job {row} has an empty table of lost leases"
         assert state[row] <= ALIVE[-1], f"job {row} is over and has lost leases that may still end"

@@ -84,6 +84,7 @@ class JobTable:
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see late_ends
+        self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes that lost a job in a row; see back_off
         self.entities: list[str] = []
         self.pairs = PairTable()
         for name in INT_COLUMNS:
@@ -137,8 +138,9 @@ class JobTable:
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
             self._active = None
-            for row in rows.tolist() if self.lost_leases else ():
+            for row in rows.tolist() if self.lost_leases or self.loss_nodes else ():
                 self.lost_leases.pop(row, None)
+                self.loss_nodes.pop(row, None)
 
     @property
     def active(self) -> Ints:

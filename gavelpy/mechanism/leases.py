@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gavelpy.mechanism import back_off
 from gavelpy.mechanism.gpus import CLUSTERS, NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
@@ -147,8 +148,8 @@ class LeaseBook:
         jobs, pool = self.jobs, self.pool
         free = pool.usable & (pool.job == NOBODY)
         offsets, gpus = place(pool, free, lots, jobs.gpus[rows])
-        avoid = jobs.avoid[rows]
-        if (avoid >= 0).any():
+        if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
+            avoid = {k: nodes for k, row in enumerate(rows.tolist()) if (nodes := back_off.nodes_to_avoid(jobs, row))}
             steer(pool, free, lots, offsets, gpus, avoid)
         return offsets, gpus
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import late_ends
+from gavelpy.mechanism import back_off, late_ends
 from gavelpy.mechanism.events import (
     AgentRejoined,
     DirectorySeen,
@@ -139,7 +139,13 @@ def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSe
     pool.set_state(node_id, NodeState.LOST)
     here = pool.on(node_id)
     _narrow(jobs, jobs.stopping_on(here), here, settings)
-    return _gone(leases, pool.jobs_on(node_id), here, now_s, settings)
+    rows = pool.jobs_on(node_id)
+    begun = rows[jobs.state[rows] == JobState.RUNNING]
+    if settings.retry_s and settings.loss_nodes_max:
+        back_off.lost(jobs, begun, np.full(len(begun), pool.node_row[node_id]), settings, now_s)
+    kills = _gone(leases, rows, here, now_s, settings)
+    jobs.change(begun[jobs.failures[begun] > settings.failures_max], JobFact.GIVEN_UP)
+    return kills
 
 
 def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: MechanismSettings) -> Kills:

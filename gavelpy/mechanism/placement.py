@@ -7,6 +7,7 @@ whole servers are scarce; one-GPU jobs then fill the servers that are broken int
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -39,20 +40,26 @@ def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Int
     return offsets, flat
 
 
-def steer(pool: GpuPool, free: Bools, lots: Ints, offsets: Ints, flat: Ints, avoid: Ints) -> None:
-    """Moves one-GPU jobs off the server that each had better avoid (K,), -1 = none, where another has a GPU left.
+def steer(
+    pool: GpuPool, free: Bools, lots: Ints, offsets: Ints, flat: Ints, avoid: Mapping[int, Sequence[int]]
+) -> None:
+    """Moves one-GPU jobs off the nodes that each should avoid if another node has a GPU left.
 
-    `lots`, `offsets` and `flat` are those of `place`; `flat` is changed.
+    `avoid` holds rows of nodes by position, the most recent one last: if all nodes with a GPU are among them, that one
+    is avoided. `lots`, `offsets` and `flat` are those of `place`; `flat` is changed.
     """
     left = free.copy()
     left[flat] = False
     single = np.diff(offsets) == 1
-    for position in np.flatnonzero(single & (avoid >= 0)).tolist():
-        gpu = int(flat[offsets[position]])
-        elsewhere = np.flatnonzero(left & (pool.lot_of == lots[position]) & (pool.node_of != avoid[position]))
-        if pool.node_of[gpu] == avoid[position] and len(elsewhere):
-            flat[offsets[position]] = elsewhere[0]
-            left[gpu], left[elsewhere[0]] = True, False
+    for position in [position for position in avoid if single[position]]:
+        gpu, nodes = int(flat[offsets[position]]), avoid[position]
+        alike = np.flatnonzero(left & (pool.lot_of == lots[position]))
+        better = alike[~np.isin(pool.node_of[alike], nodes)]
+        if not len(better) and pool.node_of[gpu] == nodes[-1]:
+            better = alike[pool.node_of[alike] != nodes[-1]]
+        if len(better) and pool.node_of[gpu] in nodes:
+            flat[offsets[position]] = better[0]
+            left[gpu], left[better[0]] = True, False
 
 
 def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:

@@ -147,9 +147,7 @@ def _missed(
             back_off.missed(jobs, rows, ran_s, settings, now_s)
             return bool(len(rows))
         case Outcome.LOST:
-            unborn = current[jobs.state[current] == JobState.GRANTED]
-            jobs.avoid[unborn] = pool.node_of[jobs.gpu_first[unborn]]
-            return back_off.lost(jobs, unborn, settings, now_s)
+            return back_off.lost(jobs, current, pool.node_of[jobs.gpu_first[current]], settings, now_s)
         case Outcome.STOPPED | Outcome.FINISHED:
             back_off.forgive(jobs, rows)
             return False

@@ -51,6 +51,7 @@ class MechanismSettings:
     retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
     retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
     losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
+    loss_nodes_max: int = 0  # losses without progress on so many nodes in a row are the job's failure; 0 = none are
     solve_at_least_every_s: float = 0.0  # at the end of a round an older answer is asked for again; 0 = however old
     keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
     finish_grace_s: float = (
@@ -75,6 +76,7 @@ class MechanismSettings:
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)
         _in_range("retry_max_s", self.retry_max_s, self.retry_s, 86_400.0)
         _in_range("solve_at_least_every_s", self.solve_at_least_every_s, 0.0, math.inf)
+        _in_range("loss_nodes_max", self.loss_nodes_max, 0, 1_000_000)
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
         _one_of("priority", self.priority, PriorityRule)

@@ -71,6 +71,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
         "stopping_gangs": {str(row): gpus.copy() for row, gpus in jobs.stopping_gangs.items()},
+        "loss_nodes": {str(row): list(nodes) for row, nodes in jobs.loss_nodes.items()},
         "lost_leases": {
             str(row): {str(lease): gpus.copy() for lease, gpus in lost.items()}
             for row, lost in jobs.lost_leases.items()
@@ -189,6 +190,7 @@ def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
     return state | {
         "core": state["core"] | {"woken_s": state["core"]["now_s"]},
         "nodes": nodes | {"directories": own, "forced": [False] * len(own)},
+        "loss_nodes": {},
         "lost_leases": {},
         "directories": pool.directories,
         "scattered": any((column > CLUSTERS).any() for column in bound.values()),
@@ -257,6 +259,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.gang_gpus = _gangs(state["gangs"])
     jobs.stopping_gangs = _gangs(state["stopping_gangs"])
     jobs.lost_leases = {int(row): _gangs(lost) for row, lost in state["lost_leases"].items()}
+    jobs.loss_nodes = {int(row): [int(node) for node in nodes] for row, nodes in state["loss_nodes"].items()}
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]

@@ -8,7 +8,8 @@ import pytest
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.commands import RoundPlan
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ConfigChanged, Outcome
+from gavelpy.mechanism.events import CheckpointSaved, ConfigChanged, NodeLost, Outcome
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
@@ -156,6 +157,99 @@ def test_a_lease_lost_after_it_began_is_no_fault_of_its_start() -> None:
     fail_after(core, 1.0, Outcome.LOST)
 
     assert (core.jobs.misses[0], core.jobs.retry_at_s[0]) == (0, 0.0)
+
+
+THREE = [("v100", 1)] * 3
+
+
+def lose_after(core: SchedulerCore, seconds: float) -> None:
+    """The job's lease begins now and is lost after a while, without a checkpoint."""
+    fail_after(core, seconds, Outcome.LOST)
+
+
+def test_a_lease_lost_soon_after_it_began_makes_its_job_wait() -> None:
+    core = make_failing(loss_nodes_max=3)
+
+    lose_after(core, 1.0)
+
+    assert (core.jobs.misses[0], core.jobs.retry_at_s[0], core.jobs.failures[0]) == (1, core.now_s + 10.0, 0)
+    again(core)
+    lose_after(core, 1.0)
+    assert core.jobs.retry_at_s[0] == core.now_s + 20.0
+
+
+def test_a_job_that_kills_its_shim_is_started_few_times() -> None:
+    core = make_failing(loss_nodes_max=3, losses_free=1)
+    starts = 1
+
+    while core.now_s < 125.0:
+        lose_after(core, 0.5)
+        starts += 1
+        if not plans(wake(core)):
+            again(core)
+
+    assert starts <= 7  # a pause of none, then 10, 20, 40, 80 s
+
+
+@pytest.mark.parametrize("progress", ["saved", "long"])
+def test_a_lease_lost_after_progress_costs_no_pause_and_clears_the_count(progress: str) -> None:
+    core = make_failing(loss_nodes_max=3)
+    lose_after(core, 1.0)
+    again(core)
+    start(core, 0)
+    if progress == "saved":
+        tell(core, CheckpointSaved(np.array([0]), core.jobs.lease[:1].copy(), np.array([5.0])))
+
+    end(core, 0, int(core.jobs.lease[0]), Outcome.LOST, now_s=core.now_s + (1.0 if progress == "saved" else 300.0))
+
+    assert (core.jobs.misses[0], core.jobs.losses[0], core.jobs.loss_nodes) == (0, 0, {})
+    assert core.jobs.retry_at_s[0] <= core.now_s
+
+
+def test_a_job_lost_on_three_nodes_in_a_row_is_the_cause() -> None:
+    core = make_failing(servers=THREE, loss_nodes_max=3, failures_max=0)
+
+    for _ in range(2):
+        lose_after(core, 1.0)
+        assert (core.jobs.state[0], core.jobs.failures[0]) == (JobState.WAITING, 0)
+        again(core)
+    lose_after(core, 1.0)
+
+    assert (core.jobs.state[0], core.jobs.failures[0]) == (JobState.FAILED, 1)
+    assert core.jobs.loss_nodes == {}
+
+
+def test_a_job_that_takes_three_nodes_down_is_given_up() -> None:
+    core = make_failing(servers=THREE, loss_nodes_max=3, failures_max=0, losses_free=3)
+
+    for _ in range(3):
+        start(core, 0)
+        node = core.pool.node_ids[int(core.pool.node_of[core.jobs.gpu_first[0]])]
+        tell(core, NodeLost(node), core.now_s + 1.0)
+        if core.jobs.state[0] == JobState.WAITING:
+            wake(core, core.wakeup_s)
+            answer(core, (0, 0, 1.0))
+
+    assert core.jobs.state[0] == JobState.FAILED
+
+
+def test_losses_on_one_node_are_the_nodes_fault_however_many() -> None:
+    core = make_failing(loss_nodes_max=2, failures_max=0)
+
+    for _ in range(5):
+        lose_after(core, 1.0)
+        again(core)
+
+    assert core.jobs.failures[0] == 0
+
+
+def test_losses_survive_a_snapshot() -> None:
+    core = make_failing(servers=THREE, loss_nodes_max=3)
+    lose_after(core, 1.0)
+
+    copy = restore(decode_state(encode_state(snapshot(core))))
+
+    assert copy.jobs.loss_nodes == core.jobs.loss_nodes != {}
 
 
 def test_after_a_lost_start_another_server_comes_first() -> None:

@@ -138,6 +138,7 @@ class LimitSettings(Section, frozen=True):
 _MECHANISM_DEFAULTS: Mapping[str, Any] = {
     "solve_interval_s": 1.0,
     "late_ends": True,
+    "loss_nodes_max": 3,
     "keep_unsaved": True,
     "finish_grace_s": 600.0,
     **START_SETTINGS,
