@@ -4,20 +4,23 @@
 
 i runs, j is beside it on a GPU of type t; k compares jobs (family, batch size, the job itself). The first term is how
 much i minds anybody, the second how much anybody minds j, the third how these two get on. All is in units of the type's
-own spread: on a fast type, where only some jobs wait for their host, partners matter more than on a slow one.
+own spread: on a fast type, where only some jobs wait for their host, partners matter more than on a slow one. Where
+pairs are measured densely, free factors of jobs are added (`gavelpy/estimator/latent.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri
 
+from gavelpy.estimator import latent
 from gavelpy.estimator.gaussian import Posterior, by_evidence, conditioned
-from gavelpy.estimator.kinds import Key, Sides, sides
+from gavelpy.estimator.kinds import Key, sides
+from gavelpy.estimator.pair_scales import PairScales, likeness, prior_variance
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 
@@ -34,22 +37,6 @@ CHECKED_MAX, _CHECKED_MIN = 400, 40  # observations that the width of intervals 
 _WIDTH_MAX = 1.6
 _PAIRS_KNOWN = 40.0  # measured pairs of a job at which half of the widening is left
 _NORMAL_90 = 1.6448536269514722
-
-
-@dataclass(frozen=True)
-class PairScales:
-    """Hyper-parameters; standard deviations are relative to one another. Defaults: fitted to Gavel's table."""
-
-    everybody: float = 0.1
-    family: float = 0.4
-    near: float = 0.6
-    batch_length: float = 1.9
-    own: float = 0.08
-    all_types: float = 0.8
-    first: float = 0.25
-    second: float = 0.2
-    both: float = 0.23
-    noise: float = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +92,7 @@ class PairModel:
 
         def covariance(x: Floats) -> tuple[Floats, Floats]:
             scales = PairScales(*x.tolist())
-            jobs = _jobs(scales, s, np.arange(len(table.keys)), np.arange(len(table.keys)))
+            jobs = likeness(scales, s, np.arange(len(table.keys)), np.arange(len(table.keys)))
             return _covariance(scales, jobs, seen, seen), np.full(len(seen.first), scales.noise**2)
 
         mean = _mean(seen)
@@ -125,13 +112,38 @@ class PairPosterior:
         self.mean = _mean(exact)
         self.spread = _spreads(exact, self.mean, len(table.gpu_types))
         rows = np.arange(len(table.keys))
-        jobs = _jobs(model.scales, sides(table.keys), rows, rows)
+        jobs = likeness(model.scales, sides(table.keys), rows, rows)
+        self.factors = self._learned_factors(exact, jobs)
+        self.scales = replace(model.scales, both=model.scales.both * self.factors.pairs_own)
         noise = np.full(len(self.seen.first), model.scales.noise**2)
-        covariance = _covariance(model.scales, jobs, self.seen, self.seen)
-        covariance += _same_alone(self.seen, self.spread)
+        covariance = self._observed(jobs, self.seen)
         residual = (self.seen.log_slowdown - self.mean) / self.spread[self.seen.gpu_type]
+        residual += self.factors.product(self.seen.first, self.seen.second)
         self.posterior: Posterior = conditioned(covariance, noise, residual)
         self.width = self._checked(residual)
+
+    def _learned_factors(self, exact: Measured, jobs: Floats) -> latent.Factors:
+        residual, N = (exact.log_slowdown - self.mean) / self.spread[exact.gpu_type], len(self.table.keys)
+        cells = latent.cells(exact.first, exact.second, exact.gpu_type, residual, N)
+        first, second, k = cells.first, cells.second, self.model.scales
+        if len(first) == 0:
+            return latent.none(N)
+        kinds = k.all_types**2 + cells.kinds @ cells.kinds.T
+        alone, beside = jobs[np.ix_(first, first)], jobs[np.ix_(second, second)]
+
+        def covariance_of(pairs_own: float) -> Floats:
+            both = (pairs_own * k.both) ** 2 * alone * beside
+            covariance = kinds * (k.first**2 * alone + k.second**2 * beside + both)
+            return np.asarray(covariance + np.diag(k.noise**2 / cells.types))
+
+        return latent.learned(cells, N, covariance_of)
+
+    def _observed(self, jobs: Floats, seen: Measured) -> Floats:
+        """Covariance of observations without their noise, (n, n)."""
+        covariance = _covariance(self.scales, jobs, seen, seen) + _same_alone(seen, self.spread)
+        if self.factors.scale > 0.0:
+            covariance += self.factors.covariance(seen.first, seen.second, seen.first, seen.second)
+        return covariance
 
     def _checked(self, residual: Floats) -> float:
         """By what intervals must be wider to hold 90 % of what is left out of a job's pairs: four of five of them."""
@@ -140,8 +152,8 @@ class PairPosterior:
         rest, rows = residual[::every], np.arange(len(self.table.keys))
         if len(rest) < _CHECKED_MIN:
             return 1.0
-        jobs = _jobs(self.model.scales, sides(self.table.keys), rows, rows)
-        covariance = _covariance(self.model.scales, jobs, few, few) + _same_alone(few, self.spread)
+        jobs = likeness(self.model.scales, sides(self.table.keys), rows, rows)
+        covariance = self._observed(jobs, few)
         inverse = np.linalg.inv(covariance + self.model.scales.noise**2 * np.eye(len(rest)))
         weight, off = inverse @ rest, []
         for job in np.unique(few.first).tolist():
@@ -155,9 +167,7 @@ class PairPosterior:
 
     def _widths(self, keys: Sequence[Key]) -> Floats:
         """Of cells, (N, N): the fewer pairs of either job are measured the wider."""
-        row = {key: i for i, key in enumerate(self.table.keys)}
-        count = np.bincount(self.everything.first, minlength=len(row) + 1)
-        mine = count[[row.get(key, len(row)) for key in keys]]
+        mine = np.bincount(self.everything.first, minlength=len(self.table.keys) + 1)[self._places(keys)]
         return np.asarray(1.0 + (self.width - 1.0) / (1.0 + np.minimum.outer(mine, mine) / _PAIRS_KNOWN))
 
     def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
@@ -166,16 +176,17 @@ class PairPosterior:
         names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
         columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
         s = sides([*self.table.keys, *keys])
-        jobs = _jobs(self.model.scales, s, known + np.arange(N), np.arange(known))
+        jobs = likeness(self.model.scales, s, known + np.arange(N), np.arange(known))
         spread = np.concatenate([self.spread, np.ones(T)])[columns]  # a type that is not in the table is like all
-        mean = self._means(jobs, columns)
+        place = self._places(keys)
+        mean = self._means(jobs, columns, place)
         if N * N * T * max(len(self.seen.first), 1) <= EXACT_MAX:
             first, second, t = (axis.ravel() for axis in np.indices((N, N, T)))
-            variance = self._variance(jobs, first, second, columns[t]).reshape(N, N, T)
+            variance = self._variance(jobs, first, second, columns[t], place).reshape(N, N, T)
         else:
-            variance = self._grouped_variance(jobs, columns, keys)
+            variance = self._grouped_variance(jobs, columns, keys, place)
         self._take_measured(keys, columns, mean, variance)
-        noise_sd, prior_sd = self.model.scales.noise * spread, math.sqrt(_prior_variance(self.model.scales)) * spread
+        noise_sd, prior_sd = self.model.scales.noise * spread, math.sqrt(self._prior_variance()) * spread
         sd = np.sqrt(variance, out=variance)
         sd *= spread
         mean *= spread
@@ -197,10 +208,15 @@ class PairPosterior:
         now = before - np.square(self.posterior.explained(cross)).sum(axis=0)
         return row, column, self.posterior.mean(cross), before, now
 
-    def _means(self, jobs: Floats, columns: Ints) -> Floats:
+    def _means(self, jobs: Floats, columns: Ints, place: Ints) -> Floats:
         """Over the common mean, (N, N, T): weighted sums of covariances, by the keys that were seen."""
-        k, everywhere = self.model.scales, np.ones(len(self.seen.first), dtype=np.bool_)
+        k, everywhere = self.scales, np.ones(len(self.seen.first), dtype=np.bool_)
         common = k.all_types**2 * self._sums(jobs, everywhere)
+        if self.factors.scale > 0.0:
+            factors = self.factors.padded(1)
+            u, v = factors.sensitivity[place], factors.pressure[place]
+            now = factors.corrected(self.seen.first, self.seen.second, self.posterior.weight)
+            common += now[0][place] @ v.T + u @ now[1][place].T - u @ v.T
         mean = np.empty((len(jobs), len(jobs), len(columns)))
         for t, column in enumerate(columns.tolist()):
             mean[:, :, t] = common + self._sums(jobs, self.seen.gpu_type == column)
@@ -208,36 +224,52 @@ class PairPosterior:
 
     def _sums(self, jobs: Floats, mine: Bools) -> Floats:
         """Of one type, and of these observations, (N, N)."""
-        k, seen, weight = self.model.scales, self.seen, self.posterior.weight[mine]
+        k, seen, weight = self.scales, self.seen, self.posterior.weight[mine]
         alone, beside = jobs[:, seen.first[mine]], jobs[:, seen.second[mine]]
         together = (k.both**2 * weight * alone) @ beside.T
         together += (k.first**2 * (alone @ weight))[:, None]
         together += (k.second**2 * (beside @ weight))[None, :]
         return np.asarray(together)
 
-    def _variance(self, jobs: Floats, first: Ints, second: Ints, column: Ints) -> Floats:
+    def _variance(self, jobs: Floats, first: Ints, second: Ints, column: Ints, place: Ints) -> Floats:
         """Of m cells, (m,)."""
-        k, seen = self.model.scales, self.seen
-        variance = np.full(len(first), _prior_variance(k))
+        k, seen, factors = self.scales, self.seen, self.factors.padded(1)
+        variance = self._variances(first, second, place)
         for start in range(0, len(first), 4096):
             part = slice(start, start + 4096)
             alone, beside = jobs[first[part]][:, seen.first], jobs[second[part]][:, seen.second]
             kinds = k.all_types**2 + (column[part][:, None] == seen.gpu_type[None, :])
             cross = kinds * (k.first**2 * alone + k.second**2 * beside + k.both**2 * alone * beside)
+            if factors.scale > 0.0:
+                cross += factors.covariance(place[first[part]], place[second[part]], seen.first, seen.second)
             variance[part] -= np.square(self.posterior.explained(np.asarray(cross.T))).sum(axis=0)
         return np.asarray(np.maximum(variance, 0.0))
 
-    def _grouped_variance(self, jobs: Floats, columns: Ints, keys: Sequence[Key]) -> Floats:
+    def _variances(self, first: Ints, second: Ints, place: Ints) -> Floats:
+        """Of m cells before anything is measured, (m,)."""
+        factors = self.factors.padded(1)
+        u, v = (np.square(factors.scale * of[place]).sum(axis=1) for of in (factors.sensitivity, factors.pressure))
+        unknown = 1.0 / (1.0 + np.bincount(self.seen.first, minlength=len(self.table.keys) + 1)[place])
+        rest = factors.prior_variance * unknown[first] * unknown[second]  # of second order
+        return np.asarray(prior_variance(self.scales) + v[second] + u[first] + rest)
+
+    def _prior_variance(self) -> float:
+        return prior_variance(self.scales) + self.factors.prior_variance
+
+    def _places(self, keys: Sequence[Key]) -> Ints:
+        """Rows of keys in the table, one past its last for others."""
+        row = {key: i for i, key in enumerate(self.table.keys)}
+        return np.array([row.get(key, len(row)) for key in keys], dtype=np.int64)
+
+    def _grouped_variance(self, jobs: Floats, columns: Ints, keys: Sequence[Key], mine: Ints) -> Floats:
         """(N, N, T) where there are many cells: cells of jobs measured as often on that type have the same.
 
         It is the mean over a few of them, evenly spread.
         """
-        row = {key: i for i, key in enumerate(self.table.keys)}
-        mine = np.array([row.get(key, len(row)) for key in keys], dtype=np.int64)
         often = np.zeros((len(keys), len(columns)), dtype=np.int64)
         for t, column in enumerate(columns.tolist()):
             here = self.seen.gpu_type == column
-            count = np.bincount(self.seen.first[here], minlength=len(row) + 1)[mine]
+            count = np.bincount(self.seen.first[here], minlength=len(self.table.keys) + 1)[mine]
             often[:, t] = np.minimum(np.ceil(np.log2(count + 1)), _MEASURED_MAX)
         group = often[:, None, :] * (_MEASURED_MAX + 1) + often[None, :, :]
         values = np.zeros((_MEASURED_MAX + 1) ** 2)
@@ -246,7 +278,7 @@ class PairPosterior:
             cells = np.flatnonzero(flat == number)
             cells = cells[np.linspace(0, len(cells) - 1, min(_REPRESENTATIVES, len(cells))).astype(np.int64)]
             at = np.unravel_index(cells, group.shape)
-            values[number] = self._variance(jobs, at[0], at[1], columns[at[2]]).mean()
+            values[number] = self._variance(jobs, at[0], at[1], columns[at[2]], mine).mean()
         return np.asarray(values[group])
 
     def _take_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> None:
@@ -342,22 +374,3 @@ def _same_alone(seen: Measured, spread: Floats) -> Floats:
     variance = seen.alone_variance / np.square(spread[seen.gpu_type])
     same = (seen.first[:, None] == seen.first) & (seen.gpu_type[:, None] == seen.gpu_type)
     return np.where(same, variance[:, None], 0.0)
-
-
-def _jobs(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
-    """How alike jobs are."""
-    family = s.family[row][:, None] == s.family[other][None, :]
-    job_type = s.job_type[row][:, None] == s.job_type[other][None, :]
-    gpus = np.square(s.log2_gpus[row][:, None] - s.log2_gpus[other][None, :])
-    batch = np.square((s.log2_batch[row][:, None] - s.log2_batch[other][None, :]) / k.batch_length)
-    alike = k.family**2 + k.near**2 * np.exp(-0.5 * batch) + k.own**2 * job_type
-    return np.asarray(k.everybody**2 + family * alike * np.exp(-0.5 * gpus))
-
-
-def _prior_variance(k: PairScales) -> float:
-    own = _jobs_own(k)
-    return (k.all_types**2 + 1.0) * (k.first**2 * own + k.second**2 * own + k.both**2 * own**2)
-
-
-def _jobs_own(k: PairScales) -> float:
-    return k.everybody**2 + k.family**2 + k.near**2 + k.own**2

@@ -13,7 +13,8 @@ from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.learning import as_likeness
-from gavelpy.estimator.pairs import PairModel, PairScales
+from gavelpy.estimator.pair_scales import PairScales
+from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.estimator.scales import IsolatedScales, Likeness
 

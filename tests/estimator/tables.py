@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -58,3 +59,17 @@ def slowdown(table: ThroughputTable, first: int, second: int) -> float:
     hunger = {"ant": 0.8, "bee": 0.5, "cow": 0.3}
     mine, other = (table.keys[row][0].split()[0] for row in (first, second))
     return 1.0 / (1.0 + hunger[mine] * hunger[other] * 2.0)
+
+
+def interfering_pairs(seed: int, measured: float, rank: int = 2) -> tuple[ThroughputTable, ThroughputTable]:
+    """30 jobs of families of their own whose slowdowns differ by factors of this rank; the whole table, and a part."""
+    rng, N = np.random.default_rng(seed), 30
+    base = make_table({(f"net{chr(97 + n // 26)}{chr(97 + n % 26)}", 1): {"gpu": 1.0} for n in range(N)}, ("gpu",))
+    sensitive, pressing = rng.normal(size=(2, N, rank))
+    log = -0.45 + 0.15 * rng.normal(size=(N, 1)) + 0.15 * rng.normal(size=(1, N))
+    log = log + 0.12 * sensitive @ pressing.T + 0.04 * rng.normal(size=(N, N))
+    rows = np.array([(a, b) for a in range(N) for b in range(a, N)])
+    rates = np.exp(np.stack([log[rows[:, 0], rows[:, 1]], log[rows[:, 1], rows[:, 0]]], axis=1))[:, :, None]
+    part = np.where((rng.random(len(rows)) < measured)[:, None, None], rates, math.nan)
+    full = ThroughputTable(base.keys, base.gpu_types, base.rate_steps_per_s, base.provenance, base.source, rows, rates)
+    return full, replace(full, pair_rate_steps_per_s=part)

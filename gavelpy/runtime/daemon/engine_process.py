@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import pickle
 import sys
 import time
@@ -31,6 +32,8 @@ ATTEMPTS_MAX = 2
 ANSWER_BYTES_MAX = 1 << 30
 PAUSE_S = 0.5  # before a process that died is started again; doubled each time in a row
 PAUSE_S_MAX = 10.0
+# Matrices are small: several threads on busy cores make a fit many times slower. The scheduler's environment overrides.
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class EngineProcess:
@@ -87,7 +90,7 @@ class EngineProcess:
         while not self._stopping:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gavelpy.runtime.daemon.engine_worker",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=ONE_BLAS_THREAD | os.environ,
             )  # fmt: skip
             try:
                 await self._converse(self._process)

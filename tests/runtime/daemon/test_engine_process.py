@@ -148,3 +148,25 @@ def test_it_ends_without_a_word_where_nobody_waits_for_its_answer() -> None:
         said = process.stderr.read()
 
     assert (process.returncode, said) == (0, b"")
+
+
+def test_the_engine_computes_with_one_blas_thread_unless_the_environment_sets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    process, _ = make_process(PolicyChoice("max_min_fairness"))
+
+    async def environment() -> list[bytes]:
+        running = asyncio.create_task(process.run())
+        while not process.process_id:
+            await asyncio.sleep(0.01)
+        found = Path(f"/proc/{process.process_id}/environ").read_bytes().split(b"\0")
+        process.stop()
+        await running
+        return found
+
+    found = asyncio.run(asyncio.wait_for(environment(), 60.0))
+
+    assert b"OPENBLAS_NUM_THREADS=1" in found
+    assert b"OMP_NUM_THREADS=2" in found
