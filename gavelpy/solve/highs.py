@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavelpy.errors import SolverFailed
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed
 
@@ -249,3 +249,41 @@ def solve_small(solver: Solver, m: BoxedModel) -> Solved | None:
         return None
     solution = highs.getSolution()
     return Solved(np.array(solution.col_value), np.array(solution.row_dual))
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """What branch and bound found: columns (empty: none within its nodes), and a bound on their cost from below."""
+
+    column: Floats
+    bound: float
+    status: str  # HiGHS's own word
+
+
+def solve_whole(m: BoxedModel, is_whole: Bools, nodes_max: int) -> Whole:
+    """The columns of least cost of which some, (columns,), are whole numbers; a plain LP where none are.
+
+    A fresh object each time, so that no warm state enters. scipy's `milp` has an older HiGHS inside, which prints a
+    line past all its options.
+    """
+    import highspy
+
+    highs, lp = highspy.Highs(), highspy.HighsLp()
+    for name, value in {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 0}.items():
+        highs.setOptionValue(name, value)
+    highs.setOptionValue("mip_max_nodes", nodes_max)
+    highs.setOptionValue("mip_rel_gap", 0.0)
+    lp.num_col_, lp.num_row_ = len(m.cost), len(m.row_lower)
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = m.cost, m.lower, m.upper
+    lp.row_lower_, lp.row_upper_ = m.row_lower, m.row_upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = m.start, m.row, m.value
+    if is_whole.any():
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[whole] for whole in is_whole.astype(int).tolist()]
+    highs.passModel(lp)
+    highs.run()
+    info, status = highs.getInfo(), highs.modelStatusToString(highs.getModelStatus())
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    column = np.array(highs.getSolution().col_value) if found else np.zeros(0)
+    return Whole(column, info.mip_dual_bound if is_whole.any() else info.objective_function_value, status)

@@ -27,6 +27,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed
+from gavelpy.solve.highs import BoxedModel, solve_whole
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.program import Program, program_of
@@ -126,33 +127,35 @@ class _Search:
 
     def _least(self, cost: Floats, *, whole: bool, size: int = 0) -> tuple[Floats, float]:
         """z of the least cost with at least `size` kept (empty: none found in time), and a bound on that cost."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
+        from scipy.sparse import csc_array, csr_array, vstack
 
         is_kept = np.arange(len(cost)) >= self._entries
-        constraints = [LinearConstraint(self._rows, -np.inf, self._limits)]
+        rows, lower, upper = [self._rows], [np.full(len(self._limits), -np.inf)], [self._limits]
         if size:
-            constraints.append(LinearConstraint(csr_array(is_kept[None, :].astype(np.float64)), size, np.inf))
+            rows.append(csr_array(is_kept[None, :].astype(np.float64)))
+            lower.append(np.array([float(size)]))
+            upper.append(np.array([np.inf]))
         for columns in self._cuts:
             row = np.zeros((1, len(cost)))
             row[0, columns] = 1.0
-            constraints.append(LinearConstraint(csr_array(row), -np.inf, len(columns) - 1))
-        found = milp(
-            cost,
-            integrality=(is_kept & whole).astype(np.int64),
-            bounds=Bounds(np.zeros(len(cost)), np.ones(len(cost))),
-            constraints=constraints,
-            options={"node_limit": NODES_MAX, "mip_rel_gap": 0.0},
+            rows.append(csr_array(row))
+            lower.append(np.array([-np.inf]))
+            upper.append(np.array([len(columns) - 1.0]))
+        matrix = csc_array(vstack(rows))
+        model = BoxedModel(
+            start=matrix.indptr.astype(np.int32),
+            row=matrix.indices.astype(np.int32),
+            value=matrix.data,
+            row_lower=np.concatenate(lower),
+            row_upper=np.concatenate(upper),
+            cost=cost,
+            lower=np.zeros(len(cost)),
+            upper=np.ones(len(cost)),
         )
-        if found.x is None and not size:
-            raise failed(self._problem, "no set of floors", found.message)
-        if found.x is None:
-            if not size:  # nothing kept is a solution, so HiGHS has one at the start
-                raise failed(self._problem, "no set of floors", str(found.message))
-            return np.zeros(0), 0.0
-        bound = found.mip_dual_bound if whole else found.fun
-        assert bound is not None, "HiGHS found columns, so it has a bound"
-        return found.x[self._entries :], float(bound)
+        found = solve_whole(model, is_kept & whole, NODES_MAX)
+        if not len(found.column) and not size:  # nothing kept is a solution, so HiGHS has one at the start
+            raise failed(self._problem, "no set of floors", found.status)
+        return found.column[self._entries :], found.bound
 
 
 def _rows(program: Program, wanted: Ints) -> tuple[csr_array, Floats]:

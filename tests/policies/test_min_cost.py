@@ -256,3 +256,14 @@ def test_same_problem_keeps_the_same_deadlines() -> None:
     first, again = WITH_DEADLINES.allocate(problem), WITH_DEADLINES.allocate(problem)
 
     assert first.share.tobytes() == again.share.tobytes()
+
+
+@pytest.mark.parametrize(("seed", "jobs", "gpus", "packed"), [(7, 12, 2, False), (24, 12, 2, True), (78, 30, 4, True)])
+def test_the_search_for_most_deadlines_prints_nothing(
+    seed: int, jobs: int, gpus: int, packed: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    problem = contested(seed, jobs=jobs, gpus=gpus)
+
+    WITH_DEADLINES.allocate(with_every_pair(problem, factor=0.7) if packed else problem)
+
+    assert tuple(capfd.readouterr()) == ("", "")
