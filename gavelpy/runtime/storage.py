@@ -37,6 +37,7 @@ class StorageWorkers:
         self._slots = asyncio.Semaphore(busy_max)
         self._abandoned_max = abandoned_max
         self._idle: list[_Worker] = []
+        self._is_closed = False
         self._leaving: list[subprocess.Popen[bytes]] = []  # ended or abandoned, and not reaped yet
 
     @property
@@ -62,13 +63,14 @@ class StorageWorkers:
         return value
 
     def close(self) -> None:
-        """Ends the workers; those that hang are left to the kernel."""
+        """Ends the workers, also those of calls that are under way; those that hang are left to the kernel."""
+        self._is_closed = True
         for worker in self._idle:
             self._dismiss(worker)
         self._idle = []
         for process in self._leaving:
             if process.poll() is None:
-                process.returncode = -1  # nobody will reap it here, and that is meant
+                process.returncode = -1  # as in `_abandon`
 
     async def _answer(self, question: bytes) -> dict[str, Any]:  # values of any function
         while True:
@@ -101,13 +103,25 @@ class StorageWorkers:
                 env={},
                 start_new_session=True,
             )
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES_MAX)
-        return _Worker(process, reader, writer)
+        worker = None
+        try:
+            worker = _Worker(process, *await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES_MAX))
+        finally:
+            if worker is None:  # the time was over before the first question
+                ours.close()
+                self._abandon(process)
+        return worker
 
     def _dismiss(self, worker: _Worker) -> None:
         worker.writer.close()
-        worker.process.kill()
-        self._leaving.append(worker.process)
+        self._abandon(worker.process)
+
+    def _abandon(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        if not self._is_closed:
+            self._leaving.append(process)
+        elif process.poll() is None:
+            process.returncode = -1  # no one reaps it here, and that is meant
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ class Broken:
     name: ClassVar[str] = "broken"
     summary: ClassVar[str] = "Break one promise."
     fills_leftover: ClassVar[bool] = True
+    time_varying: ClassVar[bool] = False
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         good = MaxMinFairness().allocate(problem, solver)
@@ -38,6 +39,7 @@ class Broken:
         faults = {
             "gives away too much": lambda: np.ones_like(good.share),
             "never the same": lambda: good.share / (1 + next(CALLS)),
+            "reads the clock": lambda: good.share / (1 + problem.age_s.max()),
             "reads names": lambda: good.share / len(problem.gpu_types[0]),
             "cannot do without types": lambda: good.share * problem.fits / np.ptp(problem.member_rate_steps_per_s),
         }
@@ -65,6 +67,7 @@ class Broken:
         ("order_of_rows", "favours the first job"),
         ("order_of_types", "favours the first type"),
         ("more_gpus", "dislikes GPUs"),
+        ("time", "reads the clock"),
     ],
 )
 def test_check_notices_the_fault(check: str, fault: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,24 @@ def test_call_that_hangs_ends_in_time_and_the_next_one_works() -> None:
 
     assert took_s < 5.0
     assert root == 3.0
+
+
+def test_no_process_is_forgotten_when_workers_close_during_a_call() -> None:
+    async def work(workers: StorageWorkers) -> asyncio.Task[None]:
+        call = asyncio.create_task(workers.call(time.sleep, 1_000.0, limit_s=30.0))
+        await asyncio.sleep(0.5)  # its process has started, or is about to: neither may be forgotten
+        workers.close()
+        call.cancel()
+        await asyncio.wait([call])
+        return call
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call = use(work)
+        gc.collect()
+
+    assert call.cancelled()
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
 
 
 def test_calls_that_hang_hold_up_no_others_and_no_loop() -> None:
