@@ -173,12 +173,14 @@ def test_a_submission_says_that_its_jobs_are_not_preempted_unless_their_owner_al
     run = ("--", sys.executable, "-c", QUICK, "noted")
 
     noted = cli("submit", "--name", "noted", *arguments, *run)
-    allowed = cli("submit", "--name", "allowed", *arguments, "--preemptible", *run)
+    long = ("--", sys.executable, "-c", "import time; time.sleep(600)")
+    allowed = cli("submit", "--name", "allowed", *arguments, "--preemptible", *long)
 
     number = noted.out.split("\t")[0]
     assert f"note: job {number} (noted): never saved: not preemptible until its first checkpoint" in noted.err
     assert (allowed.code, "note:" in allowed.err) == (0, False)
     assert "Preemption: preemptible: submitted so by its owner." in cli("explain", "allowed").out
+    assert cli("cancel", "allowed").code == 0
 
 
 def test_node_is_drained_and_resumed(cli: Gavel) -> None:
