@@ -109,6 +109,7 @@ def test_processes_that_nothing_can_end_are_bounded(monkeypatch: pytest.MonkeyPa
         hanging = [process.pid for process in workers._leaving]
         with pytest.raises(StorageSilent, match="2 calls hang"):
             await workers.call(math.sqrt, 9.0, limit_s=30.0)
+        monkeypatch.undo()  # the workers that follow can be ended
         for process in hanging:
             os.kill(process, signal.SIGKILL)
         while workers.abandoned:
