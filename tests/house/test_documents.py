@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from gavelpy.mechanism.events import Event
 from tests.house.project import PACKAGE, ROOT, name_of
 
 DECISIONS = ROOT / "docs" / "decisions"
@@ -65,6 +67,12 @@ def test_architecture_names_every_package() -> None:
     modules = {f"gavelpy/{path.name}" for path in PACKAGE.glob("*.py") if path.name != "__init__.py"}
 
     assert (packages | modules) - set(tree()) == set()
+
+
+def test_architecture_names_every_event() -> None:
+    row = next(line for line in read(ROOT / "ARCHITECTURE.md").splitlines() if line.startswith("| `Event` |"))
+
+    assert set(re.findall(r"\w+", row)) >= {kind.__name__ for kind in get_args(Event)}
 
 
 def test_changelog_has_a_place_for_what_is_unreleased() -> None:
