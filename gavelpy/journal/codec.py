@@ -16,25 +16,40 @@ it was before.
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, replace
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.mechanism.events import (
+    AgentRejoined,
+    AllocationFailed,
     AllocationSolved,
+    CheckpointSaved,
     ConfigChanged,
     DirectorySeen,
     Event,
+    JobCancelled,
+    JobNoted,
+    JobSubmitted,
     LastStepReported,
     LeaseEnded,
+    LeaseStarted,
     NodeDraining,
     NodeHindered,
     NodeJoined,
     NodeLost,
+    NodeSilent,
+    NumbersSkipped,
     Outcome,
+    PolicyChanged,
+    PriceChanged,
+    ProgressReported,
     SavingDeclared,
+    SchedulerRestarted,
+    ThroughputEstimated,
+    WakeupDue,
 )
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
@@ -71,11 +86,39 @@ _LAST_FIELDS: dict[str, dict[int, int]] = {  # how many last fields of an event 
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
 }
-_EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
-_FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in _EVENTS.items()}
+# The name of each event in journals, which never changes, and the class that it is today. Fields are written by place.
+EVENT_NAMES: dict[str, type[Event]] = {
+    "NodeJoined": NodeJoined,
+    "NodeLost": NodeLost,
+    "NodeSilent": NodeSilent,
+    "NodeDraining": NodeDraining,
+    "NodeHindered": NodeHindered,
+    "DirectorySeen": DirectorySeen,
+    "JobSubmitted": JobSubmitted,
+    "JobCancelled": JobCancelled,
+    "PriceChanged": PriceChanged,
+    "ConfigChanged": ConfigChanged,
+    "PolicyChanged": PolicyChanged,
+    "NumbersSkipped": NumbersSkipped,
+    "JobNoted": JobNoted,
+    "LeaseStarted": LeaseStarted,
+    "LeaseEnded": LeaseEnded,
+    "ProgressReported": ProgressReported,
+    "CheckpointSaved": CheckpointSaved,
+    "SavingDeclared": SavingDeclared,
+    "LastStepReported": LastStepReported,
+    "AllocationSolved": AllocationSolved,
+    "AllocationFailed": AllocationFailed,
+    "ThroughputEstimated": ThroughputEstimated,
+    "WakeupDue": WakeupDue,
+    "SchedulerRestarted": SchedulerRestarted,
+    "AgentRejoined": AgentRejoined,
+}
+_NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
+_FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
 _FIELDS_MIN = {
     name: sum(field.default is MISSING is field.default_factory for field in fields(kind))
-    for name, kind in _EVENTS.items()
+    for name, kind in EVENT_NAMES.items()
 }
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
@@ -94,9 +137,14 @@ _VALUES: dict[str, tuple[type, ...]] = {
 }
 
 
+def journal_name(event: Event) -> str:
+    """The event's name in journals."""
+    return _NAMES[type(event)]
+
+
 def encode(event: Event, now_s: float) -> bytes:
     """One record."""
-    version, name = VERSION, type(event).__name__
+    version, name = VERSION, journal_name(event)
     values = [getattr(event, field) for field, _ in _FIELDS[name]]
     match event:
         case AllocationSolved():
@@ -136,13 +184,13 @@ def decode(record: bytes) -> tuple[float, Event]:
     version, name, now_s, values = raw
     if type(version) is not int or not OLDEST <= version <= NEWEST:
         raise JournalCorrupt(f"version must be in [{OLDEST}, {NEWEST}], got {version!r}")
-    kind, known = _EVENTS.get(name), _FIELDS.get(name, [])
+    kind, known = EVENT_NAMES.get(name), _FIELDS.get(name, [])
     if version > (newest := _LATER.get(name, VERSION)):
         raise JournalCorrupt(f"version must be at most {newest} of {name!r}, got {version!r}")
     known = known[: len(known) - _missing(name, version)]
     count_min = _FIELDS_MIN.get(name, 0) if version < VERSION else len(known)
     if kind is None or not isinstance(now_s, int | float) or not count_min <= len(values) <= len(known):
-        raise JournalCorrupt(f"event must be one of {', '.join(_EVENTS)} with its fields, got {name!r}")
+        raise JournalCorrupt(f"event must be one of {', '.join(EVENT_NAMES)} with its fields, got {name!r}")
     arguments = {
         field: _value(f"{name}.{field}", annotation, value)
         for (field, annotation), value in zip(known, values, strict=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
-from gavelpy.journal.codec import decode, encode
+from gavelpy.journal.codec import decode, encode, journal_name
 from gavelpy.mechanism.events import Event
 
 Entry = tuple[int, float, Event]  # sequence, now_s, event
@@ -165,7 +165,7 @@ def event_rows(
         if not math.isfinite(now_s):
             raise InvalidInput(f"now_s must be finite, got {now_s!r}")
         place = (sequence, end, submissions, crc32)
-        row = event_row(incarnation, float(now_s), type(event).__name__, encode(event, now_s), place)
+        row = event_row(incarnation, float(now_s), journal_name(event), encode(event, now_s), place)
         rows.append(row)
         crc32 = row.crc32
     return rows

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from gavelpy.journal.codec import EVENT_NAMES
 from gavelpy.journal.store_loss import Evidence
 from gavelpy.journal.store_marks import Numbers
 from gavelpy.journal.store_pages import rows_of, split
@@ -144,7 +145,7 @@ def salvaged(path: Path) -> Salvage:
     return Salvage(
         events, reachable[-SNAPSHOTS_KEPT:], submissions, dict(found.meta), end, max(seen, end.sequence),
         {
-            sequence: any(row.kind == JobSubmitted.__name__ for row in rows)
+            sequence: any(EVENT_NAMES.get(row.kind) is JobSubmitted for row in rows)
             for sequence, rows in found.events.items()
             if sequence > end.sequence
         },

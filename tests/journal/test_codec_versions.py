@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
-from gavelpy.journal.codec import encode
+from gavelpy.journal.codec import EVENT_NAMES, encode
 from gavelpy.journal.file import read
-from gavelpy.mechanism.events import JobNoted, JobSubmitted, NodeJoined, NodeSilent, NumbersSkipped, PolicyChanged
+from gavelpy.mechanism.events import (
+    Event,
+    JobNoted,
+    JobSubmitted,
+    NodeJoined,
+    NodeSilent,
+    NumbersSkipped,
+    PolicyChanged,
+)
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
 from tests.journal.test_codec import EXAMPLES, OF_LATER_VERSIONS, RUNTIME_JOB
@@ -52,3 +62,49 @@ def test_a_server_of_version_1_sees_the_shared_checkpoints() -> None:
 
     assert isinstance(event, NodeJoined)
     assert event.sees_checkpoints
+
+
+# As they are in the journals of released versions: a class may get another name, its name here stays.
+NAMES_IN_JOURNALS = [
+    "NodeJoined",
+    "NodeLost",
+    "NodeSilent",
+    "NodeDraining",
+    "NodeHindered",
+    "DirectorySeen",
+    "JobSubmitted",
+    "JobCancelled",
+    "PriceChanged",
+    "ConfigChanged",
+    "PolicyChanged",
+    "NumbersSkipped",
+    "JobNoted",
+    "LeaseStarted",
+    "LeaseEnded",
+    "ProgressReported",
+    "CheckpointSaved",
+    "SavingDeclared",
+    "LastStepReported",
+    "AllocationSolved",
+    "AllocationFailed",
+    "ThroughputEstimated",
+    "WakeupDue",
+    "SchedulerRestarted",
+    "AgentRejoined",
+]
+
+
+def test_names_in_journals_stay_when_classes_are_renamed() -> None:
+    assert list(EVENT_NAMES) == NAMES_IN_JOURNALS
+
+
+def test_every_event_has_one_name_in_journals() -> None:
+    assert set(EVENT_NAMES.values()) == set(get_args(Event))
+    assert len(set(EVENT_NAMES.values())) == len(EVENT_NAMES)
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+def test_an_event_is_written_under_its_name_in_journals(event: Event) -> None:
+    _, name, _, _ = msgspec.msgpack.decode(encode(event, 1.0))
+
+    assert EVENT_NAMES[name] is type(event)
