@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, printable, tell
+from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.errors import InvalidInput
 from gavelpy.model.explanation import explanation, why_stuck
 from gavelpy.model.problem import BlindView
@@ -79,13 +79,15 @@ def _gains(answer: Allocation, quantity: Quantity) -> dict[str, float | None]:
 def _warn(answer: Allocation) -> None:
     """Shares that only exist on paper are said to be so, and answers that are not fully proved."""
     if answer.certificate.warning:
-        tell(f"warning: the allocation is {answer.certificate.warning}")
+        notify(f"warning: the allocation is {answer.certificate.warning}")
     problem = answer.problem
     held = problem.is_oversized & (answer.job_share.sum(axis=1) > 0)
     if held.any():
         names = ", ".join(problem.job_ids[row] for row in held.nonzero()[0].tolist()[:5])
         more = f" and {held.sum() - 5} more" if held.sum() > 5 else ""
-        tell(f"note: no scheduler can deliver the share of {names}{more}: too few GPUs of one type (see --whole-gangs)")
+        notify(
+            f"note: no scheduler can deliver the share of {names}{more}: too few GPUs of one type (see --whole-gangs)"
+        )
 
 
 def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavelpy.cli.output import console, tell
+from gavelpy.cli.output import console, notify
 from gavelpy.errors import InvalidInput, RemoteViolation
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def run_live(directory: Path) -> None:
     nodes = tuple(LocalNode(f"{name}-node", f"{name}:{GPUS[name]}", factor) for name, factor in FACTORS.items())
     shutil.rmtree(directory, ignore_errors=True)
     offered = ", ".join(f"{count} {name}" for name, count in GPUS.items())
-    tell(f"live: {len(JOBS)} training jobs on {offered}, played by three agents on this machine")
+    notify(f"live: {len(JOBS)} training jobs on {offered}, played by three agents on this machine")
     with LocalCluster(directory.resolve(), nodes, {"mechanism": {"round_s": ROUND_S}}) as cluster:
         cluster.start()
         began_s = time.monotonic()
@@ -147,7 +147,7 @@ def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float
                 view.update(_progress(jobs, elapsed_s))
             elif elapsed_s - told_s >= LINE_EVERY_S:
                 told_s = elapsed_s
-                tell(f"{elapsed_s:5.0f} s  " + "  ".join(f"{job.name} {_percent(job)}" for job in jobs))
+                notify(f"{elapsed_s:5.0f} s  " + "  ".join(f"{job.name} {_percent(job)}" for job in jobs))
             if not acts and all(_is_over(job) for job in jobs):
                 return {name: statistics.median(rates) for name, rates in seen.items()}
             if elapsed_s > PATIENCE_S:
@@ -156,12 +156,12 @@ def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float
 
 
 def _kill(cluster: LocalCluster, node: LocalNode) -> None:
-    tell(f"kill -9: {node.node_id}, its agent and all that runs there")
+    notify(f"kill -9: {node.node_id}, its agent and all that runs there")
     cluster.kill_node(node)
 
 
 def _back(cluster: LocalCluster, node: LocalNode) -> None:
-    tell(f"{node.node_id} comes back")
+    notify(f"{node.node_id} comes back")
     cluster.start_agent(node)
 
 
@@ -241,10 +241,10 @@ def _print_simulated(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, floa
     result = simulate(_trace(jobs, rates), Cluster.of(GPUS), "max_min_fairness", settings=settings)
     live_s = sum(answer.job.ended_at_s - answer.job.submitted_at_s for answer in jobs) / len(jobs)
     simulated_s = result.metrics.avg_jct_s
-    tell(
+    notify(
         f"all over after {took_s:.0f} s; average time in the system: live {live_s:.1f} s, simulated {simulated_s:.1f} s"
     )
-    tell(
+    notify(
         f"simulated with what this run measured: each job's steps/s, and {start_s:.1f} s from a lease's start to its "
         "first step; without the node that was killed, and as if jobs that run at once did not slow each other "
         f"on the {os.cpu_count()} cores of this machine"

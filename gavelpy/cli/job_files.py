@@ -23,8 +23,8 @@ _DIGITS_MAX = 9
 
 
 @dataclass(frozen=True)
-class DescribedJob:
-    """One entry, before its array is spread out. What is empty or 0 is the scheduler's to choose."""
+class JobTemplate:
+    """One entry, before its array is expanded. What is empty or 0 is the scheduler's to choose."""
 
     command: str
     steps_total: float
@@ -44,7 +44,7 @@ class DescribedJob:
     preemptible: bool = False
     array: str = ""
 
-    def spread(self) -> list[DescribedJob]:
+    def expand(self) -> list[JobTemplate]:
         """Itself, or one job for each index of its array, with {index} filled in."""
         if not self.array:
             return [self]
@@ -57,7 +57,7 @@ class DescribedJob:
         values = {name: value for name, value in vars(self).items() if name != "array"}
         return client_pb2.JobDescription(**values)
 
-    def _at(self, index: int) -> DescribedJob:
+    def _at(self, index: int) -> JobTemplate:
         def filled(text: str) -> str:
             return text.replace(INDEX, str(index))
 
@@ -100,7 +100,7 @@ def array_and_window(text: str) -> tuple[str, int]:
     return indices, int(window)
 
 
-def read_job_file(path: Path) -> list[DescribedJob]:
+def read_job_file(path: Path) -> list[JobTemplate]:
     """The jobs of a TOML file, each a table [[job]]; raises InvalidInput naming file, job and field."""
     try:
         with path.open("rb") as file:
@@ -154,7 +154,7 @@ def rates(texts: Sequence[str]) -> dict[str, float]:
         raise InvalidInput(f"--rate must look like v100:10,k80:1.5 (steps/s), got {','.join(texts)[:60]!r}") from None
 
 
-def _described(path: Path, where: str, table: dict[str, Any]) -> DescribedJob:
+def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     """One table; Any: whatever TOML can say."""
     for name in table:
         if name not in _FIELDS:
@@ -170,7 +170,7 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> DescribedJob:
         except (TypeError, ValueError):
             raise InvalidInput(f"{where}.{name} must be {allowed}, got {value!r:.80}", file=str(path)) from None
     directory = path.absolute().parent / values.get("working_directory", ".")
-    return DescribedJob(**values | {"working_directory": str(directory.resolve())})
+    return JobTemplate(**values | {"working_directory": str(directory.resolve())})
 
 
 def _text(value: object) -> str:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.formatting import DASH, as_json, compact, count, duration, enum_name, percent, timestamp
 from gavelpy.cli.output import Output, console, echo_json, echo_json_list, printable, tabbed
-from gavelpy.cli.plain import NOTHING, count, duration, figure, moment, percent, plain, word
-from gavelpy.cli.tables import Sheet, show
+from gavelpy.cli.tables import TableData, show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,9 +52,9 @@ def jobs(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.jobs(states=states, all_states=all_states, owner=owner)
     if output is Output.JSON:
-        echo_json_list("jobs", [plain(job) for job in found])
+        echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show(jobs_sheet(found))
+        show(jobs_table(found))
 
 
 def status(
@@ -74,9 +74,9 @@ def status(
     with c.connected(scheduler, token_file, timeout) as client:
         found = list(client.wait(names, wait_s=0.0).jobs)
     if output is Output.JSON:
-        echo_json_list("jobs", [plain(job) for job in found])
+        echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show(jobs_sheet(found))
+        show(jobs_table(found))
 
 
 def cancel(
@@ -96,12 +96,12 @@ def cancel(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.cancel(names)
     if output is Output.JSON:
-        echo_json_list("jobs", [plain(job) for job in found])
+        echo_json_list("jobs", [as_json(job) for job in found])
         return
     from gavelpy.runtime.wire import client_pb2
 
     for job in found:
-        typer.echo(tabbed(job.job, job.name, word(client_pb2.JobState, job.state)))
+        typer.echo(tabbed(job.job, job.name, enum_name(client_pb2.JobState, job.state)))
 
 
 def explain(
@@ -121,7 +121,7 @@ def explain(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.job(name)
     if output is Output.JSON:
-        echo_json(plain(found))
+        echo_json(as_json(found))
         return
     out = console()
     for line in _sentences(found):
@@ -133,7 +133,7 @@ def explain(
         out.print(f"  {printable(line)}")
 
 
-def jobs_sheet(found: Iterable[client_pb2.Job]) -> Sheet:
+def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
     """A row a job."""
     from gavelpy.runtime.wire import client_pb2
 
@@ -143,24 +143,24 @@ def jobs_sheet(found: Iterable[client_pb2.Job]) -> Sheet:
             str(job.job),
             printable(job.name),
             printable(job.owner),
-            word(client_pb2.JobState, job.state),
+            enum_name(client_pb2.JobState, job.state),
             str(job.gpus),
-            printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or NOTHING),
+            printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or DASH),
             count(job.steps_total),
             f"{'~' if job.steps_estimated else ''}{percent(job.steps_done, job.steps_total)}",
-            figure(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else NOTHING,
+            compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH,
             printable(job.reason or (job.detail if job.lease < 0 else "")),  # while it runs, its last end says nothing
         )
         for job in found
     ]
-    return Sheet(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
+    return TableData(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
 
 
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     from gavelpy.runtime.wire import client_pb2
 
     job = found.job
-    state = word(client_pb2.JobState, job.state)
+    state = enum_name(client_pb2.JobState, job.state)
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
     gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
     done = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
@@ -173,8 +173,8 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Asks for {gpus}, weight {job.weight:g}; runs {found.description.command!r}.",
         f"Done: {done}; {saved}; "
         f"leases it ran under: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
-        f"Submitted {moment(job.submitted_at_s)}, first started {moment(job.started_at_s)}, "
-        f"over {moment(job.ended_at_s)}.",
+        f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
+        f"over {timestamp(job.ended_at_s)}.",
     ]
     if job.preemptible_why and not job.ended_at_s:
         lines.append(f"Preemption: {job.preemptible_why}.")
@@ -201,10 +201,10 @@ def _accounts_table(accounts: Sequence[client_pb2.TypeAccount]) -> Table:
     for account in accounts:
         table.add_row(
             printable(account.gpu_type),
-            figure(account.rate_steps_per_s),
+            compact(account.rate_steps_per_s),
             f"{100 * account.share:.1f} %",
             duration(account.owed_s),
             duration(account.received_s),
-            figure(account.price),
+            compact(account.price),
         )
     return table

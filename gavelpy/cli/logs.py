@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.formatting import as_json
 from gavelpy.cli.log_lines import clock, json_lines, texts
-from gavelpy.cli.output import Output, tabbed, tell
-from gavelpy.cli.plain import plain
+from gavelpy.cli.output import Output, notify, tabbed
 from gavelpy.errors import InvalidInput
 
 _ALL_RANKS = -1
@@ -59,11 +59,11 @@ def logs(
         follow=follow,
         tail_lines=tail,
     )
-    reach = c.outlasting if follow else c.connected
+    reach = c.reconnecting if follow else c.connected
     with reach(scheduler, token_file, timeout) as client:
         for message in client.logs(request):
             if message.notice and output is Output.TABLE:
-                tell(f"note: {message.notice}")
+                notify(f"note: {message.notice}")
                 continue
             lines = json_lines(message) if output is Output.JSON else texts(message.batch, job is None, timestamps)
             if lines:
@@ -95,12 +95,12 @@ def events(
       gavel events --job train
       gavel events --after 1200 -o json
     """
-    reach = c.outlasting if follow else c.connected
+    reach = c.reconnecting if follow else c.connected
     with reach(scheduler, token_file, timeout) as client:
         for event in client.events(after=after, follow=follow, events_max=limit, job=job):
             if output is Output.JSON:
                 fields = json.loads(event.json) if event.json else {}
-                _line(json.dumps({**plain(event), "json": fields}))
+                _line(json.dumps({**as_json(event), "json": fields}))
             else:
                 _line(tabbed(event.sequence, clock(event.time_s), event.kind, event.text))
 

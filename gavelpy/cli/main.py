@@ -26,9 +26,9 @@ from gavelpy.cli import (
     token,
     top,
     trace,
-    waiting,
+    wait,
 )
-from gavelpy.cli.exits import BAD_INPUT, INTERRUPTED, NOT_ALLOWED, OK, READER_LEFT, UNREACHABLE, WORLD_FAILED
+from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
 from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.extras import explained
@@ -59,7 +59,7 @@ app.command("status", rich_help_panel=_CLUSTER)(jobs.status)
 app.command("explain", rich_help_panel=_CLUSTER)(jobs.explain)
 app.command("logs", rich_help_panel=_CLUSTER)(logs.logs)
 app.command("cancel", rich_help_panel=_CLUSTER)(jobs.cancel)
-app.command("wait", rich_help_panel=_CLUSTER)(waiting.wait)
+app.command("wait", rich_help_panel=_CLUSTER)(wait.wait)
 app.command("top", rich_help_panel=_CLUSTER)(top.top)
 app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
 app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # what is read complains itself; left is what is written: a full disk
         _leave_stdout()
         name = error.filename or "output"
-        return _complain(f"error: {name} cannot be written ({error.strerror})", WORLD_FAILED)
+        return _complain(f"error: {name} cannot be written ({error.strerror})", FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", INTERRUPTED)
     except _USAGE_ERROR as error:
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _complain(f"error: {explained(error, _command(given))}", BAD_INPUT)
     except GavelError as error:
-        return _complain(f"error: {error}", WORLD_FAILED)
+        return _complain(f"error: {error}", FAILED)
     if code == INTERRUPTED:
         return _complain("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else OK
@@ -158,4 +158,4 @@ def _complain(message: str, code: int) -> int:
 def _leave_stdout() -> int:
     """Points stdout at nothing, so that the interpreter's last flush does not complain that the reader left."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return READER_LEFT
+    return PIPE_CLOSED

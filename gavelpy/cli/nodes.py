@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.formatting import DASH, as_json, duration
 from gavelpy.cli.output import Output, echo_json_list, printable
-from gavelpy.cli.plain import NOTHING, duration, plain
-from gavelpy.cli.tables import Sheet, show
+from gavelpy.cli.tables import TableData, show
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
@@ -97,7 +97,7 @@ def resume(
     _wish(node, "NODE_WISH_RESUME", output, scheduler, token_file, timeout)
 
 
-def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
+def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
     """A row a node."""
     titles = ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "containment", "remarks")
     rows = [
@@ -107,15 +107,15 @@ def nodes_sheet(found: Iterable[client_pb2.NodeStatus]) -> Sheet:
             str(node.gpu_count),
             str(node.gpus_in_use),
             printable(node.gpu_type),
-            ", ".join(str(job) for job in node.jobs) or NOTHING,
+            ", ".join(str(job) for job in node.jobs) or DASH,
             duration(node.heartbeat_age_s),
             printable(node.address),
-            printable(node.containment) or NOTHING,
+            printable(node.containment) or DASH,
             printable(", ".join(_remarks(node))),
         )
         for node in found
     ]
-    return Sheet(titles, frozenset(("GPUs", "in use", "heard")), rows)
+    return TableData(titles, frozenset(("GPUs", "in use", "heard")), rows)
 
 
 def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:
@@ -144,6 +144,6 @@ def _wish(
 
 def _show(found: Sequence[client_pb2.NodeStatus], output: Output) -> None:
     if output is Output.JSON:
-        echo_json_list("nodes", [plain(node) for node in found])
+        echo_json_list("nodes", [as_json(node) for node in found])
     else:
-        show(nodes_sheet(found))
+        show(nodes_table(found))

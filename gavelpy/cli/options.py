@@ -277,7 +277,7 @@ EstimateOption = Annotated[
     typer.Option(
         "--estimate",
         rich_help_panel=_POLICIES,
-        help="Tell the scheduler no rates: it learns them from what running jobs show.",
+        help="Notify the scheduler no rates: it learns them from what running jobs show.",
     ),
 ]
 ClaimsOffOption = Annotated[

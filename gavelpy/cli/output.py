@@ -61,7 +61,7 @@ def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any
     typer.echo(f"{{{json.dumps(name)}: [\n{lines}\n]}}")
 
 
-def tell(message: str) -> None:
+def notify(message: str) -> None:
     """A message for the person at the terminal."""
     typer.echo(printable(message), err=True)
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import job_files
 from gavelpy.cli import options as o
+from gavelpy.cli.formatting import DASH, as_json, compact, duration
 from gavelpy.cli.output import Output, console, echo_json, printable
-from gavelpy.cli.plain import NOTHING, duration, figure, plain
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _value(text: str) -> str | float:
 
 def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     if output is Output.JSON:
-        echo_json(plain(found))
+        echo_json(as_json(found))
         return
     from rich import box
     from rich.table import Table
@@ -110,7 +110,7 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     given = f" with {found.policy_parameters}" if found.policy_parameters not in ("", "{}") else ""
     out.print(printable(f"Policy {found.policy}{given}{blind}; rounds of {duration(found.round_s)}."))
     if found.path:
-        out.print(printable(f"Objective {figure(found.objective)}, gap {found.gap:.1g}, path {found.path}."))
+        out.print(printable(f"Objective {compact(found.objective)}, gap {found.gap:.1g}, path {found.path}."))
     if found.warning:
         out.print(printable(f"Warning: the allocation in force is {found.warning}."))
     if found.detail:
@@ -119,6 +119,6 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     for title in ("GPU type", "GPUs", "in use", "price"):
         table.add_column(title, justify="left" if title == "GPU type" else "right")
     for kind in found.types:
-        price = figure(kind.price) if kind.price == kind.price else NOTHING
+        price = compact(kind.price) if kind.price == kind.price else DASH
         table.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), price)
     out.print(table)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, printable, tell
+from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.errors import GavelError, InvalidInput
 
 if TYPE_CHECKING:
-    from gavelpy.cli.job_files import DescribedJob
+    from gavelpy.cli.job_files import JobTemplate
     from gavelpy.traces.measured import MeasuredRate
 
 _SECONDS_MAX = 24 * 3600.0
@@ -86,28 +86,28 @@ def profile(
       gavel profile workloads/jobs/small.toml --device cpu --seconds 5 -o json
       gavel simulate trace.csv --throughputs rates.csv
     """
-    from gavelpy.cli.profiled import described_jobs
+    from gavelpy.cli.rate_profiles import read_templates
 
     _check_choice("--device", device, _DEVICES)
     _check_choice("--on", on, _PLACES)
-    asked = described_jobs(jobs)
+    asked = read_templates(jobs)
     if table is not None:
         p.writable_file("--table", table)
         _with(table, [])
     if on == "here":
         wanted, rates = len(asked), _here(asked, seconds, device, gpu_type)
     else:
-        from gavelpy.cli.profiled_on_cluster import gpu_types_up, measured_on_cluster
+        from gavelpy.cli.rate_profiles import gpu_types_up, measured_on_cluster
 
         with c.connected(scheduler, token_file, timeout) as client:
             types = gpu_types_up(client)
             wanted = len(asked) * len(types)
-            rates = list(measured_on_cluster(asked, types, client, seconds, patience, tell))
+            rates = list(measured_on_cluster(asked, types, client, seconds, patience, notify))
     if table is not None and rates:
         from gavelpy.traces.fields import write_text
 
         write_text(table, _with(table, rates))
-        tell(f"{len(rates)} rates written to {table}")
+        notify(f"{len(rates)} rates written to {table}")
     _show(rates, output)
     if len(rates) < wanted:
         raise GavelError(f"{wanted - len(rates)} of {wanted} rates were not measured")
@@ -118,14 +118,14 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise InvalidInput(f"{option} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-def _here(asked: list[DescribedJob], seconds: float, device: str, gpu_type: str) -> list[MeasuredRate]:
-    from gavelpy.cli.profiled import measured_here
+def _here(asked: list[JobTemplate], seconds: float, device: str, gpu_type: str) -> list[MeasuredRate]:
+    from gavelpy.cli.rate_profiles import measured_here
     from gavelpy.runtime.profile import Bench
     from gavelpy.runtime.profile_machine import here
 
     machine = here(on_cpu=device == "cpu", gpu_type=gpu_type)
     bench = Bench(machine.gpu_type, seconds, on_cpu=device == "cpu")
-    return list(measured_here(asked, bench, machine, tell))
+    return list(measured_here(asked, bench, machine, notify))
 
 
 def _with(table: Path, rates: list[MeasuredRate]) -> str:

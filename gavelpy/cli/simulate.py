@@ -11,8 +11,8 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.exits import WORLD_FAILED
-from gavelpy.cli.output import Output, console, echo_json, printable, progress_bar, tell
+from gavelpy.cli.exit_codes import FAILED
+from gavelpy.cli.output import Output, console, echo_json, notify, printable, progress_bar
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def simulate(
         | _said({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
     if experiment.settings.little_work:
-        tell(f"warning: {experiment.settings.little_work}")
+        notify(f"warning: {experiment.settings.little_work}")
     _tell(experiment, run(experiment), report, output)
 
 
@@ -193,7 +193,7 @@ def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
 def _tell(experiment: Experiment, results: Mapping[str, SimulationResult], report: Path | None, output: Output) -> None:
     if report is not None:
         write_report(report, experiment, results)
-        tell(f"report: {report}")
+        notify(f"report: {report}")
     if output is Output.JSON:
         found = {label: result.metrics.to_json() for label, result in results.items()}
         echo_json({"parameters": experiment.parameters, "seed": experiment.seed, "results": found})
@@ -206,12 +206,12 @@ def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
     """Ends the command with exit code 1 where a run ended because no job gained a step any more, and says so."""
     baseline = next(iter(results.values())).isolated_stalled
     if baseline and "isolated" not in results:
-        tell(f"warning: finish-time fairness is not known for all jobs: isolated: {baseline}")
+        notify(f"warning: finish-time fairness is not known for all jobs: isolated: {baseline}")
     stalled = {label: result.stalled for label, result in results.items() if result.stalled}
     for label, reason in stalled.items():
-        tell(f"error: {label}: {reason}")
+        notify(f"error: {label}: {reason}")
     if stalled:
-        raise typer.Exit(WORLD_FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _pairs(path: Path | None) -> ThroughputTable:
@@ -297,7 +297,7 @@ def _warned_of_unknown(trace: Trace) -> Trace:
     if unknown:
         count = sum(not job.rates_steps_per_s for job in trace.jobs)
         name, gpus = unknown[0]
-        tell(
+        notify(
             f"warning: {count:,} of {len(trace):,} jobs have no throughputs and cannot run, such as {name!r} on {gpus} "
             "GPUs; --throughputs FILE gives them"
         )

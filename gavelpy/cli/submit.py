@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
 from gavelpy.cli import submit_options as s
-from gavelpy.cli.output import Output, console, echo_json, printable, tabbed, tell
-from gavelpy.cli.plain import NOTHING, duration, plain
+from gavelpy.cli.formatting import DASH, as_json, duration
+from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def submit(
         described = [job for path in what for job in f.read_job_file(Path(path))]
     else:
         described = [_from_flags(what, steps, directory, given)]
-    jobs = [job.message() for one in described for job in _with_array(one, indices).spread()]
-    reach = c.outlasting if wait and not dry_run else c.connected
+    jobs = [job.message() for one in described for job in _with_array(one, indices).expand()]
+    reach = c.reconnecting if wait and not dry_run else c.connected
     with reach(scheduler, token_file, timeout) as client:
         if dry_run:
             _show_forecasts(client.submit(jobs, dry_run=True), output)
@@ -88,37 +88,37 @@ def submit(
 
 def _from_flags(
     command: Sequence[str], steps: float | None, directory: Path | None, given: dict[str, Any]
-) -> f.DescribedJob:
+) -> f.JobTemplate:
     if steps is None:
         raise InvalidInput("--steps N must be given with a command: how many steps the job has in all")
     where = str((directory or Path.cwd()).absolute())
-    return f.DescribedJob(command=shlex.join(command), steps_total=steps, working_directory=where, **given)
+    return f.JobTemplate(command=shlex.join(command), steps_total=steps, working_directory=where, **given)
 
 
 def _refuse_flags(given: dict[str, Any], steps: float | None, directory: Path | None) -> None:
     """A file says all of a job itself: a flag that would be ignored is a mistake."""
-    plainly = f.DescribedJob(command="", steps_total=0.0)
+    plainly = f.JobTemplate(command="", steps_total=0.0)
     said = [name for name, value in given.items() if value != getattr(plainly, name)]
     said += [name for name, value in (("steps", steps), ("directory", directory)) if value is not None]
     if said:
         raise InvalidInput(f"with a job file, what describes a job stands in the file; got {', '.join(said)} as a flag")
 
 
-def _with_array(job: f.DescribedJob, indices: str) -> f.DescribedJob:
+def _with_array(job: f.JobTemplate, indices: str) -> f.JobTemplate:
     if indices and job.array:
         raise InvalidInput(f"--array must not be given where the file has one, got {indices!r} and {job.array!r}")
-    return job if not indices else f.DescribedJob(**vars(job) | {"array": indices})
+    return job if not indices else f.JobTemplate(**vars(job) | {"array": indices})
 
 
 def _submit_and_wait(
     client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, window: int, output: Output
 ) -> None:
     """All at once; or never more than `window` alive, each with a key of its own, the next as one ends."""
-    from gavelpy.cli.waiting import finish_with, wait_for, wait_for_one
+    from gavelpy.cli.wait import finish_with, wait_for, wait_for_one
 
     if not window:
         answer = client.submit(jobs, key=key)
-        tell(f"{len(jobs):,} jobs submitted: {_named(answer)}")
+        notify(f"{len(jobs):,} jobs submitted: {_named(answer)}")
         _warn(answer)
         finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
         return
@@ -130,7 +130,7 @@ def _submit_and_wait(
             over += ended
             living = [number for number in living if number not in {str(job.job) for job in ended}]
         answer = client.submit([job], key=f"{key}/{row}")
-        tell(f"submitted: {_named(answer)}")
+        notify(f"submitted: {_named(answer)}")
         _warn(answer)
         living.append(str(answer.jobs[0].job))
     finish_with([*over, *wait_for(client, living)], output)
@@ -151,15 +151,15 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
         typer.echo(tabbed(job.job, job.name))
     _warn(answer)
     if answer.repeated_submission:
-        tell("note: these jobs were submitted before under the same key; none are new")
+        notify("note: these jobs were submitted before under the same key; none are new")
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
     if output is Output.JSON:
-        echo_json({"jobs": [{"name": job.name, **plain(job.forecast), "note": job.note} for job in answer.jobs]})
+        echo_json({"jobs": [{"name": job.name, **as_json(job.forecast), "note": job.note} for job in answer.jobs]})
         return
     for note in dict.fromkeys(job.note for job in answer.jobs if job.note):
-        tell(f"note: {note}")
+        notify(f"note: {note}")
     from rich import box
     from rich.table import Table
 
@@ -169,10 +169,10 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
     for job in answer.jobs:
         told = job.forecast
         table.add_row(
-            printable(job.name or NOTHING),
+            printable(job.name or DASH),
             "yes" if told.can_run else "no",
-            printable(told.gpu_type or NOTHING),
-            printable(", ".join(told.node_ids) or NOTHING),
+            printable(told.gpu_type or DASH),
+            printable(", ".join(told.node_ids) or DASH),
             duration(told.start_in_s),
             duration(told.finish_in_s),
             printable(told.reason),
@@ -189,7 +189,7 @@ def _warn(answer: client_pb2.SubmitJobsResponse) -> None:
                 alike.setdefault((kind, text), []).append(job)
     for (kind, text), jobs in alike.items():
         first = f"job {jobs[0].job} ({jobs[0].name})"
-        tell(f"{kind}: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
+        notify(f"{kind}: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
 
 
 def _named(answer: client_pb2.SubmitJobsResponse) -> str:

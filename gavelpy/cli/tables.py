@@ -1,6 +1,6 @@
-"""Tables of jobs and nodes: drawn for a person at a terminal, else, or where they are long, written as plain columns.
+"""Tables of jobs and nodes: with rich on a terminal; as plain columns in a file, in a pipe, or if they are long.
 
-Drawing measures every cell many times over; plain columns are written as fast as they can be read.
+rich measures each cell several times, which takes seconds for thousands of rows.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from gavelpy.cli.output import console
 if TYPE_CHECKING:
     from rich.table import Table
 
-DRAWN_ROWS_MAX: Final = 300
+RICH_ROWS_MAX: Final = 300
 _GAP = "  "
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Titles and rows of printable cells, as many in each row as there are titles; `right`: titles of figures."""
+class TableData:
+    """Titles and rows of printable cells, one cell for each title; `right`: titles of right-aligned columns."""
 
     titles: tuple[str, ...]
     right: frozenset[str]
     rows: Sequence[tuple[str, ...]]
 
 
-def show(sheet: Sheet) -> None:
-    """On stdout."""
-    if sys.stdout.isatty() and len(sheet.rows) <= DRAWN_ROWS_MAX:
-        console().print(drawn(sheet))
+def show(data: TableData) -> None:
+    """Prints the table on stdout."""
+    if sys.stdout.isatty() and len(data.rows) <= RICH_ROWS_MAX:
+        console().print(as_rich(data))
     else:
-        typer.echo(written(sheet), nl=False)
+        typer.echo(as_text(data), nl=False)
 
 
-def drawn(sheet: Sheet) -> Table:
-    """For a terminal."""
+def as_rich(data: TableData) -> Table:
+    """The table for a terminal."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in sheet.titles:
-        table.add_column(title, justify="right" if title in sheet.right else "left")
-    for row in sheet.rows:
+    for title in data.titles:
+        table.add_column(title, justify="right" if title in data.right else "left")
+    for row in data.rows:
         table.add_row(*row)
     return table
 
 
-def written(sheet: Sheet) -> str:
-    """A line a row under a line of titles; nothing is cut or wrapped."""
-    lines = [sheet.titles, *sheet.rows]
+def as_text(data: TableData) -> str:
+    """A line of titles, then one line per row; nothing is cut or wrapped."""
+    lines = [data.titles, *data.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    signs = (">" if title in sheet.right else "<" for title in sheet.titles)
+    signs = (">" if title in data.right else "<" for title in data.titles)
     layout = _GAP.join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
     return "".join(f"{layout.format(*line).rstrip()}\n" for line in lines)

@@ -10,7 +10,7 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, printable, tell
+from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -102,12 +102,12 @@ def import_(
     newcomer = read_throughputs(source)
     found = merged(read_throughputs(target) if target.exists() else _nothing(), newcomer)
     for note in found.notes:
-        tell(note)
+        notify(note)
     if not found.taken:
         raise InvalidInput("IN must have one rate at least that a job can make, got none", file=str(source))
     p.writable_file("TABLE", target)
     write_csv_throughputs(found.table, target)
-    tell(f"{len(newcomer.keys):,} rows taken in; {target} has {len(found.table.keys):,}")
+    notify(f"{len(newcomer.keys):,} rows taken in; {target} has {len(found.table.keys):,}")
 
 
 @app.command()
@@ -140,7 +140,7 @@ def export(
         estimates = Completion(believed, _model(model, believed)).estimates(found.keys, found.gpu_types)
         found = with_estimates(believed, estimates, quantile)
     write_csv_throughputs(found, target)
-    tell(f"{len(found.keys):,} rows written to {target}")
+    notify(f"{len(found.keys):,} rows written to {target}")
 
 
 @app.command()
@@ -162,7 +162,7 @@ def fit(
     p.writable_file("-o", output)
     fitted = _model(None).fitted(found)
     write_text(output, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
-    tell(f"model fitted to {len(found.keys):,} rows written to {output}")
+    notify(f"model fitted to {len(found.keys):,} rows written to {output}")
 
 
 @app.command()
@@ -222,7 +222,7 @@ def _draw(path: Path, errors: list[tuple[str, HoldOut]]) -> None:
         for (what, part), unit in zip(ours, units, strict=True)
     ]
     write(path, panels)
-    tell(f"report written to {path}")
+    notify(f"report written to {path}")
 
 
 def _summary(what: str, found: HoldOut) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _rows(rows: list[dict[str, Any]], output: Output) -> None:
         drawn.add_row(*(_cell(value) for value in row.values()))
     console().print(drawn)
     if len(rows) > _SHOWN_MAX:
-        tell(f"and {len(rows) - _SHOWN_MAX:,} more; -o json has them all")
+        notify(f"and {len(rows) - _SHOWN_MAX:,} more; -o json has them all")
 
 
 def _cell(value: Any) -> str:  # a figure or a name
@@ -274,7 +274,7 @@ def _believed(table: ThroughputTable, file: Path | None) -> ThroughputTable:
         return table
     found = believable(table, Roofline(job_types(), gpu_figures()))
     for note in located(found.absurd, str(file), throughput_lines(file) if found.absurd else {}):
-        tell(f"{note}; an estimate takes its place")
+        notify(f"{note}; an estimate takes its place")
     return found.table
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli.output import Output, console, echo_json, printable, tabbed, tell
-from gavelpy.cli.plain import moment
+from gavelpy.cli.formatting import timestamp
+from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def create(
         echo_json({"name": name, "role": role, "token": secret, "id": digest_of(secret)[:10]})
     else:
         typer.echo(secret)
-        tell(f"this is the only time the token of {role} {name} is shown")
+        notify(f"this is the only time the token of {role} {name} is shown")
 
 
 @app.command(name="list")
@@ -84,9 +84,9 @@ def show(file: FileOption = _FILE, output: o.OutputOption = Output.TABLE) -> Non
     for title in ("id", "name", "role", "made", "expires"):
         table.add_column(title)
     for token in tokens:
-        ends = "never" if math.isinf(token.expires_at_s) else moment(token.expires_at_s)
+        ends = "never" if math.isinf(token.expires_at_s) else timestamp(token.expires_at_s)
         over = " (over)" if token.is_expired(time.time()) else ""
-        table.add_row(token.id, printable(token.name), token.role, moment(token.created_at_s), ends + over)
+        table.add_row(token.id, printable(token.name), token.role, timestamp(token.created_at_s), ends + over)
     console().print(table)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.formatting import as_json, compact, duration
 from gavelpy.cli.output import Output, console, echo_json, printable
-from gavelpy.cli.plain import duration, figure, plain
-from gavelpy.cli.tables import drawn
+from gavelpy.cli.tables import as_rich
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,9 +48,9 @@ def top(
             cluster, nodes, jobs = _asked(client)
             echo_json(
                 {
-                    "cluster": plain(cluster),
-                    "nodes": [plain(node) for node in nodes],
-                    "jobs": [plain(job) for job in jobs],
+                    "cluster": as_json(cluster),
+                    "nodes": [as_json(node) for node in nodes],
+                    "jobs": [as_json(job) for job in jobs],
                 }
             )
         elif once or not sys.stdout.isatty():
@@ -98,8 +98,8 @@ def _drawn(client: Client) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    from gavelpy.cli.jobs import jobs_sheet
-    from gavelpy.cli.nodes import nodes_sheet
+    from gavelpy.cli.jobs import jobs_table
+    from gavelpy.cli.nodes import nodes_table
 
     cluster, nodes, jobs = _asked(client)
     head = (
@@ -111,9 +111,9 @@ def _drawn(client: Client) -> Group:
     for title in ("GPU type", "GPUs", "in use", "price"):
         types.add_column(title, justify="left" if title == "GPU type" else "right")
     for kind in cluster.types:
-        types.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), figure(kind.price))
+        types.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), compact(kind.price))
     ordered = sorted(jobs, key=lambda job: (job.lease < 0, job.job))
     more = [Text(f"and {len(jobs) - _JOBS_SHOWN:,} more jobs")] if len(jobs) > _JOBS_SHOWN else []
     trouble = [Text(printable(text)) for text in (cluster.warning, cluster.detail) if text]
-    tables = (types, drawn(nodes_sheet(nodes)), drawn(jobs_sheet(ordered[:_JOBS_SHOWN])))
+    tables = (types, as_rich(nodes_table(nodes)), as_rich(jobs_table(ordered[:_JOBS_SHOWN])))
     return Group(Text(printable(head)), *trouble, *tables, *more)

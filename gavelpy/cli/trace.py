@@ -8,7 +8,7 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, printable, tell
+from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has them all
@@ -55,7 +55,7 @@ def generate(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
-        tell(f"{len(trace):,} jobs written to {output}")
+        notify(f"{len(trace):,} jobs written to {output}")
 
 
 @app.command()
@@ -114,7 +114,7 @@ def convert(
     table = read_throughputs(throughputs) if throughputs is not None else None
     trace = read_trace(source, throughputs=table)
     write_trace(trace, target, chosen)
-    tell(f"{len(trace):,} jobs written to {target} ({chosen.value})")
+    notify(f"{len(trace):,} jobs written to {target} ({chosen.value})")
 
 
 def _plain(value: Any) -> str:  # Any: a figure of `describe`

@@ -47,7 +47,7 @@ def test_file_is_read_as_it_says(tmp_path: Path) -> None:
 def test_array_fills_in_the_index(tmp_path: Path) -> None:
     second = read_job_file(write(tmp_path, GOOD))[1]
 
-    spread = second.spread()
+    spread = second.expand()
 
     assert [job.command for job in spread] == ["python other.py --seed 1", "python other.py --seed 3"]
     assert [job.array for job in spread] == ["", ""]
@@ -56,7 +56,7 @@ def test_array_fills_in_the_index(tmp_path: Path) -> None:
 def test_name_of_an_array_gets_the_index_where_it_does_not_say_where(tmp_path: Path) -> None:
     text = '[[job]]\nname = "x"\ncommand = "a"\nsteps_total = 1\narray = "0-1"\n'
 
-    assert [job.name for job in read_job_file(write(tmp_path, text))[0].spread()] == ["x-0", "x-1"]
+    assert [job.name for job in read_job_file(write(tmp_path, text))[0].expand()] == ["x-0", "x-1"]
 
 
 @pytest.mark.parametrize(

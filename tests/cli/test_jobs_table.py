@@ -9,10 +9,10 @@ import time
 import pytest
 from rich.console import Console
 
-from gavelpy.cli.jobs import _sentences, jobs_sheet
+from gavelpy.cli.formatting import as_json
+from gavelpy.cli.jobs import _sentences, jobs_table
 from gavelpy.cli.output import echo_json_list
-from gavelpy.cli.plain import plain
-from gavelpy.cli.tables import drawn, show, written
+from gavelpy.cli.tables import as_rich, as_text, show
 from gavelpy.runtime.wire import client_pb2
 
 MANY = 10_000
@@ -34,7 +34,7 @@ def test_how_the_last_lease_ended_is_told_while_there_is_none(
     job = make_job(lease=lease, state=state, detail="node n1 was lost")
     out = io.StringIO()
 
-    Console(file=out, width=200).print(drawn(jobs_sheet([job])))
+    Console(file=out, width=200).print(as_rich(jobs_table([job])))
 
     assert out.getvalue().count("node n1 was lost") == told
 
@@ -43,7 +43,7 @@ def test_steps_that_are_counted_by_time_are_marked_as_an_estimate() -> None:
     job = make_job(lease=7, state=client_pb2.JOB_STATE_RUNNING, steps_done=4e5, steps_estimated=True)
     answer = client_pb2.GetJobResponse(job=job)
 
-    (row,) = jobs_sheet([job]).rows
+    (row,) = jobs_table([job]).rows
     done = next(line for line in _sentences(answer) if line.startswith("Done"))
 
     assert row[7] == "~40 %"
@@ -51,11 +51,11 @@ def test_steps_that_are_counted_by_time_are_marked_as_an_estimate() -> None:
 
 
 def test_plain_columns_are_those_that_are_drawn_and_nothing_is_cut() -> None:
-    sheet = jobs_sheet([make_job(7, reason="x" * 300), make_job(12, name="a\nb")])
+    table = jobs_table([make_job(7, reason="x" * 300), make_job(12, name="a\nb")])
 
-    title, first, second = written(sheet).splitlines()
+    title, first, second = as_text(table).splitlines()
 
-    assert title.split() == list(sheet.titles)
+    assert title.split() == list(table.titles)
     assert first.split()[:3] == ["7", "train-7", "unspecified"]
     assert first.endswith("x" * 300)
     assert second.startswith(" 12  a\\nb")
@@ -65,14 +65,14 @@ def test_many_jobs_are_listed_soon(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [make_job(number, reason="waits for others") for number in range(MANY)]
     began_s = time.process_time()
 
-    show(jobs_sheet(jobs))
+    show(jobs_table(jobs))
 
     assert time.process_time() - began_s < PROMPT_S
     assert len(capsys.readouterr().out.splitlines()) == MANY + 1
 
 
 def test_many_jobs_are_the_same_json_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [plain(make_job(number, steps_done=float("nan"))) for number in range(400)]
+    jobs = [as_json(make_job(number, steps_done=float("nan"))) for number in range(400)]
 
     echo_json_list("jobs", jobs)
 

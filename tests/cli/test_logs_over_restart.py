@@ -31,7 +31,7 @@ class Follower:
     def __init__(self, cluster: LocalCluster, tail_lines: int) -> None:
         self.lines: list[str] = []
         self._client = Client(ClientSettings(scheduler=cluster.address))
-        self._client.outlast(lambda _: None)
+        self._client.wait_through_outages(lambda _: None)
         self._request = pb.ReadLogsRequest(job="count", rank=-1, follow=True, tail_lines=tail_lines)
         self._thread = threading.Thread(target=self._read)
         self._thread.start()

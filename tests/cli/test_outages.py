@@ -12,9 +12,9 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from gavelpy.cli.exits import TIMED_OUT
+from gavelpy.cli.exit_codes import TIMED_OUT
 from gavelpy.cli.top import pictures
-from gavelpy.cli.waiting import wait_for
+from gavelpy.cli.wait import wait_for
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.failures import SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
@@ -38,7 +38,7 @@ def test_a_call_outlasts_the_timeout_and_says_once_that_it_waits(listen: str, tm
     with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
         with serving(tmp_path, scheduler={"listen": listen}):
             client.submit([make_description("train")])
-            client.outlast(said.append)
+            client.wait_through_outages(said.append)
         client.settings = ClientSettings(scheduler=listen, timeout_s=SHORT_S)
         asking = threading.Thread(target=lambda: names.extend(job.name for job in client.jobs()))
         asking.start()
@@ -57,7 +57,7 @@ def test_a_wait_whose_time_is_over_during_an_outage_ends_with_124(listen: str, t
     with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
         with serving(tmp_path, scheduler={"listen": listen}):
             client.submit([make_description("train")])
-            client.outlast(lambda _: None)
+            client.wait_through_outages(lambda _: None)
         with pytest.raises(typer.Exit) as left:
             wait_for(client, ["train"], 2 * SHORT_S)
 
@@ -66,7 +66,7 @@ def test_a_wait_whose_time_is_over_during_an_outage_ends_with_124(listen: str, t
 
 def test_a_wrong_address_is_no_outage(listen: str) -> None:
     with Client(ClientSettings(scheduler=listen, timeout_s=SHORT_S)) as client, pytest.raises(SchedulerUnreachable):
-        client.outlast(lambda _: None)
+        client.wait_through_outages(lambda _: None)
 
 
 def test_with_a_timeout_a_wait_gives_up(gavel: Gavel, listen: str) -> None:

@@ -20,7 +20,7 @@ if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: this scri
     sys.path.insert(0, str(CHECKOUT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
 
-from gavelpy.cli.profiled import described_jobs, measured_here  # noqa: E402  after the path is set
+from gavelpy.cli.rate_profiles import measured_here, read_templates  # noqa: E402  after the path is set
 from gavelpy.errors import GavelError  # noqa: E402
 from gavelpy.runtime.profile import Bench  # noqa: E402
 from gavelpy.runtime.profile_machine import here  # noqa: E402
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         machine = here(on_cpu=given.device == "cpu", gpu_type=given.gpu_type)
         bench = Bench(machine.gpu_type, given.seconds, on_cpu=given.device == "cpu")
-        jobs = described_jobs(given.jobs)
+        jobs = read_templates(given.jobs)
         rates = list(measured_here(jobs, bench, machine, _tell))
         text = with_measured("", rates)
         if given.table is None:

@@ -1,1 +1,1 @@
-"""The Python client of the scheduler, as the command `gavel` uses it."""
+"""The Python client of the scheduler, which the command `gavel` uses."""

@@ -1,52 +1,63 @@
-"""A connection to a scheduler: every call has a deadline and is repeated, with growing pauses, while nobody answers.
+"""The client of a scheduler: each call has a deadline and is retried, with growing pauses, while there is no answer.
 
-Repeating is safe: a submission carries a key that the scheduler keeps, and every other call says what shall be, not
-what shall change.
+Retries are safe: a submission carries an idempotency key, and every other call states a target, not a change.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
-from gavelpy.errors import InvalidInput
-from gavelpy.runtime.client.failures import CallFailed
+from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.runtime.client.failures import CallFailed, NotAllowed, NotFound, SchedulerUnreachable
 from gavelpy.runtime.client.log_messages import batched, go_on
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.client.statuses import failure_of, is_worth_repeating
-from gavelpy.runtime.client.under_way import UnderWay
 from gavelpy.runtime.security.exposure import is_loopback, pem_file
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc
 
 API_VERSIONS = (1,)
 MESSAGE_BYTES_MAX = 64 * 2**20  # a page of 10,000 jobs has a few MB
+OVER = (pb.JOB_STATE_FINISHED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_FAILED)
+CALLS_MAX = 900  # concurrent, on one connection; the scheduler accepts 1,000
 _ATTEMPT_S = 10.0
 _FIRST_PAUSE_S = 0.05
 _PAUSE_S_MAX = 1.0
-_PAGE = 2_000  # jobs: a page is made well within an attempt, and others have their turn between two
-_FORECAST_S = 60.0  # a forecast may take this long, after others that were asked for before
+_PAGE = 2_000  # jobs: the scheduler fills a page well within an attempt and serves other calls between pages
+_FORECAST_S = 60.0  # a forecast may take this long, including its wait for earlier ones
+
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in gRPC's description of a failed handshake
+_NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_BAD_INPUT = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.OUT_OF_RANGE)
 
 Response = TypeVar("Response")
 Stub = Callable[..., Any]  # a method of the generated stub
 
 
+def is_over(job: pb.Job) -> bool:
+    """Whether the job has finished, failed or been cancelled."""
+    return job.state in OVER
+
+
 class Client:
-    """Close it, or use it in a `with`. Methods raise what `failures` lists."""
+    """Close it, or use it in a `with`. Methods raise the exceptions of `failures` and InvalidInput."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         self._metadata = _metadata(settings)
         self._channel = _channel(settings)
-        self._under_way = UnderWay()
+        self._calls = CallLimit()
         self._stub = client_pb2_grpc.SchedulerServiceStub(self._channel)
-        self._tell: Callable[[str], None] | None = None  # given: outages are waited for
+        self._notify: Callable[[str], None] | None = None  # set: calls wait through outages
         self._is_away = False
 
     def __enter__(self) -> Self:
@@ -56,40 +67,41 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._channel.close()
 
-    def outlast(self, tell: Callable[[str], None]) -> None:
-        """From now on calls wait for as long as the scheduler is away; `tell` is called once when it goes, and comes.
+    def wait_through_outages(self, notify: Callable[[str], None]) -> None:
+        """Makes later calls wait while the scheduler is unreachable; `notify` reports start and end of each outage.
 
-        It must answer now: a wrong address is no outage.
+        The scheduler must answer now, so that a wrong address is an error.
         """
         self.server_info()
-        self._tell = tell
+        self._notify = notify
 
     def server_info(self) -> pb.GetServerInfoResponse:
-        """Who answers, and whom it takes the caller for; raises CallFailed where no common version is spoken."""
+        """The server's version and the caller's identity; raises CallFailed if there is no common API version."""
         from gavelpy import __version__
 
         request = pb.GetServerInfoRequest(client_version=__version__, api_versions=API_VERSIONS)
         answer: pb.GetServerInfoResponse = self._call(self._stub.GetServerInfo, request)
         if answer.api_version not in API_VERSIONS:
             raise CallFailed(
-                f"the scheduler {answer.server_version} speaks version {answer.api_version} of the protocol"
+                f"the scheduler {answer.server_version} needs version {answer.api_version} of the protocol, and this "
+                f"client ({__version__}) has {API_VERSIONS[-1]}: upgrade the older of the two"
             )
         return answer
 
     def submit(
         self, jobs: Sequence[pb.JobDescription], *, key: str = "", dry_run: bool = False
     ) -> pb.SubmitJobsResponse:
-        """All of the jobs or none. The same key and jobs again: the same answer and no new jobs."""
+        """Submits all of the jobs or none. A repeated `key` with the same jobs creates no duplicates."""
         request = pb.SubmitJobsRequest(idempotency_key=key or str(uuid.uuid4()), jobs=jobs, dry_run=dry_run)
         return self._called(self._stub.SubmitJobs, request, pb.SubmitJobsResponse, _FORECAST_S if dry_run else 0.0)
 
     def jobs(
         self, *, states: Sequence[pb.JobState.ValueType] = (), all_states: bool = False, owner: str = ""
     ) -> list[pb.Job]:
-        """The caller's living jobs (admins: everybody's), or those asked for, by number."""
+        """The caller's unfinished jobs, or those selected, by number. Admins see the jobs of all users."""
         found: list[pb.Job] = []
         after = -1
         while True:
@@ -103,19 +115,19 @@ class Client:
             after = page.next_after
 
     def job(self, job: str) -> pb.GetJobResponse:
-        """All there is to know of one job, by number or name."""
+        """One job in detail, by number or name."""
         return self._called(self._stub.GetJob, pb.GetJobRequest(job=job), pb.GetJobResponse, _FORECAST_S)
 
     def wait(self, jobs: Sequence[str], *, wait_s: float, ends_s: float = math.inf) -> pb.WaitJobsResponse:
-        """Answers when all are over, or after `wait_s`, which is at most 60.
+        """Returns when all jobs are over, or after `wait_s` (at most 60).
 
-        An outage is waited for until `ends_s` of time.monotonic() at most; then SchedulerUnreachable.
+        Waits through outages until `ends_s` (of time.monotonic()), then raises SchedulerUnreachable.
         """
         request = pb.WaitJobsRequest(jobs=jobs, wait_s=wait_s)
         return self._called(self._stub.WaitJobs, request, pb.WaitJobsResponse, extra_s=wait_s, outage_ends_s=ends_s)
 
     def cancel(self, jobs: Sequence[str]) -> list[pb.Job]:
-        """The jobs as they are then."""
+        """Cancels the jobs and returns them."""
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
@@ -124,23 +136,23 @@ class Client:
         return list(self._called(self._stub.ListNodes, pb.ListNodesRequest(), pb.ListNodesResponse).nodes)
 
     def set_node(self, node_id: str, wish: pb.NodeWish.ValueType, *, force: bool = False) -> pb.NodeStatus:
-        """The node as it is then."""
+        """Drains, resumes or declares a node lost, and returns it."""
         request = pb.SetNodeRequest(node_id=node_id, wish=wish, force=force)
         return self._called(self._stub.SetNode, request, pb.SetNodeResponse).node
 
     def cluster(self) -> pb.GetClusterResponse:
-        """Policy, round, GPUs and jobs in numbers."""
+        """Policy, round, GPUs and job counts."""
         return self._called(self._stub.GetCluster, pb.GetClusterRequest(), pb.GetClusterResponse)
 
     def set_policy(self, *, policy: str = "", parameters: str = "", round_s: float = 0.0) -> pb.GetClusterResponse:
-        """The cluster as it is then; what is empty or 0 stays as it is."""
+        """Changes the policy or round length and returns the cluster; an empty or 0 argument changes nothing."""
         request = pb.SetPolicyRequest(policy=policy, policy_parameters=parameters, round_s=round_s)
         return self._called(self._stub.SetPolicy, request, pb.SetPolicyResponse).cluster
 
     def events(
         self, *, after: int = 0, follow: bool = False, events_max: int = 0, job: str = ""
     ) -> Iterator[pb.ListEventsResponse]:
-        """Events of the journal in order. Following goes on where it was cut off when the scheduler comes back."""
+        """Events of the journal in order. With `follow`, continues after an outage where it stopped."""
         while True:
             request = pb.ListEventsRequest(after=after, follow=follow, events_max=events_max, job=job)
             try:
@@ -150,34 +162,34 @@ class Client:
                     yield event
             except grpc.RpcError as error:
                 code, detail = _status(error)
-                if not (follow and is_worth_repeating(code)):
-                    raise failure_of(code, detail, self.settings.scheduler) from None
-                self.server_info()  # waits for it as long as any call
+                if not (follow and is_transient(code)):
+                    raise error_of(code, detail, self.settings.scheduler) from None
+                self.server_info()  # waits for the scheduler as long as any call
             else:
                 return
 
     def logs(self, request: pb.ReadLogsRequest) -> Iterator[pb.ReadLogsResponse]:
-        """Batches of lines, and notices. Following goes on without a gap when the scheduler comes back."""
-        asked = pb.ReadLogsRequest()
-        asked.CopyFrom(request)
-        asked.batches = True
+        """Batches of lines, and notices. With `follow`, continues without a gap after an outage."""
+        remaining = pb.ReadLogsRequest()
+        remaining.CopyFrom(request)
+        remaining.batches = True
         while True:
             try:
-                for message in self._stream(self._stub.ReadLogs, asked, follow=asked.follow):
-                    yield batched(message, asked)
-                    go_on(asked, message)
+                for message in self._stream(self._stub.ReadLogs, remaining, follow=remaining.follow):
+                    yield batched(message, remaining)
+                    go_on(remaining, message)
             except grpc.RpcError as error:
                 code, detail = _status(error)
-                if not (asked.follow and is_worth_repeating(code)):
-                    raise failure_of(code, detail, self.settings.scheduler) from None
-                self.server_info()  # waits for it as long as any call
+                if not (remaining.follow and is_transient(code)):
+                    raise error_of(code, detail, self.settings.scheduler) from None
+                self.server_info()  # waits for the scheduler as long as any call
             else:
                 return
 
     def _stream(self, method: Stub, request: Any, *, follow: bool) -> Iterator[Any]:
-        """Of a stream's messages. One that follows has no deadline: its end is the reader's."""
+        """A stream's messages. A stream that follows has no deadline: the reader ends it."""
         timeout_s = None if follow else max(self.settings.timeout_s, 60.0) * 10
-        with self._under_way.one_more():
+        with self._calls.slot():
             yield from method(request, timeout=timeout_s, metadata=self._metadata)
 
     def _called(
@@ -194,42 +206,94 @@ class Client:
         return answer
 
     def _call(self, method: Stub, request: Any, extra_s: float = 0.0, outage_ends_s: float = math.inf) -> Any:
-        """One answer; `extra_s` is how long the scheduler may take its time on purpose, once it has been reached."""
+        """One answer; `extra_s` is how long the scheduler may deliberately wait before it answers."""
         patience_s = self.settings.timeout_s
-        ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # of patience, once it is tried
+        ends_s, pause_s = math.inf, _FIRST_PAUSE_S  # no end until the first failure
         while True:
             began_s = time.monotonic()
             timeout_s = min(patience_s, _ATTEMPT_S, ends_s - began_s) + extra_s
             try:
-                with self._under_way.one_more():
+                with self._calls.slot():
                     answer = method(request, timeout=timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 code, detail = _status(error)
                 failed_s = began_s + extra_s if code is grpc.StatusCode.DEADLINE_EXCEEDED else time.monotonic()
                 ends_s = min(ends_s, failed_s + patience_s)
-                if self._tell is not None and is_worth_repeating(code):
+                if self._notify is not None and is_transient(code):
                     ends_s = max(outage_ends_s, failed_s)
-                    self._goes(str(failure_of(code, detail, self.settings.scheduler)))
-                if not is_worth_repeating(code) or time.monotonic() + pause_s >= ends_s:
-                    raise failure_of(code, detail, self.settings.scheduler) from None
+                    self._outage_begins(str(error_of(code, detail, self.settings.scheduler)))
+                if not is_transient(code) or time.monotonic() + pause_s >= ends_s:
+                    raise error_of(code, detail, self.settings.scheduler) from None
             else:
-                self._is_back()
+                self._outage_ends()
                 return answer
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _goes(self, why: str) -> None:
-        if self._tell is not None and not self._is_away:
-            self._tell(f"{why}; waiting for it")
+    def _outage_begins(self, why: str) -> None:
+        if self._notify is not None and not self._is_away:
+            self._notify(f"{why}; waiting for it")
         self._is_away = True
 
-    def _is_back(self) -> None:
-        if self._tell is not None and self._is_away:
-            self._tell("the scheduler answers again")
+    def _outage_ends(self) -> None:
+        if self._notify is not None and self._is_away:
+            self._notify("the scheduler answers again")
         self._is_away = False
 
 
-def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that is a Call, which no type says
+class CallLimit:
+    """Bounds the concurrent calls of one connection, over all threads: beyond its limit gRPC queues them silently."""
+
+    def __init__(self, calls_max: int = CALLS_MAX) -> None:
+        self._calls_max, self._count = calls_max, 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Counts a call while it lasts; raises CallFailed if there are as many as the connection allows."""
+        with self._lock:
+            if self._count >= self._calls_max:
+                raise CallFailed(
+                    f"this client has {self._count} open calls and streams, the most that one connection allows: close "
+                    "some of them, or open another Client"
+                )
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+
+
+def is_transient(code: grpc.StatusCode) -> bool:
+    """Whether the same call may succeed a moment later."""
+    return code in _UNREACHABLE
+
+
+def error_of(code: grpc.StatusCode, detail: str, scheduler: str) -> GavelError:
+    """The exception for the status of a failed call."""
+    if code in _UNREACHABLE and _UNTRUSTED in detail:
+        return SchedulerUnreachable(
+            f"the certificate of the scheduler at {scheduler} is not trusted: check that tls_ca (GAVEL_TLS_CA) names "
+            "the authority that signed it, and that it is issued for this host name and still valid"
+        )
+    if code in _UNREACHABLE:
+        return SchedulerUnreachable(f"the scheduler at {scheduler} does not answer ({_brief(detail)})")
+    if code in _NOT_ALLOWED:
+        return NotAllowed(f"not allowed: {detail}")
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotFound(detail)
+    if code in _BAD_INPUT:
+        return InvalidInput(detail)
+    return CallFailed(f"the scheduler at {scheduler} answers {code.name}: {detail}")
+
+
+def _brief(detail: str) -> str:
+    """gRPC's description of a failed connection, without the addresses it repeats."""
+    return detail.rpartition("; last error: ")[2][:200] or "no reason given"
+
+
+def _status(error: Any) -> tuple[grpc.StatusCode, str]:  # Any: an RpcError that is also a Call, which has no type
     return error.code(), error.details() or ""
 
 
@@ -237,7 +301,7 @@ def _metadata(settings: ClientSettings) -> list[tuple[str, str]]:
     secret = settings.secret
     if secret and not settings.tls_ca and not is_loopback(settings.scheduler):
         raise InvalidInput(
-            f"a token goes over the network under TLS only: give tls_ca (GAVEL_TLS_CA) for {settings.scheduler!r}"
+            f"a token is sent over a network only with TLS: set tls_ca (GAVEL_TLS_CA) for {settings.scheduler!r}"
         )
     return [("authorization", f"Bearer {secret}")] if secret else []
 
@@ -249,7 +313,7 @@ def _channel(settings: ClientSettings) -> grpc.Channel:
         ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         ("grpc.enable_retries", 0),
-        ("grpc.keepalive_time_ms", 20_000),  # a stream that follows must see that its scheduler's machine is gone
+        ("grpc.keepalive_time_ms", 20_000),  # a stream that follows must detect that the scheduler's node is down
         ("grpc.keepalive_timeout_ms", 10_000),
     ]
     if not settings.tls_ca:

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its scheduler. The type says which exit code the command ends with."""
+"""What can go wrong between a client and its scheduler. The type determines the command's exit code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from gavelpy.errors import GavelError, InvalidInput
 
 
 class SchedulerUnreachable(GavelError):
-    """Nobody answered in time; whether the call was carried out is not known, and repeating it does no harm."""
+    """No answer in time. The call may or may not have been carried out; repeating it is safe."""
 
 
 class NotAllowed(GavelError):
-    """The scheduler does not know the caller, or does not let it do this."""
+    """The scheduler does not recognise the caller, or the caller lacks the role for this call."""
 
 
 class CallFailed(GavelError):
-    """The scheduler could not do what was asked."""
+    """The scheduler could not carry out the call."""
 
 
-class NoSuchThing(InvalidInput):
-    """The caller named a job or node that is not there, or not theirs."""
+class NotFound(InvalidInput):
+    """The caller named a job or node that does not exist or that belongs to another user."""

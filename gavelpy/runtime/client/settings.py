@@ -1,4 +1,4 @@
-"""Which scheduler a client talks to, and how: flags before environment before the user's file before the machine's."""
+"""Client settings: address, token, TLS. Precedence: flags, environment, the user's file, the system's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.errors import InvalidInput
 SCHEDULER = "127.0.0.1:7077"
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 3_600.0
-MACHINE_FILE = Path("/etc/gavel/config.toml")
+SYSTEM_FILE = Path("/etc/gavel/config.toml")
 _PORT = r"(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 _ADDRESS = re.compile(rf"unix:[^\s\0]+|(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%A-Za-z]+\]):{_PORT}")
 _SECRET_CHARACTERS_MAX = 512
@@ -21,15 +21,15 @@ _SECRET_CHARACTERS_MAX = 512
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Where the scheduler is and what is shown to it. Empty text = none."""
+    """Address of the scheduler and the credentials to present. An empty string means none."""
 
     scheduler: str = SCHEDULER  # HOST:PORT
     token: str = ""
     token_file: str = ""
     tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
-    tls_certificate: str = ""  # the client's own, where the scheduler asks for one
+    tls_certificate: str = ""  # the client's own, if the scheduler requires one
     tls_key: str = ""
-    timeout_s: float = TIMEOUT_S  # a call is tried again until then
+    timeout_s: float = TIMEOUT_S  # a call is retried for this long
 
     def __post_init__(self) -> None:
         if not _ADDRESS.fullmatch(self.scheduler):
@@ -43,35 +43,33 @@ class ClientSettings:
 
     @property
     def secret(self) -> str:
-        """The token, read from its file where that is how it is given; empty = none."""
+        """The token, read from `token_file` if given so; empty = none."""
         if self.token or not self.token_file:
             return _checked_secret("token", self.token)
         try:
             content = Path(self.token_file).expanduser().read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise InvalidInput(
-                f"token_file must be a file that can be read, got {self.token_file!r} ({error})"
-            ) from None
+            raise InvalidInput(f"token_file must be a readable file, got {self.token_file!r} ({error})") from None
         return _checked_secret("token_file", content.strip())
 
 
 def load_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> ClientSettings:
-    """The settings that hold: each from the first place that says it. Raises InvalidInput naming that place."""
+    """Each setting from the first place that has it. Raises InvalidInput, which names the place of a bad value."""
     home = Path(environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config")
     variables = {name: environment.get(_variable(name), "") for name in _names()}
     places: list[tuple[str, Mapping[str, object]]] = [
         ("", {name: value for name, value in flags.items() if value}),
         ("environment", {name: value for name, value in variables.items() if value}),
-        *((str(path), _file(path)) for path in (home / "gavel" / "config.toml", MACHINE_FILE)),
+        *((str(path), _file(path)) for path in (home / "gavel" / "config.toml", SYSTEM_FILE)),
     ]
-    said: dict[str, str] = {}
+    merged: dict[str, str] = {}
     for place, values in reversed(places):
-        if {"token", "token_file"} & set(values):  # a token from a nearer place goes before a file from a farther one
-            said.pop("token", None)
-            said.pop("token_file", None)
-        said |= {name: _text(place, name, value) for name, value in values.items()}
-    timeout = said.pop("timeout_s", str(TIMEOUT_S))
-    return ClientSettings(**said, timeout_s=_seconds(timeout))
+        if {"token", "token_file"} & set(values):  # either of them overrides both from a place of lower precedence
+            merged.pop("token", None)
+            merged.pop("token_file", None)
+        merged |= {name: _text(place, name, value) for name, value in values.items()}
+    timeout = merged.pop("timeout_s", str(TIMEOUT_S))
+    return ClientSettings(**merged, timeout_s=_seconds(timeout))
 
 
 def _names() -> list[str]:
@@ -83,7 +81,7 @@ def _variable(name: str) -> str:
 
 
 def _file(path: Path) -> dict[str, object]:
-    """What a configuration file says; nothing where there is none."""
+    """The contents of a configuration file; empty if there is none."""
     try:
         with path.open("rb") as file:
             found: dict[str, object] = tomllib.load(file)
@@ -95,13 +93,13 @@ def _file(path: Path) -> dict[str, object]:
         raise InvalidInput(f"configuration is not TOML: {error}", file=str(path)) from None
     for name in found:
         if name not in _names():
-            raise InvalidInput(f"fields are {', '.join(_names())}; got {name!r}", file=str(path))
+            raise InvalidInput(f"unknown field {name!r}; the fields are {', '.join(_names())}", file=str(path))
     return found
 
 
 def _text(place: str, name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidInput(f"{name} must be a text or a number, got {value!r}", file=place)
+        raise InvalidInput(f"{name} must be a string or a number, got {value!r}", file=place)
     return str(value)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gavelpy.cli.main import main as gavel
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import JobSubmitted
-from gavelpy.runtime.client.failures import CallFailed, NoSuchThing, NotAllowed
+from gavelpy.runtime.client.failures import CallFailed, NotAllowed, NotFound
 from gavelpy.runtime.security.tokens import Role
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.client.serving import Serving, make_description, serving, until
@@ -97,10 +97,10 @@ def test_user_sees_own_jobs_only_and_others_as_if_they_were_not_there(scheduler:
 
         assert number not in {str(job.job) for job in bob.jobs(all_states=True)}
         for text in (number, "secret", "alice/secret", "999999", "nonsense"):
-            with pytest.raises(NoSuchThing) as refused:
+            with pytest.raises(NotFound) as refused:
                 bob.job(text)
             assert str(refused.value) == missing.format(text)
-        with pytest.raises(NoSuchThing):
+        with pytest.raises(NotFound):
             bob.cancel([number])
         assert alice.job(number).job.state != pb.JOB_STATE_CANCELLED
         assert bob.jobs(owner="alice", all_states=True) == []
@@ -213,7 +213,7 @@ def test_node_is_listed_drained_and_resumed(scheduler: Serving) -> None:
         assert (node.node_id, node.gpu_type, node.gpu_count, node.state) == ("n0", "v100", 3, "up")
         assert client.set_node("n0", pb.NODE_WISH_DRAIN).state in ("draining", "drained")
         assert client.set_node("n0", pb.NODE_WISH_RESUME).state == "up"
-        with pytest.raises(NoSuchThing, match="node must be one that has joined, got 'n9'"):
+        with pytest.raises(NotFound, match="node must be one that has joined, got 'n9'"):
             client.set_node("n9", pb.NODE_WISH_DRAIN)
         leave()
 

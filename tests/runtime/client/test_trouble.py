@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gavelpy.cli.nodes import nodes_sheet
+from gavelpy.cli.nodes import nodes_table
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.client.serving import make_description, serving, until
@@ -25,8 +25,8 @@ def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_ru
         leave()
 
     assert node.detail == TROUBLE
-    assert nodes_sheet([node]).rows[0][-2] == "cgroup v2"
-    assert TROUBLE in nodes_sheet([node]).rows[0][-1]
+    assert nodes_table([node]).rows[0][-2] == "cgroup v2"
+    assert TROUBLE in nodes_table([node]).rows[0][-1]
     assert explained.job.reason == f"asks for 1 GPU; there are enough only with those of n0 ({TROUBLE})"
 
 

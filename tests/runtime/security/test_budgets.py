@@ -8,9 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gavelpy.runtime.client.connection import Client
+from gavelpy.runtime.client.connection import CallLimit, Client
 from gavelpy.runtime.client.failures import CallFailed
-from gavelpy.runtime.client.under_way import UnderWay
 from gavelpy.runtime.security.budgets import Budget, Budgets, address_of
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.security.tokens import Role
@@ -73,9 +72,9 @@ def test_a_user_at_its_limit_keeps_neither_others_nor_agents_out(tmp_path: Path)
 
 
 def test_a_client_says_when_its_connection_takes_no_more_calls() -> None:
-    calls = UnderWay(1)
+    calls = CallLimit(1)
 
-    with calls.one_more(), pytest.raises(CallFailed, match=r"1 calls and streams under way.*another Client"):
-        calls.one_more().__enter__()
-    with calls.one_more():
+    with calls.slot(), pytest.raises(CallFailed, match=r"1 open calls and streams.*another Client"):
+        calls.slot().__enter__()
+    with calls.slot():
         pass

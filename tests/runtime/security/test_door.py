@@ -160,7 +160,7 @@ def test_over_tls_with_a_client_certificate_it_works_and_without_one_nobody_answ
 
 
 def test_client_sends_no_token_over_the_network_without_tls() -> None:
-    with pytest.raises(InvalidInput, match="a token goes over the network under TLS only"):
+    with pytest.raises(InvalidInput, match="a token is sent over a network only with TLS"):
         Client(ClientSettings(scheduler="gpu-head:7077", token="gavel_x"))
 
 

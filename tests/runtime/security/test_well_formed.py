@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from gavelpy.errors import FencedOut, JournalFailed, Stopping
-from gavelpy.runtime.client.statuses import is_worth_repeating
+from gavelpy.runtime.client.connection import is_transient
 from gavelpy.runtime.security.well_formed import JOURNAL_GONE, WellFormed
 from gavelpy.runtime.wire import client_pb2, client_pb2_grpc
 
@@ -54,7 +54,7 @@ def test_a_journal_that_fails_is_answered_as_something_to_ask_again(failure: Exc
     found = asyncio.run(codes(failure))
 
     assert found == [(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)] * 2
-    assert is_worth_repeating(found[0][0])
+    assert is_transient(found[0][0])
 
 
 def test_a_scheduler_that_stops_is_something_to_ask_again() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 OK = 0
-WORLD_FAILED = 1  # no certified answer, a job that failed, a scheduler that could not
+FAILED = 1  # a job failed, the scheduler could not do it, or no allocation could be certified
 BAD_INPUT = 2
 UNREACHABLE = 3
 NOT_ALLOWED = 4
 TIMED_OUT = 124
 INTERRUPTED = 130
-READER_LEFT = 141
+PIPE_CLOSED = 141

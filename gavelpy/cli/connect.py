@@ -73,13 +73,13 @@ def connected(scheduler: str | None, token_file: Path | None, timeout_s: float |
 
 
 @contextmanager
-def outlasting(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
+def reconnecting(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
     """A client that waits through outages of the scheduler, unless a timeout is given; it says so on stderr."""
-    from gavelpy.cli.output import tell
+    from gavelpy.cli.output import notify
 
     with connected(scheduler, token_file, timeout_s) as client:
         if timeout_s is None:
-            client.outlast(tell)
+            client.wait_through_outages(notify)
         yield client
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavelpy.cli import connecting as c
+from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.exits import TIMED_OUT, WORLD_FAILED
-from gavelpy.cli.output import Output, echo_json, tabbed, tell
-from gavelpy.cli.plain import plain
+from gavelpy.cli.exit_codes import FAILED, TIMED_OUT
+from gavelpy.cli.formatting import as_json
+from gavelpy.cli.output import Output, echo_json, notify, tabbed
 
 if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
@@ -42,7 +42,7 @@ def wait(
       gavel wait 12 13 14
       gavel wait train --for 3600 && ./evaluate.sh
     """
-    with c.outlasting(scheduler, token_file, call_timeout) as client:
+    with c.reconnecting(scheduler, token_file, call_timeout) as client:
         found = wait_for(client, jobs, timeout)
     finish_with(found, output)
 
@@ -59,7 +59,7 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None
         except SchedulerUnreachable as away:
             if time.monotonic() + _SOON_S < ends_s:
                 raise
-            tell(f"time is over; {away}")
+            notify(f"time is over; {away}")
             raise typer.Exit(TIMED_OUT) from None
         if answer.all_over or time.monotonic() >= ends_s:
             return list(answer.jobs)
@@ -67,7 +67,7 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None
 
 def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
     """Those that are over, once one is."""
-    from gavelpy.runtime.client.states import is_over
+    from gavelpy.runtime.client.connection import is_over
 
     while True:
         ended = [job for job in client.wait(jobs, wait_s=1.0).jobs if is_over(job)]
@@ -77,19 +77,19 @@ def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
 
 def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
     """Says how jobs ended and leaves with the exit code of that."""
-    from gavelpy.cli.plain import word
-    from gavelpy.runtime.client.states import is_over
+    from gavelpy.cli.formatting import enum_name
+    from gavelpy.runtime.client.connection import is_over
     from gavelpy.runtime.wire import client_pb2
 
-    states = [word(client_pb2.JobState, job.state) for job in jobs]
+    states = [enum_name(client_pb2.JobState, job.state) for job in jobs]
     if output is Output.JSON:
-        echo_json({"jobs": [plain(job) for job in jobs]})
+        echo_json({"jobs": [as_json(job) for job in jobs]})
     else:
         for job, state in zip(jobs, states, strict=True):
             why = f": {job.detail}" if job.detail and state == "failed" else ""
             typer.echo(tabbed(job.job, job.name, f"{state}{why}"))
     if not all(is_over(job) for job in jobs):
-        tell("time is over; the jobs go on")
+        notify("time is over; the jobs go on")
         raise typer.Exit(TIMED_OUT)
     if any(state != "finished" for state in states):
-        raise typer.Exit(WORLD_FAILED)
+        raise typer.Exit(FAILED)
