@@ -19,6 +19,9 @@ FAST := tests/house $(wildcard tests/model tests/mechanism tests/policies)
 # `make check` runs its parts side by side; a make that can keeps the output of each part together.
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
+# Python keeps its bytecode: without it each test process, and each command that a test starts, compiles everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow check format lint types layers tidy bench bench-all generate help clean
 
@@ -28,8 +31,8 @@ demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the
 test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m "not slow" $(TESTS)
 
-test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m slow $(TESTS)
+test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, examples that Hypothesis draws anew
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
 
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy

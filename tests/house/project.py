@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,7 @@ def python_files(*folders: str) -> list[Path]:
     return sorted(path for path in files if not path.stem.endswith(GENERATED))
 
 
+@functools.cache
 def text_files() -> list[Path]:
     """Every text file of the project: those at its root and those below its folders."""
     below = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))

@@ -9,26 +9,38 @@ from collections.abc import Iterator
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 BROAD = frozenset({"Exception", "BaseException"})
+EMPTY_NAMES = ("Manager", "Helper", "Utils", "Utilities")
 # Not a part of a longer path or of an address: a machine's own folders, at the start of an absolute path.
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|home|Users)/[\w.-]+")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+def too_many_lines(source: str) -> list[str]:
+    """The length of a file of more than FILE_LINES_MAX lines."""
+    lines = len(source.splitlines())
+    return [f"{lines} lines"] if lines > FILE_LINES_MAX else []
+
+
+def no_docstring(source: str) -> list[str]:
+    """A module that does not say what it is for."""
+    return [] if ast.get_docstring(_tree(source)) else ["no docstring"]
+
+
 def long_functions(source: str) -> list[str]:
     """Functions of more than FUNCTION_LINES_MAX lines, docstring not counted."""
-    sizes = ((function, _lines(function)) for function, _ in _functions(ast.parse(source)))
+    sizes = ((function, _lines(function)) for function, _ in _functions(_tree(source)))
     return [f"{function.name}: {lines} lines" for function, lines in sizes if lines > FUNCTION_LINES_MAX]
 
 
 def prints(source: str) -> list[str]:
     """Calls of print."""
-    return [f"line {call.lineno}: print" for call in _calls(source) if _names(call.func) == {"print"}]
+    return [f"line {call.lineno}: print" for call in _calls(_tree(source, "print")) if _names(call.func) == {"print"}]
 
 
 def broad_handlers(source: str) -> list[str]:
     """Dotted names of the functions ("" outside any) that catch everything: `except:`, Exception or BaseException."""
-    tree = ast.parse(source)
+    tree = _tree(source, "except:", *BROAD)
     owners = {child: name for function, name in _functions(tree) for child in ast.walk(function)}
     handlers = (node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler))
     return [owners.get(handler, "") for handler in handlers if handler.type is None or BROAD & _names(handler.type)]
@@ -36,14 +48,14 @@ def broad_handlers(source: str) -> list[str]:
 
 def draws(source: str) -> list[str]:
     """Uses of numpy's random numbers."""
-    attributes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    attributes = (node for node in ast.walk(_tree(source, "random")) if isinstance(node, ast.Attribute))
     return [f"line {node.lineno}: random" for node in attributes if node.attr == "random"]
 
 
 def managers(source: str) -> list[str]:
     """Classes that are called a manager, a helper or utilities: names that say nothing."""
-    classes = (node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
-    return [name for name in classes if name.endswith(("Manager", "Helper", "Utils", "Utilities"))]
+    classes = (node.name for node in ast.walk(_tree(source, *EMPTY_NAMES)) if isinstance(node, ast.ClassDef))
+    return [name for name in classes if name.endswith(EMPTY_NAMES)]
 
 
 def machine_paths(text: str) -> list[str]:
@@ -51,9 +63,16 @@ def machine_paths(text: str) -> list[str]:
     return MACHINE_PATH.findall(text)
 
 
+def _tree(source: str, *words: str) -> ast.Module:
+    """The syntax tree; empty if the source has none of the words, if any are given: parsing is what costs time."""
+    return ast.parse(source if not words or any(word in source for word in words) else "")
+
+
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
     """Every function below a node with its dotted name, outer ones first."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # holds no functions but lambdas
+            continue
         name = f"{prefix}{child.name}" if isinstance(child, Function | ast.ClassDef) else ""
         if isinstance(child, Function):
             yield child, name
@@ -67,8 +86,8 @@ def _lines(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1 - docstring
 
 
-def _calls(source: str) -> list[ast.Call]:
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+def _calls(tree: ast.Module) -> list[ast.Call]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -1,10 +1,11 @@
-"""The reference data: found where the environment says, and their absence told apart for a stranger and for CI."""
+"""The reference data, found where the environment says and required in CI; and the settings of Hypothesis."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.conftest import PROJECT, locate_reference
 
@@ -27,3 +28,8 @@ def test_missing_reference_data_fail_in_ci(tmp_path: Path) -> None:
 
 def test_project_root_is_where_the_pyproject_is() -> None:
     assert (PROJECT / "pyproject.toml").is_file()
+
+
+def test_hypothesis_draws_the_same_examples_every_time_unless_new_ones_are_wanted() -> None:
+    assert settings.get_profile("fixed").derandomize
+    assert not settings.get_profile("drawn").derandomize
