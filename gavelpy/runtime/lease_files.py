@@ -6,7 +6,7 @@
         shim.json                shim: who it is and what it started
         progress.<local rank>.json   job: steps done and saved (the iterator, or the agent for users of its JobService)
         end.json                 shim, last of all: how it ended (the agent writes it where the shim has vanished)
-        log/rank-<rank>.out      captured lines (shim/log_lines.py); full files become .out.1, .out.2, ..., oldest first
+        log/rank-<rank>.out      captured lines (shim/log_files.py); full files become .out.1, .out.2, ..., oldest first
 
 Every file is written whole under a temporary name and renamed, so a reader sees the old or the new one. Nothing is
 synced to disk: the directory matters for one boot only, and `boot_id` tells another boot apart. Times are seconds of

@@ -1,4 +1,4 @@
-"""Answers the scheduler's questions about logs, over a stream of their own."""
+"""Answer the scheduler's requests for log lines, over a stream of their own (ServeLogs)."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ import grpc.aio
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.book import LeaseBook
-from gavelpy.runtime.agent.log_pages import Page, Question, read_page
+from gavelpy.runtime.agent.log_reader import LogPage, LogQuery, LogRows, read_page
 from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
 
-QUESTIONS_AT_ONCE: Final = 8
-LINES_A_MESSAGE: Final = 2_000
-BYTES_A_MESSAGE: Final = 256 << 10  # of text
-WRITE_S: Final = 30.0
+CONCURRENT_REQUESTS_MAX: Final = 8
+MESSAGE_LINES_MAX: Final = 2_000
+MESSAGE_BYTES_MAX: Final = 256 << 10  # of text
+WRITE_TIMEOUT_S: Final = 30.0
 _JOBS_MAX = 100_000
 
 Answer = agent_pb2.ServeLogsRequest
 LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
 
 
-async def serve_logs(call: LogsCall, who: Memory, book: LeaseBook, heard: Callable[[], None]) -> None:
-    """Answers until the stream ends; some questions at once, each by one or more messages. `heard`: one has come."""
+async def serve_logs(call: LogsCall, node: Memory, book: LeaseBook, on_message: Callable[[], None]) -> None:
+    """Answers until the stream ends, several requests at a time. `on_message` is called for each request."""
     writing = asyncio.Lock()
-    places = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+    slots = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX)
     answering: set[asyncio.Task[None]] = set()
 
-    async def answer(asked: agent_pb2.ServeLogsResponse) -> None:
+    async def answer(request: agent_pb2.ServeLogsResponse) -> None:
         try:
-            async for message in answers_to(asked, who.node_id, book):
-                async with writing, asyncio.timeout(WRITE_S):
+            async for message in _answers(request, node.node_id, book):
+                async with writing, asyncio.timeout(WRITE_TIMEOUT_S):
                     await call.write(message)
         except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
-            call.cancel()  # which ends the reading below, too
+            call.cancel()  # ends the loop below
         finally:
-            places.release()
+            slots.release()
 
-    await call.write(Answer(node_id=who.node_id, state_id=who.state_id, identity_key=who.identity_key))
+    await call.write(Answer(node_id=node.node_id, state_id=node.state_id, identity_key=node.identity_key))
     try:
-        async for asked in call:
-            heard()
-            await places.acquire()
-            task = asyncio.create_task(answer(asked))
+        async for request in call:
+            on_message()
+            await slots.acquire()
+            task = asyncio.create_task(answer(request))
             answering.add(task)
             task.add_done_callback(answering.discard)
     finally:
@@ -59,75 +59,76 @@ async def serve_logs(call: LogsCall, who: Memory, book: LeaseBook, heard: Callab
             task.cancel()
 
 
-async def answers_to(asked: agent_pb2.ServeLogsResponse, node_id: str, book: LeaseBook) -> AsyncIterator[Answer]:
-    """The messages that answer a question; the last one is marked."""
+async def _answers(request: agent_pb2.ServeLogsResponse, node_id: str, book: LeaseBook) -> AsyncIterator[Answer]:
+    """The messages that answer a request; the last one is marked."""
     try:
-        question = Question(
-            job=asked.job,
-            jobs_allowed=frozenset(asked.jobs_allowed[:_JOBS_MAX]),
-            rank=asked.rank,
-            pattern=asked.pattern,
-            offset=asked.offset,
-            tail_lines=asked.tail_lines,
-            lines_max=asked.lines_max,
+        query = LogQuery(
+            job=request.job,
+            jobs_allowed=frozenset(request.jobs_allowed[:_JOBS_MAX]),
+            rank=request.rank,
+            pattern=request.pattern,
+            offset=request.offset,
+            tail_lines=request.tail_lines,
+            lines_max=request.lines_max,
         )
-        page = await read_page(book.log_directories, question)
+        leases = [(directory, kept.lease, kept.job) for directory, kept in book.log_directories]
+        page = await asyncio.to_thread(read_page, leases, query)
     except InvalidInput as error:
-        yield Answer(question=asked.question, last=True, error=str(error))
+        yield Answer(question=request.question, last=True, error=str(error))
     except OSError as error:
-        logger.exception("log cannot be read")
-        yield Answer(question=asked.question, last=True, error=f"the log cannot be read: {error.strerror}")
+        logger.exception("cannot read the log")
+        yield Answer(question=request.question, last=True, error=f"cannot read the log: {error.strerror}")
     else:
-        for message in _messages(page, asked, node_id):
+        for message in _messages(page, request, node_id):
             yield message
 
 
-def _messages(page: Page, asked: agent_pb2.ServeLogsResponse, node_id: str) -> Iterator[Answer]:
-    starts = _starts(page.texts)
-    for start, end in zip(starts, [*starts[1:], len(page)], strict=True):
-        part = page.part(start, end)
+def _messages(page: LogPage, request: agent_pb2.ServeLogsResponse, node_id: str) -> Iterator[Answer]:
+    starts = _message_starts(page.rows.texts)
+    for start, end in zip(starts, [*starts[1:], len(page.rows)], strict=True):
+        rows = page.rows.part(start, end)
         answer = Answer(
-            question=asked.question,
+            question=request.question,
             next_offset=page.next_offset,
             end_offset=page.end_offset,
-            last=end == len(page),
+            last=end == len(page.rows),
         )
-        if asked.batches:
-            answer.batch.CopyFrom(_batch(part))
+        if request.batches:
+            answer.batch.CopyFrom(_batch(rows))
         else:
-            answer.lines.extend(_lines(part, node_id))
+            answer.lines.extend(_lines(rows, node_id))
         yield answer
 
 
-def _starts(texts: Sequence[str]) -> list[int]:
-    """Where each message begins: none has more than so many lines, or much more than so many bytes."""
+def _message_starts(texts: Sequence[str]) -> list[int]:
+    """The first row of each message."""
     sizes = list(accumulate(map(len, texts), initial=0))
     starts = [0]
-    while (end := min(bisect_left(sizes, sizes[starts[-1]] + BYTES_A_MESSAGE), starts[-1] + LINES_A_MESSAGE)) < len(
-        texts
-    ):
+    while True:
+        end = min(bisect_left(sizes, sizes[starts[-1]] + MESSAGE_BYTES_MAX), starts[-1] + MESSAGE_LINES_MAX)
+        if end >= len(texts):
+            return starts
         starts.append(end)
-    return starts
 
 
-def _batch(part: Page) -> log_pb2.LogBatch:
-    files = {id(source): source for source in part.sources}  # by identity: quick, and they are few
-    places = {number: place for place, number in enumerate(files)}
-    origins = [
-        log_pb2.LogOrigin(job=one.job, lease=one.lease, rank=one.rank, is_error_stream=one.is_error_stream)
-        for one in files.values()
-    ]
+def _batch(rows: LogRows) -> log_pb2.LogBatch:
+    sources = {id(source): source for source in rows.sources}  # by identity: hashing a source a line is slow
+    origins = {number: row for row, number in enumerate(sources)}
     return log_pb2.LogBatch(
-        origins=origins,
-        origin=[places[id(source)] for source in part.sources],
-        time_s=part.times_s(),
-        text=part.texts,
-        offset=part.keys,
+        origins=[
+            log_pb2.LogOrigin(job=one.job, lease=one.lease, rank=one.rank, is_error_stream=one.is_error_stream)
+            for one in sources.values()
+        ],
+        origin=[origins[id(source)] for source in rows.sources],
+        time_s=rows.times_s(),
+        text=rows.texts,
+        offset=rows.keys,
     )
 
 
-def _lines(part: Page, node_id: str) -> Iterator[agent_pb2.LogLine]:
-    for source, text, time_s in zip(part.sources, part.texts, part.times_s(), strict=True):
+def _lines(rows: LogRows, node_id: str) -> Iterator[agent_pb2.LogLine]:
+    """For a scheduler that does not support batches."""
+    for source, text, time_s in zip(rows.sources, rows.texts, rows.times_s(), strict=True):
         yield agent_pb2.LogLine(
             job=source.job,
             lease=source.lease,

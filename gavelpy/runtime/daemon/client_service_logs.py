@@ -6,9 +6,7 @@ A node that is away or does not answer is told of, once, and never waited for lo
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.gpus import NOBODY
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.client_service_board import JobBoard
-from gavelpy.runtime.daemon.client_service_checks import PATTERN_CHARACTERS_MAX, require, shown
+from gavelpy.runtime.daemon.client_service_checks import require
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.log_columns import Parcel, Piece, singly
 from gavelpy.runtime.daemon.log_fanout import ALL_JOBS, LogQuestion
 from gavelpy.runtime.daemon.log_readers import LogReader, merged
+from gavelpy.runtime.log_pattern import compile_pattern
 from gavelpy.runtime.security.identity import Caller
 from gavelpy.runtime.wire import client_pb2 as pb
 
@@ -93,7 +91,7 @@ class LogStream:
         require(-1 <= request.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", request.rank)
         require(request.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", request.tail_lines)
         require(len(request.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(request.after))
-        _check_pattern(request.pattern)
+        compile_pattern(request.pattern)  # refuses what is none
         asked = LogQuestion(ALL_JOBS, (), request.rank, request.pattern, 0, request.tail_lines)
         if request.job:
             return replace(asked, job=self._board.find(caller, request.job))
@@ -243,13 +241,3 @@ def _share_out(readers: Collection[LogReader]) -> None:
     lines_max = min(max(_LINES_AT_ONCE // max(len(readers), 1), _PAGE_LINES_MIN), _PAGE_LINES_MAX)
     for reader in readers:
         reader.question = replace(reader.question, lines_max=lines_max)
-
-
-def _check_pattern(pattern: str) -> None:
-    require(len(pattern) <= PATTERN_CHARACTERS_MAX, "pattern", f"at most {PATTERN_CHARACTERS_MAX} characters", pattern)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a pattern may mean one day
-            re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"pattern must be a regular expression ({error}), got {shown(pattern)}") from None

@@ -17,7 +17,7 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState, clock_s
 from gavelpy.runtime.shim import cgroups, pacing, processes, ranks
-from gavelpy.runtime.shim.log_lines import LogWriter
+from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.shim.orders import Stage, Standing, is_stop_asked, next_standing, seconds_left
 from gavelpy.runtime.shim.verdict import Exits, estimated_steps, has_done_all, is_fault, verdict
 

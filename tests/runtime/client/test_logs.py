@@ -89,7 +89,8 @@ def test_node_that_is_away_is_told_of(scheduler: Serving) -> None:
     ("request_fields", "complaint"),
     [
         ({"pattern": "("}, "pattern must be a regular expression"),
-        ({"pattern": "x" * 1_001}, "pattern must be at most 1000 characters"),
+        ({"pattern": "x" * 1_001}, "pattern must have at most 1000 characters"),
+        ({"pattern": r"(a)\1"}, r"RE2 has no back-references"),
         ({"rank": -2}, r"rank must be in \[-1, 1000000\]"),
         ({"tail_lines": 100_001}, "tail_lines must be at most 100000"),
         ({"job": "1"}, "job must be the number or name of one of yours"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,16 +12,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, Lease, ShimState, clock_s
 from gavelpy.runtime.shim import shim_argv
-from gavelpy.runtime.shim.log_lines import log_files, parse_line
+from gavelpy.runtime.shim.log_files import log_files
 from gavelpy.runtime.shim.processes import kill_lease, lease_processes
 
 T = TypeVar("T")
 DEADLINE_S = 60.0  # on a busy machine; every wait returns as soon as it can
+
+
+class CapturedLine(NamedTuple):
+    """One line of a log file."""
+
+    time_s: float
+    text: str
+    is_continued: bool
+
+
+def parse_line(line: bytes) -> CapturedLine:
+    """A line of a log file without its newline."""
+    match = re.fullmatch(rb"(\d{1,12}\.\d{6})([ +])(.*)", line, re.DOTALL)
+    assert match, line
+    return CapturedLine(float(match[1]), match[3].decode(errors="replace"), match[2] == b"+")
 
 
 def wait_for(what: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
@@ -86,9 +102,7 @@ class Shim:
             file for file in log_files(self.directory) if (file.rank, file.is_error_stream) == (rank, is_error_stream)
         ]
         raw = b"".join(file.path.read_bytes() for file in files).split(b"\n")[:-1]
-        parsed = [parse_line(line) for line in raw]
-        assert None not in parsed
-        return [line.text for line in parsed if line]
+        return [parse_line(line).text for line in raw]
 
     def prints(self, text: str) -> None:
         """Waits until rank 0 has printed a line."""

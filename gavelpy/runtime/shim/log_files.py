@@ -1,11 +1,10 @@
-"""What a job's processes print, as files of lines: captured and rotated by the shim, read by the agent.
+"""Log files of a job's processes: the format, the shim's writer with rotation, and the listing for readers.
 
-A line of a file is `<Unix time, 6 decimals><mark><text>\\n`. The mark is a space; it is `+` where the text was cut (it
-was longer than LINE_BYTES_MAX, or no newline came for a while) and goes on in the next line. The text is what the
-process wrote, byte by byte. Times rise from line to line of a stream by a microsecond or more, so that a time names a
-line: a reader goes on after the last one it has seen. A full file is renamed to the next number, so a number and an
-offset name a place for as long as the file is kept: rank-0.out.7 is older than rank-0.out.8, and rank-0.out is younger
-than both.
+A line of a file is `<Unix time, 6 decimals><mark><text>\\n`. The mark is a space, or `+` where the text continues in
+the next line because it was longer than LINE_BYTES_MAX or its newline was late. The text is the bytes that the process
+wrote. Times of one stream rise by a microsecond or more from line to line, so a time identifies a line and a reader
+can continue after it. A full file is renamed to the next number: rank-0.out.7 is older than rank-0.out.8, and
+rank-0.out is the newest.
 """
 
 from __future__ import annotations
@@ -21,20 +20,9 @@ from typing import Final
 from gavelpy.runtime.lease_files import LOG_DIRECTORY, log_file
 
 LINE_BYTES_MAX: Final = 16 << 10
-PATIENCE_S: Final = 1.0  # an unfinished line is written after this long
+FLUSH_S: Final = 1.0  # an unfinished line is written after this long
 _NAME = re.compile(r"rank-(\d{1,9})\.(out|err)(?:\.(\d{1,9}))?")
-_LINE = re.compile(rb"(\d{1,12}\.\d{6})([ +])(.*)", re.DOTALL)
-
 _LINES = re.compile(r"^([0-9]{1,12})\.([0-9]{6})[ +](.*)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class CapturedLine:
-    """One line of a log file."""
-
-    time_s: float  # Unix time when it was captured
-    text: str  # bytes that are no UTF-8 are replaced
-    is_continued: bool  # in the next line
 
 
 @dataclass(frozen=True)
@@ -47,16 +35,8 @@ class LogFile:
     path: Path
 
 
-def parse_line(line: bytes) -> CapturedLine | None:
-    """A line without its newline; None where the shim did not write it."""
-    match = _LINE.fullmatch(line)
-    if not match:
-        return None
-    return CapturedLine(float(match[1]), match[3].decode(errors="replace"), match[2] == b"+")
-
-
 def parse_lines(lines: bytes) -> list[tuple[str, str, str]]:
-    """Seconds, microseconds and text of each line that the shim wrote, many at once; others are left out."""
+    """Seconds, microseconds and text of each line that the shim wrote; others are left out."""
     found: list[tuple[str, str, str]] = _LINES.findall(lines.decode(errors="replace"))
     return found
 
@@ -64,7 +44,7 @@ def parse_lines(lines: bytes) -> list[tuple[str, str, str]]:
 def log_files(directory: Path) -> tuple[LogFile, ...]:
     """The log files of a lease directory by rank, stream and age, oldest first.
 
-    A file may be renamed to its number between this and its opening: where it is gone, ask again.
+    The shim may rename a file before you open it: if it is gone, list again.
     """
     folder = directory / LOG_DIRECTORY
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -80,9 +60,9 @@ def log_files(directory: Path) -> tuple[LogFile, ...]:
 
 
 class LogWriter:
-    """Cuts what one stream brings into lines and keeps the newest files of them.
+    """Writes the output of one stream as lines and keeps the newest files.
 
-    Where the disk refuses, lines are lost and counted, and the job goes on.
+    If a write fails, its lines are lost and counted, and the job continues.
     """
 
     def __init__(self, directory: Path, rank: int, *, is_error_stream: bool, bytes_max: int, files_max: int) -> None:
@@ -93,12 +73,12 @@ class LogWriter:
         self._rest = b""
         self._rest_since_s = 0.0
         self._lost = 0
-        self._lost_time = b""  # of the first of them
+        self._lost_time = b""  # of the first lost line
         self._last_us = 0
         self._file = self._opened()
 
     def write(self, content: bytes, now_s: float) -> None:
-        """Takes bytes as they came at a Unix time."""
+        """Takes bytes that were read at a Unix time."""
         whole, newline, rest = content.rpartition(b"\n")
         pieces = (self._rest + whole).split(b"\n") if newline else []
         self._rest_since_s = now_s if newline or not self._rest else self._rest_since_s
@@ -112,13 +92,13 @@ class LogWriter:
         self._put(lines)
 
     def flush(self, now_s: float) -> None:
-        """Writes an unfinished line that has waited for its end for long enough."""
-        if self._rest and now_s - self._rest_since_s >= PATIENCE_S:
+        """Writes a line that has been unfinished for FLUSH_S."""
+        if self._rest and now_s - self._rest_since_s >= FLUSH_S:
             self._put(self._line(self._rest, b"+", now_s))
             self._rest = b""
 
     def close(self, now_s: float) -> None:
-        """Writes what is left; nothing comes after it."""
+        """Writes the unfinished line and closes the file."""
         if self._rest:
             self._put(self._lines(self._rest, now_s))
         self._rest = b""
@@ -130,10 +110,10 @@ class LogWriter:
 
     def _put_part(self, lines: bytes) -> None:
         try:
-            self._make_room(len(lines))
+            self._rotate(len(lines))
             if self._lost:
-                said = b" [%d lines were lost: the log could not be written]\n"
-                self._append(self._lost_time + said % self._lost)
+                note = b" [%d lines were lost: the log could not be written]\n"
+                self._append(self._lost_time + note % self._lost)
                 self._lost = 0
             self._append(lines)
         except OSError:
@@ -141,22 +121,22 @@ class LogWriter:
             self._lost += lines.count(b"\n")
 
     def _append(self, lines: bytes) -> None:
-        """All of it or, where the disk is full on the way, nothing; raises OSError."""
+        """Appends all lines or, if the disk is full, none; raises OSError."""
         end = os.fstat(self._file).st_size
         if os.write(self._file, lines) < len(lines):
             os.ftruncate(self._file, end)
             raise OSError(errno.ENOSPC, "the disk is full")
 
-    def _make_room(self, size: int) -> None:
+    def _rotate(self, size: int) -> None:
         written = os.fstat(self._file).st_size
         if written == 0 or written + size <= self._bytes_max:
             return
-        kept = self._path.with_name(f"{self._path.name}.{self._number + 1}")
-        self._path.rename(kept)
+        full = self._path.with_name(f"{self._path.name}.{self._number + 1}")
+        self._path.rename(full)
         try:
             opened = self._opened()
-        except OSError:  # no room for a new file: the old one goes on, and this is tried again
-            kept.rename(self._path)
+        except OSError:  # keep the old file and try again at the next write
+            full.rename(self._path)
             raise
         os.close(self._file)
         self._file, self._number = opened, self._number + 1
@@ -167,7 +147,7 @@ class LogWriter:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _lines(self, text: bytes, now_s: float) -> bytes:
-        """One line of a process as one line of the file, or several where it is too long."""
+        """One line of the process as one line of the file, or as several if it is too long."""
         if len(text) <= LINE_BYTES_MAX:
             return self._line(text, b" ", now_s)
         starts = range(0, len(text), LINE_BYTES_MAX)
@@ -183,7 +163,7 @@ class LogWriter:
 
 
 def _parts(lines: bytes, bytes_max: int) -> Iterator[bytes]:
-    """Whole lines, as many at a time as one file holds, and one at least."""
+    """Whole lines, as many at a time as one file holds, at least one."""
     while len(lines) > bytes_max:
         cut = lines.rfind(b"\n", 0, bytes_max) + 1 or lines.index(b"\n") + 1
         yield lines[:cut]

@@ -12,7 +12,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavelpy.runtime.shim.log_lines import LINE_BYTES_MAX, PATIENCE_S, CapturedLine, LogWriter, log_files, parse_line
+from gavelpy.runtime.shim.log_files import FLUSH_S, LINE_BYTES_MAX, LogWriter, log_files, parse_lines
+from tests.runtime.shim.driver import CapturedLine, parse_line
 
 NOW_S = 1_700_000_000.25
 
@@ -21,7 +22,7 @@ def writer(directory: Path, *, bytes_max: int = 1 << 20, files_max: int = 2) -> 
     return LogWriter(directory, 3, is_error_stream=False, bytes_max=bytes_max, files_max=files_max)
 
 
-def lines(directory: Path) -> list[CapturedLine | None]:
+def lines(directory: Path) -> list[CapturedLine]:
     content = b"".join(file.path.read_bytes() for file in log_files(directory))
     return [parse_line(line) for line in content.split(b"\n")[:-1]]
 
@@ -39,7 +40,7 @@ def test_line_that_comes_in_pieces_is_one(tmp_path: Path) -> None:
     log.write(b"lo\nwo", NOW_S)
     log.close(NOW_S)
 
-    assert [(line.text, line.is_continued) for line in lines(tmp_path) if line] == [("hello", False), ("wo", False)]
+    assert [(line.text, line.is_continued) for line in lines(tmp_path)] == [("hello", False), ("wo", False)]
 
 
 def test_times_rise_from_line_to_line(tmp_path: Path) -> None:
@@ -48,19 +49,19 @@ def test_times_rise_from_line_to_line(tmp_path: Path) -> None:
     log.write(b"a\nb\n", NOW_S)
     log.write(b"c\n", NOW_S - 5.0)
 
-    assert [line.time_s for line in lines(tmp_path) if line] == [NOW_S, NOW_S + 1e-6, NOW_S + 2e-6]
+    assert [line.time_s for line in lines(tmp_path)] == [NOW_S, NOW_S + 1e-6, NOW_S + 2e-6]
 
 
 def test_unfinished_line_is_written_after_a_while_and_marked(tmp_path: Path) -> None:
     log = writer(tmp_path)
     log.write(b"50 %", NOW_S)
 
-    log.flush(NOW_S + PATIENCE_S / 2)
+    log.flush(NOW_S + FLUSH_S / 2)
     early = lines(tmp_path)
-    log.flush(NOW_S + PATIENCE_S)
+    log.flush(NOW_S + FLUSH_S)
 
     assert early == []
-    assert lines(tmp_path) == [CapturedLine(NOW_S + PATIENCE_S, "50 %", True)]
+    assert lines(tmp_path) == [CapturedLine(NOW_S + FLUSH_S, "50 %", True)]
 
 
 def test_huge_line_is_cut_and_none_of_it_lost(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_huge_line_is_cut_and_none_of_it_lost(tmp_path: Path) -> None:
     log.write(huge, NOW_S)
     log.write(b"y\n", NOW_S)
 
-    found = [line for line in lines(tmp_path) if line]
+    found = lines(tmp_path)
     assert "".join(line.text for line in found) == huge.decode() + "y"
     assert [line.is_continued for line in found] == [True, True, True, False]
 
@@ -89,14 +90,14 @@ def test_full_files_are_numbered_and_the_oldest_removed(tmp_path: Path) -> None:
     ]
     assert [file.number for file in files] == [files[0].number + more for more in range(3)]
     assert all(file.path.stat().st_size <= 100 for file in files)
-    assert [line.text for line in lines(tmp_path) if line][-1] == "line 019"
+    assert [line.text for line in lines(tmp_path)][-1] == "line 019"
 
 
 def test_file_keeps_its_bound_when_much_comes_at_once(tmp_path: Path) -> None:
     writer(tmp_path, bytes_max=100, files_max=50).write(b"x\n" * 50, NOW_S)
 
     assert all(file.path.stat().st_size <= 100 for file in log_files(tmp_path))
-    assert [line.text for line in lines(tmp_path) if line] == ["x"] * 50
+    assert [line.text for line in lines(tmp_path)] == ["x"] * 50
 
 
 def test_lines_that_the_disk_refuses_are_counted_and_told(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_lines_that_the_disk_refuses_are_counted_and_told(tmp_path: Path) -> Non
     os.dup2(kept, log._file)
     log.write(b"c\n", NOW_S)
 
-    assert [line.text for line in lines(tmp_path) if line] == ["[2 lines were lost: the log could not be written]", "c"]
+    assert [line.text for line in lines(tmp_path)] == ["[2 lines were lost: the log could not be written]", "c"]
     os.close(full)
     os.close(kept)
 
@@ -118,7 +119,7 @@ def test_file_of_somebody_else_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "log" / "rank-x.out").write_text("")
 
     assert log_files(tmp_path) == ()
-    assert parse_line(b"not ours") is None
+    assert parse_lines(b"not ours") == []
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
@@ -153,7 +154,7 @@ def test_a_line_that_the_disk_takes_half_of_is_lost_whole(tmp_path: Path) -> Non
         log.write(b"much too long for what is left of the disk\n", NOW_S)
     log.write(b"b\n", NOW_S)
 
-    assert [line.text for line in lines(tmp_path) if line] == [
+    assert [line.text for line in lines(tmp_path)] == [
         "a", "[1 lines were lost: the log could not be written]", "b",
     ]  # fmt: skip
 
@@ -168,7 +169,7 @@ def test_a_log_that_cannot_be_rotated_for_a_while_goes_on_afterwards(tmp_path: P
         log.write(b"a line that would need a new file\n", NOW_S)
     log.write(b"second, in a new file by now\n", NOW_S)
 
-    assert [line.text for line in lines(tmp_path) if line] == [
+    assert [line.text for line in lines(tmp_path)] == [
         "first", "[1 lines were lost: the log could not be written]", "second, in a new file by now",
     ]  # fmt: skip
     assert [file.path.name for file in log_files(tmp_path)] == ["rank-3.out.1", "rank-3.out"]
