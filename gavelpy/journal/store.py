@@ -18,24 +18,24 @@ from sqlalchemy import Connection, bindparam, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
-from gavelpy.journal.store_database import Database, database_of, failing
-from gavelpy.journal.store_loss import Loss, accepted, loss_of, refused
-from gavelpy.journal.store_marks import Keeper, Marks, Numbers, parsed
-from gavelpy.journal.store_meta import meta_named, newest_incarnation, put_meta
-from gavelpy.journal.store_reading import Loaded, Reading, quarantine, read, rows_after
-from gavelpy.journal.store_rows import (
+from gavelpy.journal.database import Database, database_of, failing
+from gavelpy.journal.loss_detection import Keeper, Loss, Marks, Numbers, accepted, loss_of, parsed, refused
+from gavelpy.journal.recovery import DAMAGE, SNAPSHOTS_KEPT, Loaded, Reading, quarantine, read, rows_after
+from gavelpy.journal.rows import (
     Entry,
     EventRow,
     Position,
+    Submission,
     SubmissionRow,
     entry_of,
     event_rows,
     is_whole,
     meta_row,
     snapshot_row,
+    storable,
+    submission_row,
 )
-from gavelpy.journal.store_salvage import DAMAGE, SNAPSHOTS_KEPT
-from gavelpy.journal.store_schema import (
+from gavelpy.journal.schema import (
     CURRENT,
     EVENTS,
     INCARNATION,
@@ -44,12 +44,14 @@ from gavelpy.journal.store_schema import (
     SNAPSHOTS,
     SUBMISSIONS,
     insertion,
+    meta_named,
     migrate,
+    newest_incarnation,
     pending,
     prepare,
+    put_meta,
     version_of,
 )
-from gavelpy.journal.store_submissions import Submission, storable, submission_row
 from gavelpy.mechanism.events import Event
 
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.journal.fold import NO_GPUS, gpu_set
+from gavelpy.journal.history import NO_GPUS, gpu_set
 from gavelpy.mechanism.commands import KillLease, RoundPlan
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted, Outcome, ProgressReported
 from gavelpy.model.arrays import Bools, Floats, Ints

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.simulator.result import Metrics
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavelpy.engine import Profiled
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.simulator.result import Metrics
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.commands import (
     Command,
     EstimateThroughput,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.events import Event, LeaseEnded, Outcome, ProgressReported
 from gavelpy.model.arrays import Ints
 from gavelpy.simulator.settings import SimulationSettings

@@ -83,7 +83,7 @@ def test_an_event_that_nobody_can_decode_ends_what_is_good(url: str, monkeypatch
     with begun(url) as store:
         store.append(cancelled(0))
         with monkeypatch.context() as patch:
-            patch.setattr("gavelpy.journal.store_rows.encode", lambda event, now_s: b"\xc1")
+            patch.setattr("gavelpy.journal.rows.encode", lambda event, now_s: b"\xc1")
             store.append(cancelled(1))
         store.append(cancelled(2))
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavelpy.journal.codec import encode_state
-from gavelpy.journal.store_wal import PAGE_BYTES
+from gavelpy.journal.wal import PAGE_BYTES
 from gavelpy.mechanism.events import AllocationFailed, JobSubmitted, ProgressReported
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec

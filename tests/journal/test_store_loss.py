@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import EventsLost
+from gavelpy.journal.loss_detection import BLOCK, Evidence, MarkFile, Marks, Numbers, boot_id, loss_of, parsed
 from gavelpy.journal.store import EventStore, open_store
-from gavelpy.journal.store_loss import Evidence, loss_of
-from gavelpy.journal.store_marks import BLOCK, MarkFile, Marks, Numbers, boot_id, parsed
 from tests.journal.stores import begun, cancelled, execute, filled, harm, path_of
 
 HERE = Marks(1, 10, 10.0, 1_000_010.0, Numbers(7, 5), Numbers(1_000, 1_000), boot_id())

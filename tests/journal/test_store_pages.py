@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavelpy.journal.store_pages import rows_of, split
-from gavelpy.journal.store_wal import PAGE_BYTES, read_wal
+from gavelpy.journal.pages import rows_of, split
+from gavelpy.journal.wal import PAGE_BYTES, read_wal
 
 VALUES: list[Any] = [None, 0, 1, -1, 127, -(2**15), 2**23, -(2**31), 2**47, 2**63 - 1, 0.5, -1e300, "", "Ω", b"", b"\0"]
 

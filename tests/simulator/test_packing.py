@@ -12,7 +12,7 @@ import pytest
 from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import Event
 from gavelpy.mechanism.invariants import check

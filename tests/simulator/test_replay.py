@@ -10,7 +10,7 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode_state, encode, encode_state
 from gavelpy.journal.file import JournalWriter, recover
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, Event
 from gavelpy.mechanism.snapshot import restore, snapshot

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Container
 from typing import TYPE_CHECKING
 
-from gavelpy.journal.store_rows import Entry
+from gavelpy.journal.rows import Entry
 from gavelpy.mechanism.events import Event
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_checks import require

@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.errors import Stopping as Stopping  # services know it from here
 from gavelpy.journal.codec import encode_state
+from gavelpy.journal.loss_detection import Numbers
 from gavelpy.journal.store import EventStore, Submission
-from gavelpy.journal.store_marks import Numbers
 from gavelpy.mechanism.commands import Command
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
+from gavelpy.journal.loss_detection import Loss, Numbers
 from gavelpy.journal.store import EventStore
-from gavelpy.journal.store_loss import Loss
-from gavelpy.journal.store_marks import Numbers
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Event, NumbersSkipped, SchedulerRestarted
 from gavelpy.mechanism.settings import MechanismSettings

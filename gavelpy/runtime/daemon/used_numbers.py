@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gavelpy.journal.store_marks import Numbers
+from gavelpy.journal.loss_detection import Numbers
 
 _JOB = re.compile(r"[0-9]{1,18}")
 _LEASE = re.compile(r"lease-([0-9]{8,18})")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput, JournalFailed
+from gavelpy.journal.schema import EVENTS
 from gavelpy.journal.store import open_store
-from gavelpy.journal.store_schema import EVENTS
 from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon import driver

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavelpy.errors import EventsLost, JournalCorrupt
+from gavelpy.journal.loss_detection import MarkFile, Marks, Numbers
 from gavelpy.journal.store import open_store
-from gavelpy.journal.store_marks import MarkFile, Marks, Numbers
 from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NumbersSkipped
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.checkpoint_directory import MARKER_FILE

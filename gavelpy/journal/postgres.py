@@ -14,10 +14,9 @@ from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import JournalInUse
-from gavelpy.journal.store_loss import Loss
-from gavelpy.journal.store_marks import Marks
-from gavelpy.journal.store_reading import Reading
-from gavelpy.journal.store_schema import META, prepare
+from gavelpy.journal.loss_detection import Loss, Marks
+from gavelpy.journal.recovery import Reading
+from gavelpy.journal.schema import META, prepare
 
 _CONNECT_S = 10
 _CREATION_LOCK = 0x67617665  # advisory, so that two schedulers do not make the tables at once

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gavelpy.journal.store_wal import PAGE_BYTES
+from gavelpy.journal.wal import PAGE_BYTES
 
 _TABLE_LEAF = 0x0D
 _LOCAL_MAX = PAGE_BYTES - 35

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.events import (
     AllocationSolved,
     JobCancelled,

@@ -11,11 +11,10 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from gavelpy.errors import InvalidInput, JournalFailed
-from gavelpy.journal.store_loss import Loss
-from gavelpy.journal.store_marks import Marks
-from gavelpy.journal.store_postgres import PostgresDatabase
-from gavelpy.journal.store_reading import Reading
-from gavelpy.journal.store_sqlite import SqliteDatabase
+from gavelpy.journal.loss_detection import Loss, Marks
+from gavelpy.journal.postgres import PostgresDatabase
+from gavelpy.journal.recovery import Reading
+from gavelpy.journal.sqlite import SqliteDatabase
 
 
 class Database(Protocol):

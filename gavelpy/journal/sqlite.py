@@ -21,13 +21,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
-from gavelpy.journal.store_loss import Evidence, Loss, accepted, loss_of, refused
-from gavelpy.journal.store_marks import MarkFile, Marks, sync
-from gavelpy.journal.store_reading import Reading, read
-from gavelpy.journal.store_rows import MetaRow, is_whole
-from gavelpy.journal.store_salvage import Salvage, salvaged
-from gavelpy.journal.store_schema import CURRENT, EVENTS, INCARNATION, META, SCHEMA_VERSION, prepare, version_of
-from gavelpy.journal.store_wal import PAGE_BYTES, read_wal
+from gavelpy.journal.loss_detection import Evidence, Loss, MarkFile, Marks, accepted, loss_of, refused, sync
+from gavelpy.journal.recovery import Reading, Salvage, read, salvaged
+from gavelpy.journal.rows import MetaRow, is_whole
+from gavelpy.journal.schema import CURRENT, EVENTS, INCARNATION, META, SCHEMA_VERSION, prepare, version_of
+from gavelpy.journal.wal import PAGE_BYTES, read_wal
 
 BUSY_MS = 5000
 _MODE = 0o600

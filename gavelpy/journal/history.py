@@ -13,7 +13,6 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from gavelpy.journal.sharing import Sharing
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -312,3 +311,42 @@ def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])
+
+
+NOBODY = -1
+
+
+class Sharing:
+    """Times in which two jobs had leases on the same GPUs. Rows of jobs are serials."""
+
+    def __init__(self) -> None:
+        self._partner: dict[int, int] = {}
+        self._since: dict[int, tuple[float, int]] = {}  # when they came together, and on which GPU type
+        self._times: list[tuple[int, int, int, float, float]] = []
+
+    def begin(self, one: int, other: int, gpu_type: int, now_s: float) -> None:
+        """A job starts on the GPUs of another that runs there."""
+        self._partner[one], self._partner[other] = other, one
+        self._since[one] = self._since[other] = (now_s, gpu_type)
+
+    def leave(self, rows: Ints, now_s: float) -> None:
+        """These jobs leave their GPUs."""
+        if not self._partner:
+            return
+        for row in rows.tolist():
+            other = self._partner.pop(row, NOBODY)
+            if other != NOBODY:
+                del self._partner[other]
+                since_s, gpu_type = self._since[row]
+                self._times.append((min(row, other), max(row, other), gpu_type, since_s, now_s))
+
+    def times(self, now_s: float) -> tuple[Ints, Ints, Ints, Floats, Floats]:
+        """Job, partner, GPU type, start and end, (K,) each; those under way end now."""
+        under_way = [
+            (row, other, self._since[row][1], self._since[row][0], now_s)
+            for row, other in self._partner.items()
+            if row < other
+        ]
+        table = np.array([*self._times, *under_way], dtype=np.float64).reshape(-1, 5)
+        job, partner, gpu_type = table[:, :3].astype(np.int64).T
+        return job, partner, gpu_type, table[:, 3], table[:, 4]

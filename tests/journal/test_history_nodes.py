@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gavelpy.journal.fold import History
+from gavelpy.journal.history import History
 from gavelpy.mechanism.events import AgentRejoined, JobSubmitted, NodeJoined, NodeLost, PriceChanged, WakeupDue
 from gavelpy.model.ids import NodeId
-from tests.journal.test_fold import ended, make_history, started, stays_of
+from tests.journal.test_history import ended, make_history, started, stays_of
 from tests.mechanism.builders import make_spec
 
 N0, N1 = NodeId("n0"), NodeId("n1")

@@ -1,6 +1,6 @@
 """The event store's tables, and the ordered steps that bring an older layout up to this one.
 
-Columns are in the order of the rows in `store_rows`. Columns are only ever added, at the end of their table: so a
+Columns are in the order of the rows in `rows`. Columns are only ever added, at the end of their table: so a
 migrated table and a new one look the same to whoever reads the file without a database.
 """
 
@@ -21,11 +21,12 @@ from sqlalchemy import (
     Text,
     bindparam,
     inspect,
+    select,
     text,
 )
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
-from gavelpy.journal.store_rows import event_row, meta_row, snapshot_row
+from gavelpy.journal.rows import MetaRow, event_row, meta_row, snapshot_row
 
 SCHEMA_VERSION = "schema_version"
 INCARNATION = "incarnation"
@@ -178,3 +179,25 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(2, "checksums, whole appends, submissions and quarantine", _add_checksums),
 )
 CURRENT = MIGRATIONS[-1].version
+
+# Made once: every append runs it.
+_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
+_NAMED = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == bindparam("its_name"))
+
+
+def newest_incarnation(connection: Connection) -> int:
+    """The incarnation in force, 0 before the first; other writers wait until this transaction ends."""
+    found = connection.execute(_NEWEST).scalar()
+    return int(found) if found and found.isdigit() else 0
+
+
+def put_meta(connection: Connection, row: MetaRow) -> None:
+    """Inserts a named value, or replaces it."""
+    if not connection.execute(META.update().where(META.c.name == row.name), row._asdict()).rowcount:
+        connection.execute(META.insert(), row._asdict())
+
+
+def meta_named(connection: Connection, name: str) -> MetaRow | None:
+    """The row of a named value, whole or not; None where there is none."""
+    found = connection.execute(_NAMED, {"its_name": name}).one_or_none()
+    return MetaRow(*found) if found is not None else None
