@@ -49,12 +49,12 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.gpus import NOBODY, GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
-from gavelpy.mechanism.lots import Lots
+from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
-from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, alone, select_by_type, select_global, select_packed
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
+from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
 from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
@@ -236,11 +236,7 @@ class SchedulerCore:
         active = jobs.active
         rows = active[self.runnable(active)]
         kept = self.kept.jobs
-        capacity = leases.capacity(self._fixed)
-        wanted = chosen = guard.unguarded(leases, rows, capacity, self._select)
-        if self.settings.lease_min_s:
-            young = guard.kept(leases, self.settings, self.now_s, kept)
-            chosen = guard.planned(leases, rows, capacity, wanted, young, self._select)
+        chosen, is_by_urgency = self.planner.round(rows, leases.capacity(self._fixed))
         leased = jobs.leased
         fixed = np.union1d(leases.pinned, unsaved.reachable(leases, kept))
         staying = np.union1d(leases.staying(chosen), fixed)
@@ -252,7 +248,7 @@ class SchedulerCore:
         self.round_began_s = self.now_s
         by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
         self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and chosen is wanted and rounds.is_settled(jobs, self.settings, by_type, kept):
+        if not self.question.stale and is_by_urgency and rounds.is_settled(jobs, self.settings, by_type, kept):
             self.round_end_s = self.now_s + rounds.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
@@ -266,28 +262,21 @@ class SchedulerCore:
 
     def _fill(self) -> list[Command]:
         """Free GPUs to waiting jobs, up to the end of the round."""
-        free = self.pool.lot_counts(self.pool.usable & (self.pool.job == NOBODY))
-        if not free.any():
+        pool, planner = self.pool, self.planner
+        if not (pool.usable & (pool.job == NOBODY)).any():
+            planner.reserve()
             return []
         self._settle()
         active = self.jobs.active
         waiting = active[self.jobs.lease[active] < 0]
-        chosen = guard.filled(self.leases, waiting[self.runnable(waiting)], free, self._select)
+        chosen = planner.filled(waiting[self.runnable(waiting)])
         return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen.jobs) else []
 
-    def _select(self, rows: Ints, free: Ints) -> Chosen:
-        jobs, pool = self.jobs, self.pool
-        if self.settings.newcomers_wait:
-            rows = rows[jobs.solved[rows] >= 0]
-        if pool.any_silent:
-            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
-        by_lot = None if pool.all_see else Lots(jobs, pool)
-        if self.settings.queue is QueueRule.GLOBAL:
-            if jobs.pairs.count:
-                return select_packed(jobs, rows, free, self.settings, by_lot)
-            return alone(select_global(jobs, rows, free, self.settings, by_lot))
-        order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
-        return alone(select_by_type(jobs, rows, free, self.settings, order, by_lot))
+    @property
+    def planner(self) -> Planner:
+        """What a plan would be made of now."""
+        is_solved = not self.question.stale and self.question.open_epoch == NONE_OPEN
+        return Planner(self.leases, self.settings, self.kept, self.type_order, is_solved, self.now_s)
 
     def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
         revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s, self.round_end_s)

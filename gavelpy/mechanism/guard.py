@@ -104,12 +104,13 @@ def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young
 def filled(leases: LeaseBook, waiting: Ints, free: Ints, select: Select) -> Chosen:
     """Who gets GPUs that are free within a round: first those for whom they are held, others what is not held."""
     jobs = leases.jobs
-    is_first = jobs.held_type[waiting] != NOT_HELD
+    is_first = (jobs.held_type[waiting] != NOT_HELD) & jobs.total("target")[waiting].any(axis=1)
     if not is_first.any():
         return select(waiting, free)
     first = select(waiting[is_first], free)
     jobs.held_type[first.jobs] = NOT_HELD
-    return _joined(first, select(waiting[~is_first], _less_held(leases, waiting, free - _taken(leases, first))))
+    free = _less_held(leases, waiting[is_first], free - _taken(leases, first))
+    return _joined(first, select(waiting[~is_first], free))
 
 
 def _hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:

@@ -63,7 +63,7 @@ class Lots:
         self._of_type: list[list[int]] = [[] for _ in range(self.type_count)]
         for lot, kind in enumerate(kinds):
             self._of_type[kind].append(lot)
-        self._first: dict[tuple[int, int], int] = {}  # by type and GPUs: position of the first lot that may have enough
+        self._first: dict[tuple[int, int, int], int] = {}  # by type, GPUs and key: first lot that may have enough
 
     def slots(self, rows: Ints) -> Ints:
         """For each job and type the lot to take GPUs in, NOT_THERE, or the number of lots + type: any, (K, T)."""
@@ -73,16 +73,16 @@ class Lots:
         anywhere = self.count + np.arange(self.type_count)
         return np.where((where == NOT_BOUND)[:, None], anywhere, lot_at[where])
 
-    def resolve(self, slot: int, gpus: int, free: list[int]) -> int:
+    def resolve(self, slot: int, gpus: int, free: list[int], key: int = 0) -> int:
         """The lot in which a job takes this many GPUs, or NOT_THERE; the cluster's directory comes first.
 
-        `free` only falls from one call to the next, so that a lot with too few is never looked at again.
+        `free` only falls from one call with a `key` to the next, so that a lot with too few is never looked at again.
         """
         if slot < self.count:
             return slot if slot >= 0 and gpus <= free[slot] else NOT_THERE
         kind = slot - self.count
-        lots, position = self._of_type[kind], self._first.get((kind, gpus), 0)
+        lots, position = self._of_type[kind], self._first.get((kind, gpus, key), 0)
         while position < len(lots) and gpus > free[lots[position]]:
             position += 1
-        self._first[kind, gpus] = position
+        self._first[kind, gpus, key] = position
         return lots[position] if position < len(lots) else NOT_THERE

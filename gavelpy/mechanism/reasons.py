@@ -9,10 +9,11 @@ import numpy as np
 
 from gavelpy.mechanism import back_off
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, NOBODY, GpuPool
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.lots import NOT_BOUND, bound, most
+from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
 
 
@@ -25,6 +26,7 @@ class ReasonKind(StrEnum):
     NODES_AWAY = "nodes-away"  # there are GPUs enough, but on servers that drain or are silent
     CHECKPOINT_AWAY = "checkpoint-away"  # no server that sees it has room for the job at all
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
+    BEHIND_GANG = "behind-gang"  # free GPUs are reserved for a gang; only jobs that can be preempted may use them
     LEASE_UNCLEAR = "lease-unclear"  # nobody hears from a server that may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
@@ -87,6 +89,8 @@ class _Explanation:
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types of which the policy gives it time
+        self.reserved = core.planner.reserved
+        self.free = pool.lot_counts(pool.usable & (pool.job == NOBODY))  # (L,)
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
         self.away = _may_come_back(pool)
@@ -109,6 +113,8 @@ class _Explanation:
             return self._backing_off(row)
         if self.jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
+        if self.reserved is not None and (reason := self._behind_gang(self.reserved, row)):
+            return reason
         key = self.wanted[k].tobytes()
         if key not in self.in_turn:
             self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))
@@ -172,6 +178,19 @@ class _Explanation:
         where = _names([pool.gpu_types[t] for t in types], "or")
         text = f"waits for {gpus} {where}, held by {who} never saved a checkpoint and {tail}"
         return Reason(ReasonKind.BEHIND_UNSAVED, text)
+
+    def _behind_gang(self, reserved: Reserved, row: int) -> Reason | None:
+        """Free GPUs would suffice for a job that is not preemptible if they were not reserved; None = it is not so."""
+        jobs, pool = self.jobs, self.pool
+        if not reserved.barred[row]:
+            return None
+        fits = (jobs.rate[row, pool.lot_type] > 0) & (self.free >= jobs.gpus[row])
+        lots = np.flatnonzero(fits & (self.free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
+        if not len(lots):
+            return None
+        gang, gpu_type = int(reserved.gang[lots[0]]), pool.gpu_types[pool.lot_type[lots[0]]]
+        held = f"{reserved.gpus[lots[0]]} {gpu_type} are reserved for the gang {jobs.specs[gang].id!r}"
+        return Reason(ReasonKind.BEHIND_GANG, f"{held}; a job that is not preemptible cannot use them meanwhile")
 
     def _away(self, usable: Ints, wants: str) -> Reason:
         pool = self.pool

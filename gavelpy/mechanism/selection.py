@@ -18,7 +18,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lots import NOT_THERE, Lots
 from gavelpy.mechanism.priorities import priority
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 Selection = tuple[Ints, Ints]  # jobs (K,), the lots of their GPUs (K,)
 
@@ -31,6 +31,14 @@ class Chosen(NamedTuple):
     partner: Ints  # (K,) whom each shares them with, -1 = nobody
 
 
+class Reserved(NamedTuple):
+    """GPUs that a job may take only if it can be preempted, or if they are reserved for the job itself."""
+
+    gpus: Ints  # (L,) how many are reserved in each lot
+    gang: Ints  # (L,) serial of the job for which they are, -1 = none
+    barred: Bools  # (N,) jobs that are not preempted once they run
+
+
 NONE_CHOSEN = Chosen(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
@@ -40,7 +48,12 @@ def alone(selection: Selection) -> Chosen:
 
 
 def select_global(
-    jobs: JobTable, rows: Ints, free: Ints, settings: MechanismSettings, lots: Lots | None = None
+    jobs: JobTable,
+    rows: Ints,
+    free: Ints,
+    settings: MechanismSettings,
+    lots: Lots | None = None,
+    reserved: Reserved | None = None,
 ) -> Selection:
     """One queue of all (job, type) pairs with a share; then, if the settings say so, leftover GPUs.
 
@@ -53,14 +66,19 @@ def select_global(
     order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
     left = free.copy()
     slots = gpu_type if lots is None else lots.slots(rows)[local, gpu_type]
-    chosen = _take(pairs[order], slots[order], jobs.gpus, left, lots)
+    chosen = _take(pairs[order], slots[order], jobs.gpus, left, lots, reserved)
     if settings.fill_leftover:
-        chosen = _joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, lots))
+        chosen = _joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, lots, reserved))
     return chosen
 
 
 def select_packed(
-    jobs: JobTable, rows: Ints, free: Ints, settings: MechanismSettings, lots: Lots | None = None
+    jobs: JobTable,
+    rows: Ints,
+    free: Ints,
+    settings: MechanismSettings,
+    lots: Lots | None = None,
+    reserved: Reserved | None = None,
 ) -> Chosen:
     """One queue of all (job, type) and (pair, type) with a share; then leftover GPUs, for jobs alone.
 
@@ -78,14 +96,16 @@ def select_packed(
     order = np.lexsort((second, gpu_type, first, -share, -lag, -urgency))
     slots = gpu_type if lots is None else _common_slots(lots, first, second, gpu_type)
     left = free.copy()
-    chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, lots)
+    chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, lots, reserved)
     if not settings.fill_leftover:
         return chosen
-    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, lots))
+    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, lots, reserved))
     return Chosen(*(np.concatenate(parts) for parts in zip(chosen, rest, strict=True)))
 
 
-def select_leftover(jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = None) -> Selection:
+def select_leftover(
+    jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = None, reserved: Reserved | None = None
+) -> Selection:
     """Free GPUs for whoever can use them: the most neglected job first, on the fastest type it still fits on."""
     if not free.any() or not len(rows):
         return rows[:0], rows[:0]
@@ -95,7 +115,7 @@ def select_leftover(jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = 
     owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
     neglect = (owed_s[rows] - received_s[rows]).sum(axis=1)
     rows = rows[np.lexsort((rows, -neglect))]
-    left: list[int] = free.tolist()
+    left = _Left(free, lots, reserved)
     chosen_jobs: list[int] = []
     chosen_lots: list[int] = []
     by_speed = np.argsort(-jobs.rate[rows], axis=1, kind="stable")
@@ -104,15 +124,15 @@ def select_leftover(jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = 
         rows.tolist(), jobs.gpus[rows].tolist(), by_speed.tolist(), slots.tolist(), strict=True
     ):
         for gpu_type, slot in zip(types, places, strict=True):
-            lot = slot if lots is None else lots.resolve(slot, gpus, left)
-            if lot != NOT_THERE and gpus <= left[lot] and jobs.rate[job, gpu_type] > 0:
-                left[lot] -= gpus
+            lot = left.find(slot, gpus, job)
+            if lot != NOT_THERE and jobs.rate[job, gpu_type] > 0:
+                left.take(lot, gpus)
                 chosen_jobs.append(job)
                 chosen_lots.append(lot)
                 break
-        if not any(left):
+        if not any(left.free):
             break
-    free[:] = left
+    free[:] = left.free
     return np.array(chosen_jobs, dtype=np.int64), np.array(chosen_lots, dtype=np.int64)
 
 
@@ -123,6 +143,7 @@ def select_by_type(
     settings: MechanismSettings,
     type_order: Ints,
     lots: Lots | None = None,
+    reserved: Reserved | None = None,
 ) -> Selection:
     """One queue a GPU type, types in the given order; jobs without a share stand at its end.
 
@@ -140,7 +161,7 @@ def select_by_type(
         urgency, _, share = _merit(jobs, here, types, settings)
         order = np.lexsort((here, -share, -jobs.deficit_s[here, gpu_type], -urgency))
         slots = types if lots is None else lots.slots(here)[:, gpu_type][order]
-        taken = _take(here[order], slots, jobs.gpus, left, lots)
+        taken = _take(here[order], slots, jobs.gpus, left, lots, reserved)
         chosen = _joined(chosen, taken)
         waiting = waiting[~jobs.marks(taken[0])[waiting]]
     return chosen
@@ -168,10 +189,48 @@ def _common_slots(lots: Lots, first: Ints, second: Ints, gpu_type: Ints) -> Ints
     return np.where((other == anywhere) & (one != NOT_THERE), one, agreed)
 
 
-def _take_packed(first: Ints, second: Ints, slots: Ints, gpus: Ints, left: Ints, lots: Lots | None) -> Chosen:
+class _Left:
+    """GPUs that are left in each lot while a plan goes down its queue."""
+
+    def __init__(self, free: Ints, lots: Lots | None, reserved: Reserved | None) -> None:
+        self.free: list[int] = free.tolist()
+        self.is_plain = lots is None and reserved is None  # lots are types, and each job may take any free GPU
+        self._lots, self._reserved = lots, reserved
+        self._unreserved = self.free
+        if reserved is not None:
+            self._gpus: list[int] = reserved.gpus.tolist()
+            self._gang: list[int] = reserved.gang.tolist()
+            self._unreserved = [count - kept for count, kept in zip(self.free, self._gpus, strict=True)]
+
+    def find(self, slot: int, need: int, job: int, partner: int = -1) -> int:
+        """The lot in which a job, or a pair, may take GPUs; NOT_THERE if there is none. `slot`: see `Lots.slots`."""
+        free, key = self._open_to(job, partner)
+        lot = slot if self._lots is None else self._lots.resolve(slot, need, free, key)
+        return lot if lot != NOT_THERE and need <= free[lot] else NOT_THERE
+
+    def take(self, lot: int, need: int) -> None:
+        """These GPUs are no longer free."""
+        self.free[lot] -= need
+        if self._reserved is not None:
+            self._unreserved[lot] -= need
+
+    def _open_to(self, job: int, partner: int) -> tuple[list[int], int]:
+        """GPUs of each lot that these jobs may take, and a number that names who may."""
+        reserved = self._reserved
+        if reserved is None or not (reserved.barred[job] or (partner >= 0 and reserved.barred[partner])):
+            return self.free, -2
+        own = [lot for lot, gang in enumerate(self._gang) if gang >= 0 and gang in (job, partner)]
+        if not own:
+            return self._unreserved, -1
+        return [self.free[k] if k in own else count for k, count in enumerate(self._unreserved)], job
+
+
+def _take_packed(
+    first: Ints, second: Ints, slots: Ints, gpus: Ints, free: Ints, lots: Lots | None, reserved: Reserved | None
+) -> Chosen:
     """As `_take`, of jobs alone (second is -1) and of pairs."""
-    free: list[int] = left.tolist()
-    total = sum(free)
+    left = _Left(free, lots, reserved)
+    total = sum(left.free)
     taken: set[int] = set()
     chosen: list[tuple[int, int, int]] = []
     needed = gpus[first].tolist()
@@ -180,24 +239,24 @@ def _take_packed(first: Ints, second: Ints, slots: Ints, gpus: Ints, left: Ints,
             break
         if job in taken or partner in taken:
             continue
-        lot = slot if lots is None else lots.resolve(slot, need, free)
-        if lot == NOT_THERE or need > free[lot]:
+        lot = left.find(slot, need, job, partner)
+        if lot == NOT_THERE:
             continue
-        free[lot] -= need
+        left.take(lot, need)
         total -= need
         taken.add(job)
         chosen.append((job, lot, partner))
         if partner >= 0:
             taken.add(partner)
             chosen.append((partner, lot, job))
-    left[:] = free
+    free[:] = left.free
     return Chosen(*np.array(chosen, dtype=np.int64).reshape(-1, 3).T)
 
 
-def _take(pairs: Ints, slots: Ints, gpus: Ints, left: Ints, lots: Lots | None) -> Selection:
-    """Goes down a queue once; each job at most once, each lot at most `left` (which it lowers)."""
-    free: list[int] = left.tolist()
-    total = sum(free)
+def _take(pairs: Ints, slots: Ints, gpus: Ints, free: Ints, lots: Lots | None, reserved: Reserved | None) -> Selection:
+    """Goes down a queue once; each job at most once, each lot at most `free` (which it lowers)."""
+    left = _Left(free, lots, reserved)
+    total = sum(left.free)
     taken: set[int] = set()
     chosen: list[int] = []
     needed = gpus[pairs].tolist()
@@ -205,17 +264,21 @@ def _take(pairs: Ints, slots: Ints, gpus: Ints, left: Ints, lots: Lots | None) -
     for position, job in enumerate(pairs.tolist()):
         if total == 0:
             break
+        if job in taken:
+            continue
         need, lot = needed[position], found[position]
-        if lots is not None:
-            lot = found[position] = lots.resolve(lot, need, free)
+        if left.is_plain:
+            if need > left.free[lot]:
+                continue
+        else:
+            lot = found[position] = left.find(lot, need, job)
             if lot == NOT_THERE:
                 continue
-        if job not in taken and need <= free[lot]:
-            free[lot] -= need
-            total -= need
-            taken.add(job)
-            chosen.append(position)
-    left[:] = free
+        left.take(lot, need)
+        total -= need
+        taken.add(job)
+        chosen.append(position)
+    free[:] = left.free
     return pairs[chosen], np.array([found[position] for position in chosen], dtype=np.int64)
 
 

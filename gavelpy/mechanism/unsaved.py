@@ -8,7 +8,8 @@ lease was stopped and no checkpoint came from it; from then on only a checkpoint
 
 All other jobs keep the GPUs they have. These GPUs are subtracted before a plan is made, and from the capacity that the
 policy divides; the jobs themselves are not in its question. The share that the core books for them is all of their
-time where they run, so that a job is owed what it received when it becomes preemptible.
+time where they run, so that a job is owed what it received when it becomes preemptible. Gangs that wait behind such
+jobs have reservations: see `reservations`.
 
 Only other jobs' shares are turned away. Cancelling a job, draining its node by force and losing the node end the lease
 as ever. A lease on a silent node is not extended, as the order could not reach the node, but it is not called off

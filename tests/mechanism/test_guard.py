@@ -126,3 +126,39 @@ def test_gpus_that_fall_free_are_held_for_a_gang_that_was_passed_over() -> None:
     wake(core, 121.0)
     wake(core, 181.0)
     assert core.pool.job.tolist() == [2, 2]
+
+
+def test_gpus_of_other_types_are_not_held() -> None:
+    specs = [make_spec("a"), make_spec("b"), make_spec("gang", gpus=2)]
+    core = make_core(*specs, servers=[("v100", 2), ("k80", 1)], round_s=60.0, lease_min_s=100.0)
+    wake(core, 1.0)
+    answer(core, (0, 0, 0.4), (1, 0, 0.4), (2, 0, 0.3))
+    start(core, 0, 1, now_s=50.0)
+    wake(core, 61.0)
+    end(core, 0, int(core.jobs.lease[0]), Outcome.FINISHED, now_s=70.0)
+    tell(core, JobSubmitted(make_spec("c", rates={"v100": 10.0, "k80": 1.0})), 70.0)
+
+    wake(core)
+    answer(core, (1, 0, 0.4), (2, 0, 0.3), (3, 0, 0.5), (3, 1, 0.1))
+
+    assert core.jobs.held_type[2] == 0
+    assert core.jobs.lease_type[3] == 1
+
+
+def test_a_gang_that_was_passed_over_comes_before_other_jobs_around_a_young_lease() -> None:
+    """When the leases of a, b and c are old enough, that of d is not: three GPUs are left for s, t and the gang."""
+    specs = [make_spec(name) for name in "abcd"]
+    specs += [make_spec("gang", gpus=2), make_spec("s"), make_spec("t")]
+    core = make_core(*specs, servers=[("v100", 4)], round_s=60.0, lease_min_s=100.0, solve_interval_s=1e6)
+    wake(core, 1.0)
+    answer(core, *((job, 0, 0.5) for job in range(4)), (4, 0, 0.3), (5, 0, 0.5), (6, 0, 0.5))
+    running = core.jobs.leased.tolist()
+    assert running == [0, 1, 2, 3]
+    start(core, 0, 1, 2, now_s=50.0)
+    wake(core, 61.0)
+    start(core, 3, now_s=100.0)
+    wake(core, 121.0)
+
+    wake(core, 181.0)
+
+    assert core.jobs.leased.tolist() == [3, 4, 5]

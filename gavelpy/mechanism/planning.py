@@ -1,0 +1,89 @@
+"""Plans who runs: for a coming round, or on GPUs that fall free within one.
+
+`selection` chooses by urgency, `guard` protects leases that have just begun, `reservations` keeps GPUs together for
+gangs. Here they meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gavelpy.mechanism import guard, reservations
+from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.lots import Lots
+from gavelpy.mechanism.selection import (
+    Chosen,
+    Reserved,
+    alone,
+    select_by_type,
+    select_global,
+    select_packed,
+)
+from gavelpy.mechanism.settings import MechanismSettings, QueueRule
+from gavelpy.mechanism.unsaved import Kept
+from gavelpy.model.arrays import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """The tables and rules of one plan."""
+
+    leases: LeaseBook
+    settings: MechanismSettings
+    kept: Kept  # jobs that are not preempted
+    type_order: Ints  # of the queues by type; empty = as types are numbered
+    is_solved: bool  # the allocation in force answers for the jobs and GPUs that there are
+    now_s: float
+
+    def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
+        """Who of these jobs runs in the coming round, and whether that is so by urgency alone.
+
+        `capacity` (L,): GPUs of each lot that may be given out.
+        """
+        jobs = self.leases.jobs
+        wanted = chosen = guard.unguarded(self.leases, rows, capacity, self._select)
+        if self.settings.lease_min_s:
+            young = guard.kept(self.leases, self.settings, self.now_s, self.kept.jobs)
+            chosen = guard.planned(self.leases, rows, capacity, wanted, young, self._select)
+        else:
+            jobs.held_type[: jobs.count] = guard.NOT_HELD
+        self.reserve()
+        jobs.held_type[chosen.jobs] = guard.NOT_HELD
+        return chosen, chosen is wanted
+
+    def filled(self, waiting: Ints) -> Chosen:
+        """Who of these jobs gets GPUs that are free within a round."""
+        pool = self.leases.pool
+        free = pool.lot_counts(pool.usable & (pool.job == NOBODY))
+        chosen = guard.filled(self.leases, waiting, free, self._select)
+        self.reserve()
+        self.leases.jobs.held_type[chosen.jobs] = guard.NOT_HELD
+        return chosen
+
+    def reserve(self) -> None:
+        """Marks the gangs for which GPUs are reserved, so that they come first when they can start."""
+        if self.reserved is not None:
+            reservations.mark(self.leases, self.kept, self.reserved, is_solved=self.is_solved)
+
+    @cached_property
+    def reserved(self) -> Reserved | None:
+        """GPUs that only some jobs may take."""
+        return reservations.reserved(self.leases, self.settings, self.kept, self.now_s, is_solved=self.is_solved)
+
+    def _select(self, rows: Ints, free: Ints) -> Chosen:
+        jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
+        if settings.newcomers_wait:
+            rows = rows[jobs.solved[rows] >= 0]
+        if pool.any_silent:
+            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+        by_lot = None if pool.all_see else Lots(jobs, pool)
+        if settings.queue is QueueRule.GLOBAL:
+            if jobs.pairs.count:
+                return select_packed(jobs, rows, free, settings, by_lot, self.reserved)
+            return alone(select_global(jobs, rows, free, settings, by_lot, self.reserved))
+        order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
+        return alone(select_by_type(jobs, rows, free, settings, order, by_lot, self.reserved))

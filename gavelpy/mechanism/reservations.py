@@ -1,0 +1,104 @@
+"""Reserves GPUs for gangs that wait behind jobs which are not preempted, so that smaller jobs cannot starve them.
+
+Theory of operation. Jobs that never saved a checkpoint keep their GPUs until they end (see `unsaved`). A gang that
+could run on the cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended. Without a
+reservation each GPU that falls free goes to the next small job, which may be one that is not preempted either.
+
+So each lot of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the lot where the fewest
+GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there only on GPUs beyond the
+size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when the gang can start. The
+number of missing GPUs therefore never grows while nodes stay up, and each end of a kept job lowers it.
+
+When enough GPUs are open, the gang is in the policy's question again. It comes before other jobs in the next plan,
+by its mark in `held_type` (see `guard`). If the policy gives it no share of time, its reservation ends.
+
+Reservations are worked out from the tables for each plan. A gang that is in a pause after a failure, or that may still
+run on a silent node, has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism import finishing, lots, unsaved
+from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.selection import Reserved
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.unsaved import Kept
+from gavelpy.model.arrays import Bools, Ints
+
+NO_GANG = -1
+NOT_HELD = -1
+
+
+def reserved(
+    leases: LeaseBook, settings: MechanismSettings, kept: Kept, now_s: float, *, is_solved: bool
+) -> Reserved | None:
+    """What is reserved now; None where nothing is.
+
+    `is_solved`: the allocation in force answers for the jobs and GPUs that there are.
+    """
+    if not settings.keep_unsaved:
+        return None
+    gangs = _waiting_gangs(leases, kept, now_s, is_solved)
+    if not len(gangs):
+        return None
+    jobs, pool = leases.jobs, leases.pool
+    open_gpus = pool.usable_counts if kept.open_gpus is None else pool.lot_counts(kept.open_gpus)
+    gang_of = np.full(len(pool.lot_type), NO_GANG)
+    for row in gangs.tolist():
+        lot = _best_lot(leases, row, open_gpus, gang_of == NO_GANG)
+        if lot != lots.NOT_THERE:
+            gang_of[lot] = row
+        if (gang_of != NO_GANG).all():
+            break
+    gpus = np.where(gang_of == NO_GANG, 0, jobs.gpus[gang_of])
+    barred = np.zeros(jobs.count, dtype=np.bool_)
+    barred[jobs.active] = ~unsaved.is_preemptible(jobs, jobs.active)
+    return Reserved(gpus, gang_of, barred)
+
+
+def mark(leases: LeaseBook, kept: Kept, reserved: Reserved, *, is_solved: bool) -> None:
+    """Marks the gangs with reservations in `held_type`, so that they come first as soon as they can start.
+
+    A gang that could start is marked until the policy has answered for it.
+    """
+    jobs, pool = leases.jobs, leases.pool
+    taken = np.flatnonzero(reserved.gang != NO_GANG)
+    rows, types = reserved.gang[taken], pool.lot_type[taken]
+    waits = jobs.lease[rows] < 0
+    if is_solved:
+        waits &= ~lots.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
+    jobs.held_type[rows[waits]] = types[waits]
+
+
+def _waiting_gangs(leases: LeaseBook, kept: Kept, now_s: float, is_solved: bool) -> Ints:
+    """Gangs that have or deserve a reservation, the oldest first."""
+    jobs, pool = leases.jobs, leases.pool
+    active = jobs.active
+    rows = active[(jobs.lease[active] < 0) & (jobs.gpus[active] > 1)]
+    if not len(kept.jobs):
+        rows = rows[jobs.held_type[rows] != NOT_HELD]
+    rows = rows[finishing.may_begin(jobs, rows, now_s)]
+    if pool.any_silent:
+        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+    fits = lots.can_run(jobs, pool, rows).any(axis=1)
+    is_next = jobs.held_type[rows] != NOT_HELD
+    if is_solved:
+        is_next &= jobs.total("target")[rows].any(axis=1)
+    is_blocked = ~lots.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
+    return np.asarray(rows[fits & (is_blocked | is_next)])
+
+
+def _best_lot(leases: LeaseBook, row: int, open_gpus: Ints, is_left: Bools) -> int:
+    """The lot that a gang waits for, or NOT_THERE if others have reserved all lots in which it could run."""
+    jobs, pool = leases.jobs, leases.pool
+    home = int(lots.bound(jobs, np.array([row]))[0])
+    can_run = is_left & (jobs.rate[row, pool.lot_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
+    if home != lots.NOT_BOUND:
+        can_run &= pool.lot_directory == home
+    found = np.flatnonzero(can_run)
+    if not len(found):
+        return lots.NOT_THERE
+    missing = np.maximum(jobs.gpus[row] - open_gpus[found], 0)
+    return int(found[np.lexsort((found, -jobs.rate[row, pool.lot_type[found]], missing))[0]])

@@ -1,0 +1,189 @@
+"""GPUs that are reserved for gangs behind jobs that never saved: where, for how long, and against which jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import ConfigChanged, JobSubmitted, NodeJoined, Outcome
+from gavelpy.mechanism.questions import NONE_OPEN
+from gavelpy.mechanism.reasons import ReasonKind, reasons
+from gavelpy.mechanism.settings import QueueRule
+from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
+from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
+
+BOTH = {"v100": 10.0, "k80": 9.0}
+
+
+def plan(core: SchedulerCore, now_s: float) -> None:
+    """Wakes the core; the policy gives each job in its question the same share on each type it runs on."""
+    wake(core, now_s)
+    if core.question.open_epoch != NONE_OPEN:
+        asked, types = core.question.asked_jobs.tolist(), range(len(core.pool.gpu_types))
+        answer(core, *((job, k, 0.4) for job in asked for k in types if core.jobs.rate[job, k] > 0))
+        wake(core, now_s)
+
+
+def behind_two(*specs: JobSpec, servers: list[tuple[str, int]], **settings: object) -> SchedulerCore:
+    """Jobs 0 and 1, which never save, hold two V100s; then `specs` are submitted, and a plan is made at 10 s."""
+    core = running_core(make_spec("a"), make_spec("b"), servers=servers, keep_unsaved=True, **settings)
+    for spec in specs:
+        tell(core, JobSubmitted(spec), 10.0)
+    plan(core, 10.0)
+    return core
+
+
+def finish(core: SchedulerCore, job: int, now_s: float) -> None:
+    end(core, job, int(core.jobs.lease[job]), Outcome.FINISHED, now_s=now_s)
+
+
+@pytest.mark.parametrize("queue", list(QueueRule))
+def test_a_small_job_that_is_not_preemptible_leaves_the_reserved_type_alone(queue: QueueRule) -> None:
+    core = behind_two(make_spec("gang", gpus=2), servers=[("v100", 2), ("k80", 1)], queue=queue)
+    tell(core, JobSubmitted(make_spec("c", rates=BOTH)), 20.0)
+    tell(core, JobSubmitted(make_spec("d", rates=BOTH)), 20.0)
+
+    finish(core, 0, 20.0)
+    plan(core, 20.0)
+
+    assert core.jobs.lease_type[3] == 1
+    assert core.jobs.lease[[2, 4]].tolist() == [-1, -1]
+    assert reasons(core)[4].kind is ReasonKind.BEHIND_GANG
+
+
+def test_a_gang_reserves_the_type_on_which_the_fewest_gpus_are_missing_then_the_fastest() -> None:
+    """Of three K80s one is free; of two V100s, the faster type, none is until a ends."""
+    core = make_core(
+        make_spec("a"),
+        make_spec("b"),
+        make_spec("c", rates={"k80": 1.0}),
+        make_spec("d", rates={"k80": 1.0}),
+        servers=[("v100", 2), ("k80", 3)],
+        keep_unsaved=True,
+    )
+    plan(core, 0.0)
+    start(core, 0, 1, 2, 3)
+    tell(core, JobSubmitted(make_spec("gang", gpus=2, rates=BOTH)), 10.0)
+    tell(core, JobSubmitted(make_spec("e", rates=BOTH)), 10.0)
+    plan(core, 10.0)
+    assert core.jobs.lease[[4, 5]].tolist() == [-1, -1]
+
+    finish(core, 0, 20.0)
+    plan(core, 20.0)
+
+    assert (core.jobs.lease[4], core.jobs.lease_type[5]) == (-1, 1)
+
+
+def test_the_oldest_gang_reserves_first_and_the_next_another_type() -> None:
+    specs = [make_spec("old", gpus=2, rates=BOTH), make_spec("young", gpus=2, rates=BOTH)]
+    core = make_core(make_spec("a"), make_spec("b", rates={"k80": 1.0}), servers=[("v100", 2), ("k80", 2)])
+    tell(core, ConfigChanged(replace(core.settings, keep_unsaved=True)))
+    plan(core, 0.0)
+    start(core, 0, 1)
+    for spec in (*specs, make_spec("c", rates=BOTH)):
+        tell(core, JobSubmitted(spec), 10.0)
+    plan(core, 10.0)
+
+    finish(core, 1, 20.0)
+    plan(core, 20.0)
+
+    assert core.jobs.lease_type[[2, 3, 4]].tolist() == [1, -1, -1]
+    plan(core, 30.0)
+    assert core.jobs.lease[[3, 4]].tolist() == [-1, -1]
+    finish(core, 0, 40.0)
+    plan(core, 40.0)
+    assert core.jobs.lease_type[[3, 4]].tolist() == [0, -1]
+
+
+def test_a_gang_that_the_policy_gives_no_share_loses_its_reservation() -> None:
+    core = behind_two(make_spec("gang", gpus=2), make_spec("c"), servers=[("v100", 2)])
+    finish(core, 0, 20.0)
+    finish(core, 1, 20.0)
+    wake(core, 20.0)
+    answer(core, (3, 0, 0.5))
+
+    wake(core, 360.0)
+
+    assert core.jobs.lease[2] == -1
+    assert core.jobs.lease[3] >= 0
+
+
+def test_a_gang_keeps_its_reservation_until_the_policy_has_answered() -> None:
+    core = behind_two(make_spec("gang", gpus=2), make_spec("c"), servers=[("v100", 2)], fill_leftover=False)
+    finish(core, 0, 20.0)
+    finish(core, 1, 20.0)
+    wake(core, 20.0)
+
+    wake(core, 30.0)  # the policy is late, and the plan is made without it
+
+    assert core.jobs.lease[3] == -1
+    answer(core, (2, 0, 0.1), (3, 0, 0.9), now_s=31.0)
+    assert core.jobs.lease[[2, 3]].tolist() == [2, -1]
+
+
+def test_a_gang_comes_first_when_all_gpus_that_it_needs_fall_free_at_once() -> None:
+    core = behind_two(make_spec("gang", gpus=2), make_spec("c"), make_spec("d"), servers=[("v100", 2)])
+    finish(core, 0, 20.0)
+    finish(core, 1, 20.0)
+    wake(core, 20.0)
+
+    answer(core, (2, 0, 0.1), (3, 0, 0.9), (4, 0, 0.9))
+
+    assert core.jobs.leased.tolist() == [2]
+
+
+def test_gpus_of_one_directory_are_reserved_for_a_gang_whose_checkpoint_is_there() -> None:
+    """Node n1 writes to a directory of its own: its GPUs are of no use to the gang."""
+    core = make_core(make_spec("a"), servers=[("v100", 2)], keep_unsaved=True)
+    plan(core, 0.0)
+    start(core, 0)
+    tell(core, NodeJoined(NodeId("n1"), "v100", 1, sees_checkpoints=False), 5.0)
+    tell(core, JobSubmitted(make_spec("gang", gpus=2)), 10.0)
+    for name in "bcd":
+        tell(core, JobSubmitted(make_spec(name)), 10.0)
+
+    plan(core, 10.0)
+
+    held = np.flatnonzero(core.pool.job >= 0)
+    assert core.pool.node_of[held].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gang_starts_once_the_jobs_that_ran_before_it_have_ended(seed: int) -> None:
+    """Small jobs arrive all the time and run for up to 500 s; the gang of four starts within a round after that."""
+    rng = np.random.default_rng(seed)
+    core = make_core(*(make_spec(f"j{k}") for k in range(8)), servers=[("v100", 4), ("k80", 4)], keep_unsaved=True)
+    plan(core, 0.0)
+    start(core, *core.jobs.leased.tolist())
+    tell(core, JobSubmitted(make_spec("gang", gpus=4)), 1.0)
+    gang, ends_s = 8, dict.fromkeys(core.jobs.leased.tolist(), 400.0)
+
+    now_s = 1.0
+    while core.jobs.lease[gang] < 0 and now_s < 5000.0:
+        now_s += 10.0
+        name = f"s{now_s:g}"
+        tell(core, JobSubmitted(make_spec(name, rates=BOTH, preemptible=bool(rng.integers(4) == 0))), now_s)
+        for job in [job for job in core.jobs.leased.tolist() if ends_s.setdefault(job, now_s + 500.0) <= now_s]:
+            finish(core, job, now_s)
+        plan(core, now_s)
+        granted = [job for job in core.jobs.leased.tolist() if core.jobs.state[job] == 1]
+        for job in granted:
+            start(core, job)
+
+    assert now_s <= 400.0 + core.settings.round_s + 10.0
+
+
+def test_a_restored_core_keeps_reservations() -> None:
+    core = behind_two(make_spec("gang", gpus=2), make_spec("c"), servers=[("v100", 2)])
+    copy = restore(snapshot(core))
+
+    for one in (core, copy):
+        finish(one, 0, 20.0)
+        plan(one, 20.0)
+
+    assert copy.jobs.lease[[2, 3]].tolist() == core.jobs.lease[[2, 3]].tolist() == [-1, -1]
