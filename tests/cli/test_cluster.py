@@ -18,7 +18,13 @@ from tests.runtime.client.serving import serving, until
 QUICK = "import sys, time; print('hello from', sys.argv[1:], flush=True); time.sleep(0.2)"
 LONG = "import time; print('here', flush=True); time.sleep(600)"
 FAST = {
-    "nodes": {"heartbeat_interval_s": 0.1, "silent_after_s": 20.0, "lease_overlap_s": 2.0, "grace_s": 0.5},
+    "nodes": {
+        "heartbeat_interval_s": 0.1,
+        "silent_after_s": 20.0,
+        "lease_overlap_s": 2.0,
+        "unsaved_overlap_s": 2.0,
+        "grace_s": 0.5,
+    },
     "mechanism": {"round_s": 2.0, "failures_max": 2, "retry_s": 0.1, "retry_max_s": 0.2},
 }
 COMMANDS = (

@@ -77,6 +77,7 @@ class NodeSettings(Section, frozen=True):
     mass_silence_s: float = 60.0  # nearly all nodes silent at once are not declared so for this long more
     on_node_lost: str = "wait"
     lease_overlap_s: float = 20.0  # a lease lasts this long beyond its round, so that it is extended before it ends
+    unsaved_overlap_s: float = 300.0  # the same of a job that never saved a checkpoint, if that is longer
     lease_margin_s: float = 5.0
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     orphan_max_s: float = (
@@ -88,6 +89,7 @@ class NodeSettings(Section, frozen=True):
         _in_range("heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 60.0)
         _in_range("silent_after_s", self.silent_after_s, 2 * self.heartbeat_interval_s, 3600.0)
         _in_range("lease_overlap_s", self.lease_overlap_s, 0.0, 3600.0)
+        _in_range("unsaved_overlap_s", self.unsaved_overlap_s, 0.0, 86_400.0)
         _in_range("lease_margin_s", self.lease_margin_s, 0.0, 3600.0)
         _in_range("grace_s", self.grace_s, 0.0, 3600.0)
         _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)

@@ -97,7 +97,12 @@ class Execution:
         self.around = around
         self.settings = settings
         self.core = around.core  # read only
-        patience = Patience(settings.lease_overlap_s, settings.grace_s, settings.lease_margin_s)
+        patience = Patience(
+            settings.lease_overlap_s,
+            max(settings.lease_overlap_s, settings.unsaved_overlap_s),
+            settings.grace_s,
+            settings.lease_margin_s,
+        )
         self.leases = LeaseTable(around.core, patience, around.facts.starts)
         self.leases.rebuild(around.clock.slack_s)
         facts, self._began_s = around.facts, around.clock.now_s()

@@ -87,6 +87,7 @@ class Patience:
     """How long leases last beyond their round, and when one is surely over."""
 
     overlap_s: float = 20.0  # so that a lease is extended before it ends
+    unsaved_overlap_s: float = 20.0  # the same of jobs that would lose all their work
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     margin_s: float = 5.0
 

@@ -24,29 +24,22 @@ from gavelpy.mechanism.commands import RoundPlan
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AgentRejoined,
-    CheckpointSaved,
     Event,
-    JobNoted,
-    LastStepReported,
     LeaseEnded,
     Outcome,
     ProgressReported,
-    SavingDeclared,
 )
 from gavelpy.mechanism.lifecycle import JobState, Resumes
+from gavelpy.mechanism.unsaved import is_preemptible
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.late_ends import LateEnds
+from gavelpy.runtime.daemon.lease_events import LeaseEvents
 from gavelpy.runtime.daemon.lease_facts import (
-    columns_of,
     has_run,
     is_adopted,
-    is_by_time,
     is_done,
     lease_of,
-    lease_started,
-    note_of,
-    outcome_of,
     saved_of,
     start_of,
 )
@@ -72,19 +65,14 @@ class LeaseTable:
         self._of_job: defaultdict[int, set[int]] = defaultdict(set)
         self._waiting: defaultdict[tuple[int, str], set[int]] = defaultdict(set)  # leases that wait for an end
         self._strays: dict[NodeId, list[int]] = {}  # ended leases that nodes still report
-        self._started: list[int] = []
-        self._saved: set[int] = set()
-        self._declared: set[int] = set()  # leases whose programs save when they end, which the core does not know
-        self._moved: set[int] = set()  # leases with progress that the core has not heard of
-        self._done: list[int] = []  # leases whose jobs did their last step
-        self._ended: list[int] = []
+        self._events = LeaseEvents(self.leases)
 
     # What the core decides ----------------------------------------------------------------------------------------
 
     def plan(self, plan: RoundPlan) -> None:
         """Carries out a plan, after the core has made it."""
         for number in plan.extend_leases.tolist():
-            self._extend(number, plan.until_s + self.patience.overlap_s)
+            self._extend(number, plan.until_s)
         for number in plan.revoke_leases.tolist():
             self._wish(number, Wish.STOP)
         offsets, gpus = plan.grant_gpu_offsets.tolist(), plan.grant_gpus
@@ -220,41 +208,17 @@ class LeaseTable:
     # Events for the core ------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Event]:
-        """What has happened since the last call: starts, checkpoints, ends; each is told once."""
-        events: list[Event] = []
-        if started := [self.leases[number] for number in self._started]:
-            events.append(lease_started(started))
-        ended = [self.leases[number] for number in self._ended] + self.late.drain()
-        if declared := [self.leases[number] for number in sorted(self._declared)]:
-            events.append(SavingDeclared(*columns_of(declared, [0.0] * len(declared))[:2]))
-        if saved := [self.leases[number] for number in sorted(self._saved)]:
-            jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
-            events.append(CheckpointSaved(jobs, leases, steps))
-        if done := [lease for number in self._done if not (lease := self.leases[number]).is_end_told]:
-            events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
-        events.extend(JobNoted(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
-        groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
-        for lease in ended:
-            groups[outcome_of(lease), is_by_time(lease)].append(lease)
-        for (outcome, by_time), group in sorted(groups.items()):
-            is_all = outcome is Outcome.FINISHED
-            counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
-            events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
-        self._started, self._ended, self._done, self._saved, self._declared = [], [], [], set(), set()
-        return events
+        """What has happened since the last call: starts, checkpoints, ends; each is reported once."""
+        return self._events.drain(self.late.drain())
 
     @property
     def has_facts(self) -> bool:
-        """Whether `drain` would tell anything."""
-        return bool(self._started or self._declared or self._saved or self._done or self._ended or self.late.has_facts)
+        """Whether `drain` would return events."""
+        return self._events.has_facts or self.late.has_facts
 
     def progress(self) -> ProgressReported | None:
         """How far running leases have come since the last call."""
-        moved = [
-            lease for number in sorted(self._moved) if (lease := self.leases.get(number)) and not lease.is_end_told
-        ]
-        self._moved.clear()
-        return ProgressReported(*columns_of(moved, [lease.steps_done for lease in moved])) if moved else None
+        return self._events.progress()
 
     def on_node(self, node: NodeId) -> list[Lease]:
         """Leases with a part on a node that has not ended."""
@@ -263,13 +227,20 @@ class LeaseTable:
     # Helpers ------------------------------------------------------------------------------------------------------
 
     def _add(self, number: int, job: int, gpus: Ints, round_end_s: float, round: int) -> Lease:
-        lease = lease_of(self.core, number, job, gpus, round_end_s + self.patience.overlap_s, round)
+        lease = lease_of(self.core, number, job, gpus, round_end_s + self._overlap_s(job), round)
         lease.restart_count = self.count_starts(job)
         self.leases[number] = lease
         self._of_job[job].add(number)
         for node in lease.parts:
             self._on_node[node].add(number)
         return lease
+
+    def _overlap_s(self, job: int) -> float:
+        """How long a lease of a job lasts beyond its round."""
+        is_stopped_at_a_loss = (
+            self.core.settings.keep_unsaved and not is_preemptible(self.core.jobs, np.array([job]))[0]
+        )
+        return self.patience.unsaved_overlap_s if is_stopped_at_a_loss else self.patience.overlap_s
 
     def _hold(self, lease: Lease) -> None:
         """Finds what a new lease must wait for."""
@@ -291,15 +262,19 @@ class LeaseTable:
         self.changed.update(lease.parts)
 
     def _restored(self, lease: Lease, slack_s: float, *, is_seen: bool) -> None:
-        lease.promised_s += slack_s
+        longest_s = max(self.patience.unsaved_overlap_s, self.patience.overlap_s)  # the job may have saved since
+        lease.promised_s += slack_s + longest_s - self._overlap_s(lease.job)
         for part in lease.parts.values():  # held back or not: part of what it waits for may have ended, and it gone out
             part.is_sent, part.is_seen = True, is_seen
         if not lease.is_held:
             self._release(lease)
 
-    def _extend(self, number: int, until_s: float) -> None:
+    def _extend(self, number: int, round_end_s: float) -> None:
         lease = self.leases.get(number)
-        if lease is not None and lease.until_s != until_s:
+        if lease is None:
+            return
+        until_s = round_end_s + self._overlap_s(lease.job)
+        if lease.until_s != until_s:
             lease.until_s = until_s
             lease.promised_s = max(lease.promised_s, until_s)
             self.changed.update(lease.parts)
@@ -323,7 +298,7 @@ class LeaseTable:
             self._advance(lease)
         if not lease.is_done_told and self.core.settings.finish_grace_s and is_done(lease):
             lease.is_done_told = True
-            self._done.append(lease.lease)
+            self._events.done.append(lease.lease)
         if report.phase is Phase.ENDED:
             self._end_part(lease, part, report, now_s)
         if lease.wish is Wish.PREPARE and lease.is_prepared:
@@ -331,20 +306,20 @@ class LeaseTable:
             self.changed.update(lease.parts)
         if not lease.is_started and all(p.phase >= Phase.RUNNING for p in lease.parts.values()) and has_run(lease):
             lease.is_started = True
-            self._started.append(lease.lease)
+            self._events.started.append(lease.lease)
         if report.saves_at_end and lease.is_started and not lease.is_declared:
             lease.is_declared = True
             if self.core.jobs.resumes[lease.job] == Resumes.UNKNOWN:
-                self._declared.add(lease.lease)
+                self._events.declared.add(lease.lease)
 
     def _advance(self, lease: Lease) -> None:
         saved, done = saved_of(lease), min(p.heard.steps_done if p.heard else 0.0 for p in lease.parts.values())
         if saved > lease.steps_saved:
             lease.steps_saved = saved
-            self._saved.add(lease.lease)
+            self._events.saved.add(lease.lease)
         if done > lease.steps_done:
             lease.steps_done = done
-            self._moved.add(lease.lease)
+            self._events.moved.add(lease.lease)
 
     def _missing(self, lease: Lease, node: NodeId, now_s: float, is_confirmed_dead: bool) -> None:
         """A node does not report what it should know of."""
@@ -380,7 +355,7 @@ class LeaseTable:
         is_over = all(part.end is not None for part in lease.parts.values())
         if is_over and not lease.is_end_told:
             lease.is_end_told = True
-            self._ended.append(lease.lease)
+            self._events.ended.append(lease.lease)
         return is_over
 
     def _remove(self, lease: Lease) -> None:

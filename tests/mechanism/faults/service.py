@@ -48,7 +48,12 @@ from tests.mechanism.faults.machine import GRACE_S, Machine
 from tests.mechanism.faults.truth import Truth
 
 NODES = NodeSettings(
-    heartbeat_interval_s=1.0, silent_after_s=4.0, lease_overlap_s=5.0, lease_margin_s=2.0, grace_s=GRACE_S
+    heartbeat_interval_s=1.0,
+    silent_after_s=4.0,
+    lease_overlap_s=5.0,
+    unsaved_overlap_s=9.0,
+    lease_margin_s=2.0,
+    grace_s=GRACE_S,
 )
 REFRESH_S = 1.0
 PROGRESS_S = 10.0

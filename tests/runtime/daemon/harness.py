@@ -32,8 +32,8 @@ def make_config(directory: Path, **sections: dict[str, Any]) -> Config:
     tables: dict[str, dict[str, Any]] = {
         "scheduler": {"state_directory": str(directory), "listen": "127.0.0.1:0", "http_listen": ""},
         "mechanism": {"round_s": 2.0, "solve_interval_s": 0.2, "retry_s": 0.2, "retry_max_s": 1.0},
-        "nodes": {"heartbeat_interval_s": 0.05, "silent_after_s": 1.0, "lease_overlap_s": 1.0, "lease_margin_s": 0.2,
-                  "grace_s": 0.3},
+        "nodes": {"heartbeat_interval_s": 0.05, "silent_after_s": 1.0, "lease_overlap_s": 1.0,
+                  "unsaved_overlap_s": 1.0, "lease_margin_s": 0.2, "grace_s": 0.3},
     }  # fmt: skip
     for name, fields in sections.items():
         tables[name] = tables.get(name, {}) | fields

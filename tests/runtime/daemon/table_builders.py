@@ -17,7 +17,7 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.lease_values import Order, PartReport, Patience, Phase, Wish
 from gavelpy.runtime.daemon.leases import LeaseTable
 
-PATIENCE = Patience(overlap_s=20.0, grace_s=10.0, margin_s=5.0)
+PATIENCE = Patience(overlap_s=20.0, unsaved_overlap_s=300.0, grace_s=10.0, margin_s=5.0)
 
 
 class Bench:

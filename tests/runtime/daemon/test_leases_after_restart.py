@@ -51,7 +51,7 @@ def test_time_that_only_the_date_vouches_for_is_added_to_what_was_promised() -> 
 
     bench.table.rebuild(slack_s=50.0)
 
-    assert bench.table.leases[0].promised_s == 100.0 + PATIENCE.overlap_s + 50.0
+    assert bench.table.leases[0].promised_s == 100.0 + PATIENCE.unsaved_overlap_s + 50.0
 
 
 def test_a_node_that_comes_back_is_believed_about_what_it_runs() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gavelpy.runtime.daemon.lease_values import Phase, Wish
-from tests.runtime.daemon.table_builders import Bench, ended, names, part
+from gavelpy.runtime.daemon.leases import LeaseTable
+from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 
 def test_steps_that_were_counted_by_time_are_an_estimate_and_in_no_checkpoint() -> None:
@@ -45,7 +46,53 @@ def test_a_job_that_never_saved_is_extended_while_another_waits() -> None:
     bench.wake(100.0)
 
     (order,) = bench.orders("n0")
-    assert (order.lease, order.wish, order.until_s) == (0, Wish.RUN, 220.0)
+    assert (order.lease, order.wish, order.until_s) == (0, Wish.RUN, 500.0)
+
+
+def test_the_lease_of_a_job_that_never_saved_lasts_longer_beyond_its_round() -> None:
+    """While its agent is away the lease is not extended; until it ends, its job starts nowhere else."""
+    bench = Bench(("n0", 1), keep_unsaved=True)
+    bench.submit("a")
+    bench.wake()
+    (granted,) = bench.orders("n0")
+    bench.say("n0", part(0, 0, is_by_time=True))
+
+    bench.table.expire(100.0 + 300.0 + 10.0 + 5.0 - 0.1, ["n0"])
+    early = bench.settle()
+    bench.table.expire(100.0 + 300.0 + 10.0 + 5.0, ["n0"])
+
+    assert granted.until_s == 400.0
+    assert early == []
+    assert names(bench.settle())[-1:] == ["LeaseEnded"]
+
+
+def test_a_job_that_saves_has_leases_with_the_short_overlap() -> None:
+    bench = Bench(("n0", 1), keep_unsaved=True)
+    bench.submit("a")
+    bench.wake()
+    bench.orders("n0")
+    bench.say("n0", part(0, 0, steps_saved=10.0))
+
+    bench.wake(100.0)
+
+    (order,) = bench.orders("n0")
+    assert order.until_s == 220.0
+
+
+def test_a_restarted_scheduler_allows_for_a_lease_that_was_ordered_before_its_job_saved() -> None:
+    bench = Bench(("n0", 1), keep_unsaved=True)
+    bench.submit("a")
+    bench.wake()
+    bench.orders("n0")
+    bench.say("n0", part(0, 0, steps_saved=10.0))
+
+    bench.table = LeaseTable(bench.core, PATIENCE)
+    bench.table.rebuild()
+
+    bench.table.expire(414.9, ["n0"])
+    assert bench.settle() == []
+    bench.table.expire(415.0, ["n0"])
+    assert names(bench.settle())[-1:] == ["LeaseEnded"]
 
 
 def test_where_one_node_of_a_gang_reports_time_counts_on_none() -> None:

@@ -23,7 +23,7 @@ NODES = (LocalNode("n0", "v100:2"), LocalNode("n1", "p100:2"), LocalNode("n2", "
 FROZEN_S = 12.0  # longer than a lease with its grace and margin
 SETTINGS = {
     "mechanism": {"round_s": 4.0, "failures_max": 1000},
-    "nodes": {"lease_overlap_s": 2.0, "lease_margin_s": 1.5},
+    "nodes": {"lease_overlap_s": 2.0, "unsaved_overlap_s": 2.0, "lease_margin_s": 1.5},
 }
 
 

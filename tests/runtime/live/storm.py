@@ -31,7 +31,8 @@ from tests.runtime.live.witness import HURRY
 GPUS = {"n0": "v100:2", "n1": "p100:2", "n2": "k80:2"}
 SETTINGS = {
     "mechanism": {"round_s": 4.0, "failures_max": 1000},
-    "nodes": {"lease_overlap_s": 15.0, "lease_margin_s": 1.5},  # longer than what is paused or away stays so
+    # Leases outlast what is paused or away.
+    "nodes": {"lease_overlap_s": 15.0, "unsaved_overlap_s": 15.0, "lease_margin_s": 1.5},
 }
 HANG_S = 20.0
 AWAY_S = 3.0  # between an agent's SIGTERM and its successor
