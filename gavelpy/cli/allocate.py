@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
+from gavelpy.cli.rates import warn_of_problem
 from gavelpy.errors import InvalidInput
 from gavelpy.model.explanation import explanation, why_stuck
 from gavelpy.model.problem import BlindView
@@ -45,6 +46,7 @@ def allocate(
         raise InvalidInput(f"--policy must name one policy, got {policy!r}")
     run = chosen[0]
     asked = read_problem(problem)
+    warn_of_problem(asked, problem)
     deliverable = asked.with_whole_gangs() if whole_gangs else asked
     seen = deliverable.blind_to_type(blind_view) if run.blind else deliverable
     formula = policy_from(run.policy)

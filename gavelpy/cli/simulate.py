@@ -13,6 +13,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.exit_codes import FAILED
 from gavelpy.cli.output import Output, console, echo_json, notify, printable, progress_bar
+from gavelpy.cli.rates import believed_table_of, warn_of_trace
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -124,22 +125,22 @@ def simulate(
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
     starts = {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     _check_report(report)
+    table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_server, prices),
         settings=_settings(preset, rounds | starts, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
-        trace=_trace(trace, generate, choices, throughputs, seed),
+        trace=_trace(trace, generate, choices, table, seed),
         seed=seed,
-        throughputs=_pairs(throughputs) if packing else None,
+        throughputs=_pairs(table, throughputs) if packing else None,
         learning=_learning(estimate, claims_off, profile_gpu_s),
         said={"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
         | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
         | _said({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
-    if experiment.settings.little_work:
-        notify(f"warning: {experiment.settings.little_work}")
+    _warn_of_little_work(experiment.settings)
     _tell(experiment, run(experiment), report, output)
 
 
@@ -202,6 +203,11 @@ def _tell(experiment: Experiment, results: Mapping[str, SimulationResult], repor
     _end_if_stalled(results)
 
 
+def _warn_of_little_work(settings: SimulationSettings) -> None:
+    if settings.little_work:
+        notify(f"warning: {settings.little_work}")
+
+
 def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
     """Ends the command with exit code 1 where a run ended because no job gained a step any more, and says so."""
     baseline = next(iter(results.values())).isolated_stalled
@@ -214,8 +220,7 @@ def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
         raise typer.Exit(FAILED)
 
 
-def _pairs(path: Path | None) -> ThroughputTable:
-    table = p.table_of(path)
+def _pairs(table: ThroughputTable, path: Path | None) -> ThroughputTable:
     if not len(table.pair_rows):
         what = "the published table" if path is None else repr(str(path))
         raise InvalidInput(f"--packing takes --throughputs FILE with rates of pairs (Gavel's JSON), got {what} without")
@@ -273,7 +278,9 @@ def _said(values: Mapping[str, Any]) -> dict[str, Any]:  # whose values differ i
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _trace(path: Path | None, count: int | None, choices: p.GeneratorChoices, table: Path | None, seed: int) -> Trace:
+def _trace(
+    path: Path | None, count: int | None, choices: p.GeneratorChoices, table: ThroughputTable, seed: int
+) -> Trace:
     if (path is None) == (count is None):
         raise InvalidInput(
             "simulate takes either a TRACE or --generate N, got " + ("neither" if path is None else "both")
@@ -284,12 +291,14 @@ def _trace(path: Path | None, count: int | None, choices: p.GeneratorChoices, ta
         assert path is not None
         for name in choices.given():
             raise InvalidInput(f"--{name.replace('_', '-')} goes with --generate N, got it with a trace, {str(path)!r}")
-        return _warned_of_unknown(read_trace(path, throughputs=p.table_of(table)))
+        found = read_trace(path, throughputs=table)
+        warn_of_trace(found)
+        return _warned_of_unknown(found)
     import numpy as np
 
     from gavelpy.traces.generator import generate
 
-    return _warned_of_unknown(generate(choices.options(count), p.table_of(table), np.random.default_rng(seed)))
+    return _warned_of_unknown(generate(choices.options(count), table, np.random.default_rng(seed)))
 
 
 def _warned_of_unknown(trace: Trace) -> Trace:

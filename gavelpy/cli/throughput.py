@@ -11,6 +11,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
+from gavelpy.cli.rates import believed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gavelpy.estimator.evaluate import HoldOut
     from gavelpy.model.throughput import ThroughputTable
 
+_INSTEAD = "an estimate takes its place"
 _SHOWN_MAX = 200  # rows of the table; JSON has them all
 _SEEDS_MAX = 1000
 
@@ -58,7 +60,7 @@ def show(
     from gavelpy.estimator.completion import Completion, aligned
     from gavelpy.model.throughput import Provenance
 
-    table = _believed(p.table_of(throughputs), throughputs)
+    table = believed(p.table_of(throughputs), throughputs, _INSTEAD)
     keys = tuple((name, gpus) for name in job_type) if job_type else table.keys
     types = _names(gpu_types) if gpu_types is not None else table.gpu_types
     estimates = Completion(table, _model(model, table)).estimates(keys, types)
@@ -135,10 +137,10 @@ def export(
         raise InvalidInput(f"--quantile must be in (0, 1), got {quantile!r}")
     found = read_throughputs(table)
     p.writable_file("OUT", target)
-    believed = _believed(found, table)
+    sound = believed(found, table, _INSTEAD)
     if fill:
-        estimates = Completion(believed, _model(model, believed)).estimates(found.keys, found.gpu_types)
-        found = with_estimates(believed, estimates, quantile)
+        estimates = Completion(sound, _model(model, sound)).estimates(found.keys, found.gpu_types)
+        found = with_estimates(sound, estimates, quantile)
     write_csv_throughputs(found, target)
     notify(f"{len(found.keys):,} rows written to {target}")
 
@@ -158,7 +160,7 @@ def fit(
     from gavelpy.traces.fields import write_text
     from gavelpy.traces.reader import read_throughputs
 
-    found = _believed(read_throughputs(table), table)
+    found = believed(read_throughputs(table), table, _INSTEAD)
     p.writable_file("-o", output)
     fitted = _model(None).fitted(found)
     write_text(output, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
@@ -261,21 +263,6 @@ def _names(text: str) -> tuple[str, ...]:
     if "" in names:
         raise InvalidInput(f"--gpu-types must look like v100,a100, got {text!r}")
     return names
-
-
-def _believed(table: ThroughputTable, file: Path | None) -> ThroughputTable:
-    """The table without absurd entries, each of which is named."""
-    from gavelpy.estimator.roofline import Roofline
-    from gavelpy.estimator.sanity import believable, located
-    from gavelpy.traces.csv_format import throughput_lines
-    from gavelpy.traces.job_types import gpu_figures, job_types
-
-    if file is None:
-        return table
-    found = believable(table, Roofline(job_types(), gpu_figures()))
-    for note in located(found.absurd, str(file), throughput_lines(file) if found.absurd else {}):
-        notify(f"{note}; an estimate takes its place")
-    return found.table
 
 
 def _nothing() -> ThroughputTable:

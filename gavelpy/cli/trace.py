@@ -9,6 +9,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
+from gavelpy.cli.rates import believed_table_of
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has them all
@@ -49,7 +50,7 @@ def generate(
     wanted = choices.options(jobs)
     if output is not None:
         p.writable_file("-o", output)
-    trace = draw(wanted, p.table_of(throughputs), np.random.default_rng(seed))
+    trace = draw(wanted, believed_table_of(throughputs), np.random.default_rng(seed))
     text = csv_text(*trace_cells(trace))
     if output is None:
         typer.echo(text, nl=False)
@@ -72,7 +73,7 @@ def describe(
     from gavelpy.traces.describe import describe as figures
     from gavelpy.traces.reader import read_trace
 
-    found = figures(read_trace(trace, throughputs=p.table_of(throughputs)))
+    found = figures(read_trace(trace, throughputs=believed_table_of(throughputs)))
     if output is Output.JSON:
         echo_json(found)
         return

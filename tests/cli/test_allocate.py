@@ -202,3 +202,12 @@ def test_an_unknown_blind_view_is_refused(gavel: Gavel) -> None:
 
     assert answer.code == 2
     assert "rosy" in answer.err
+
+
+def test_absurd_rates_of_a_problem_are_named(gavel: Gavel) -> None:
+    jobs = [{"id": "a", "rates_steps_per_s": {"v100": 4.0, "k80": 2e12}}]
+
+    answer = gavel("allocate", gavel.problem(jobs=jobs), "--policy", "max_min_fairness", "-o", "json")
+
+    assert answer.code == 0
+    assert "a on 1 x k80: 2e+12 steps/s is not believed" in " ".join(answer.err.split())

@@ -287,3 +287,26 @@ def test_a_policy_may_take_parameters(gavel: Gavel) -> None:
                    "--policy", "shortest_job_first:by=total,shortest_job_first")  # fmt: skip
 
     assert set(answer.json["results"]) == {"shortest_job_first:by=total", "shortest_job_first"}
+
+
+def test_absurd_rates_of_throughputs_are_named_and_left_out(gavel: Gavel) -> None:
+    rates = gavel.file(
+        "rates.csv", "job_type,gpus,gpu_type,rate_steps_per_s\nnet,1,v100,10\nnet,1,a100,20\nnet,1,k80,1e300\n"
+    )
+    trace = gavel.file("trace.csv", "id,arrival_s,steps_total,job_type\na,0,1000,net\n")
+
+    answer = gavel("simulate", trace, "--throughputs", rates, "--cluster", "k80:1,v100:1", *FREE, "-o", "json")
+
+    assert answer.code == 0
+    assert "rates.csv:4: net on 1 x k80: 1e+300 steps/s is not believed" in " ".join(answer.err.split())
+    assert "it is left out" in " ".join(answer.err.split())
+    assert answer.json["results"]["max_min_fairness"]["makespan_s"] == pytest.approx(100.0)  # on the V100
+
+
+def test_absurd_rates_of_a_trace_are_named(gavel: Gavel) -> None:
+    trace = gavel.file("trace.csv", "id,arrival_s,steps_total,rate_v100,rate_k80\na,0,1000,10,3e9\n")
+
+    answer = gavel("simulate", trace, *SMALL, *FREE, "-o", "json")
+
+    assert answer.code == 0
+    assert "on 1 x k80: 3e+09 steps/s is not believed" in " ".join(answer.err.split())
