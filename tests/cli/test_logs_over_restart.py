@@ -1,4 +1,4 @@
-"""Who follows a log goes on over a restart of the scheduler: every line once, in order."""
+"""gavel logs --follow continues over a restart of the scheduler: every line once, in order."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Follower:
 
 
 class Scene:
-    """A job that counts until it is told that it is over; its log is read by two, from the start and from later on."""
+    """A job that counts until a file exists, and two readers of its log: from the start, and from the last lines on."""
 
     def __init__(self, cluster: LocalCluster, over: Path) -> None:
         self.cluster = cluster
         self.over = over
         self.first = Follower(cluster, 0)
-        until(lambda: len(self.first.lines) > 300, "lines come")
+        until(lambda: len(self.first.lines) > 300, "there are lines")
         self.later = Follower(cluster, 5)
-        until(lambda: len(self.later.lines) > 20, "lines come to who asked for the last ones")
+        until(lambda: len(self.later.lines) > 20, "the reader of the last lines gets lines")
 
     def until_printed(self, text: str) -> None:
         log = next((self.cluster.directory / NODE.node_id / "leases").rglob("rank-0.out"))
@@ -65,7 +65,7 @@ class Scene:
         until(self.later.is_over, "the second has read all")
 
     def check(self) -> None:
-        """Both have every line once, the second from where it began."""
+        """Both readers have every line once, the second from its first line on."""
         lines = self.first.lines
         assert lines == [*map(str, range(len(lines) - 1)), "end"]
         assert self.later.lines == lines[-len(self.later.lines) :]
@@ -83,7 +83,7 @@ def followed(folder: Path) -> Iterator[Scene]:
         yield Scene(cluster, over)
 
 
-def test_every_line_comes_once_though_the_scheduler_is_killed(tmp_path: Path) -> None:
+def test_every_line_is_read_once_although_the_scheduler_is_killed(tmp_path: Path) -> None:
     with followed(tmp_path) as scene:
         scene.cluster.kill(SCHEDULER)
         scene.until_printed(str(len(scene.first.lines) + 300))
@@ -95,7 +95,7 @@ def test_every_line_comes_once_though_the_scheduler_is_killed(tmp_path: Path) ->
     scene.check()
 
 
-def test_every_line_comes_once_though_the_job_ends_while_the_scheduler_is_away(tmp_path: Path) -> None:
+def test_every_line_is_read_once_although_the_job_ends_while_the_scheduler_is_down(tmp_path: Path) -> None:
     with followed(tmp_path) as scene:
         scene.cluster.kill(SCHEDULER)
         scene.over.touch()

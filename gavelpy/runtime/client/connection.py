@@ -18,11 +18,10 @@ import grpc
 
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.runtime.client.failures import CallFailed, NotAllowed, NotFound, SchedulerUnreachable
-from gavelpy.runtime.client.log_messages import batched, go_on
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.security.exposure import is_loopback, pem_file
 from gavelpy.runtime.wire import client_pb2 as pb
-from gavelpy.runtime.wire import client_pb2_grpc
+from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
 API_VERSIONS = (1,)
 MESSAGE_BYTES_MAX = 64 * 2**20  # a page of 10,000 jobs has a few MB
@@ -176,8 +175,8 @@ class Client:
         while True:
             try:
                 for message in self._stream(self._stub.ReadLogs, remaining, follow=remaining.follow):
-                    yield batched(message, remaining)
-                    go_on(remaining, message)
+                    yield _as_batch(message, remaining)
+                    _move_past(remaining, message)
             except grpc.RpcError as error:
                 code, detail = _status(error)
                 if not (remaining.follow and is_transient(code)):
@@ -325,3 +324,32 @@ def _channel(settings: ClientSettings) -> grpc.Channel:
     )
     credentials = grpc.ssl_channel_credentials(pem_file("tls_ca", settings.tls_ca), *own)
     return grpc.secure_channel(settings.scheduler, credentials, options)
+
+
+def _as_batch(message: pb.ReadLogsResponse, request: pb.ReadLogsRequest) -> pb.ReadLogsResponse:
+    """A batch or a notice; the single line of a scheduler that does not support batches becomes a batch."""
+    if message.notice or message.HasField("batch"):
+        return message
+    if request.after:
+        raise CallFailed("the scheduler was replaced by an older version, which cannot continue an interrupted log")
+    origin = log_pb2.LogOrigin(
+        job=message.job,
+        job_name=message.job_name,
+        lease=message.lease,
+        rank=message.rank,
+        is_error_stream=message.is_error_stream,
+        node_id=message.node_id,
+    )
+    batch = log_pb2.LogBatch(origins=[origin], origin=[0], time_s=[message.time_s], text=[message.text])
+    return pb.ReadLogsResponse(batch=batch)
+
+
+def _move_past(request: pb.ReadLogsRequest, message: pb.ReadLogsResponse) -> None:
+    """Changes a request so that its answer continues after a message."""
+    if message.positions:
+        request.after.update(message.positions)
+        request.tail_lines = 0
+    elif not message.notice and not message.HasField("batch"):
+        request.follow = False  # without positions an interrupted log cannot be continued
+    if request.job and message.batch.origins:
+        request.job = str(message.batch.origins[0].job)  # by then the name may belong to another job

@@ -23,10 +23,10 @@ from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
 from gavelpy.runtime.daemon.client_service_events import EventStream
 from gavelpy.runtime.daemon.client_service_explain import Explainer, preemption_note
-from gavelpy.runtime.daemon.client_service_logs import LogStream
 from gavelpy.runtime.daemon.driver import Stopping
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.log_query import LogStream
 from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish, Scheduler
 from gavelpy.runtime.security.identity import caller
 from gavelpy.runtime.security.refusal import Refusal

@@ -44,7 +44,7 @@ from gavelpy.runtime.daemon.engine_process import EngineProcess
 from gavelpy.runtime.daemon.estimation_values import RatesLearned
 from gavelpy.runtime.daemon.execution import Execution
 from gavelpy.runtime.daemon.facts import NAMELESS, full_id
-from gavelpy.runtime.daemon.log_fanout import LogFanout
+from gavelpy.runtime.daemon.log_nodes import LogNodes
 from gavelpy.runtime.daemon.measuring import estimation_choice
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.offers import joined
@@ -97,7 +97,7 @@ class Scheduler:
         self.incarnation = recovered.incarnation
         self.choice = recovered.choice  # the policy in force
         self.metrics = Metrics()
-        self.logs = LogFanout()
+        self.logs = LogNodes()
         estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
         self.engine = EngineProcess(self.choice, self._answered, estimation=estimation)
         self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)

@@ -1,4 +1,4 @@
-"""Pages of logs: every line once, in order, whatever is rotated; bounded, whatever is asked."""
+"""Pages of log lines: every line once, in order, over rotated files; bounded for any query."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_ranks_are_merged_by_time(leases: Leases) -> None:
     assert texts(page(leases, job=7, rank=1)) == ["A", "B", "C", "D"]
 
 
-def test_offset_goes_on_where_older_files_have_been_removed(leases: Leases) -> None:
+def test_offset_stays_valid_when_older_files_are_removed(leases: Leases) -> None:
     put(leases[0][0], "".join(f"{number}\n" for number in range(300)), bytes_max=500)
     first = page(leases, job=7, lines_max=250)
 
@@ -123,7 +123,7 @@ def test_reader_that_follows_a_rotating_log_misses_nothing(leases: Leases) -> No
     assert found == [str(number) for number in range(10_000) for _ in range(2)]
 
 
-def test_tail_gives_the_last_lines_and_where_to_go_on(leases: Leases) -> None:
+def test_tail_returns_the_last_lines_and_the_offset_after_them(leases: Leases) -> None:
     put(leases[0][0], "".join(f"{number}\n" for number in range(1000)), bytes_max=1_000)
     put(leases[0][0], "".join(f"{number}\n" for number in range(1000)), rank=1)
 
@@ -141,7 +141,7 @@ def test_tail_counts_lines_that_match(leases: Leases) -> None:
 
 def test_all_jobs_means_those_that_are_allowed(leases: Leases) -> None:
     put(leases[0][0], "mine\n")
-    put(leases[1][0], "somebody else's\n")
+    put(leases[1][0], "of another user\n")
 
     assert texts(page(leases, job=-1, jobs_allowed=frozenset({7}))) == ["mine"]
     assert texts(page(leases, job=-1)) == []
@@ -156,7 +156,7 @@ def test_page_is_bounded_in_bytes(leases: Leases) -> None:
     assert len(texts(*found)) == 300
 
 
-def test_line_that_is_too_long_is_given_in_parts(leases: Leases) -> None:
+def test_long_line_is_returned_in_parts(leases: Leases) -> None:
     put(leases[0][0], "x" * 100_000 + "\nend\n")
 
     found = texts(*pages(leases, job=7))
@@ -164,7 +164,7 @@ def test_line_that_is_too_long_is_given_in_parts(leases: Leases) -> None:
     assert "".join(found) == "x" * 100_000 + "end"
 
 
-def test_what_a_job_puts_in_place_of_its_log_is_not_read(leases: Leases, tmp_path: Path) -> None:
+def test_link_or_fifo_in_place_of_a_log_is_not_read(leases: Leases, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("1000000000.000000 root:x:0:0\n")
     (leases[0][0] / "log").mkdir()
@@ -205,12 +205,12 @@ def test_unsupported_pattern_is_rejected_with_what_is_supported(pattern: str, me
         page(leases, job=7, pattern=pattern)
 
 
-def test_question_that_makes_no_sense_is_refused() -> None:
+def test_invalid_query_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="job and rank"):
         LogQuery(job=-2)
 
 
-def test_scheduler_asks_for_logs_of_a_forgotten_lease(shared: tuple[Peer, Node]) -> None:
+def test_logs_of_a_forgotten_lease_are_served(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(11, "seq 5", job=70))
     peer.until_phase(11, pb.LEASE_PHASE_ENDED)
@@ -226,7 +226,7 @@ def test_scheduler_asks_for_logs_of_a_forgotten_lease(shared: tuple[Peer, Node])
     assert (answer.lines[0].lease, answer.lines[0].node_id) == (11, "n0")
 
 
-def test_scheduler_that_knows_batches_gets_the_same_lines_in_one(shared: tuple[Peer, Node]) -> None:
+def test_batch_holds_the_same_lines_as_single_lines(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(12, "seq 5", job=71))
     peer.until_phase(12, pb.LEASE_PHASE_ENDED)
@@ -243,7 +243,7 @@ def test_scheduler_that_knows_batches_gets_the_same_lines_in_one(shared: tuple[P
     assert batch.offset[-1] == batched.next_offset == singly.next_offset
 
 
-def test_end_that_is_told_lies_between_what_was_there_and_what_comes_later(leases: Leases) -> None:
+def test_end_offset_is_between_existing_and_later_lines(leases: Leases) -> None:
     put(leases[0][0], "old\n", at_s=time.time() - 10.0)
     first = page(leases, job=7)
     put(leases[0][0], "new\n", rank=1, at_s=time.time() + 0.5)
@@ -275,15 +275,15 @@ def test_page_does_not_end_between_lines_of_one_key(leases: Leases) -> None:
     assert max(len(one.rows) for one in found) == 2
 
 
-def test_scheduler_hears_what_is_wrong_with_a_question(shared: tuple[Peer, Node]) -> None:
+def test_invalid_pattern_is_reported_to_the_scheduler(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
 
     (wrong,) = peer.ask(job=1, rank=-1, pattern="(")
 
-    assert "pattern must be a regular expression" in wrong.error
+    assert "pattern must be a regular expression in RE2 syntax" in wrong.error
 
 
-def test_oldest_logs_go_when_there_are_too_many(tmp_path: Path) -> None:
+def test_oldest_logs_are_removed_when_there_are_too_many(tmp_path: Path) -> None:
     old, new = (tmp_path / "ended" / name for name in ("00000001", "00000002"))
     old.mkdir(parents=True)
     new.mkdir()

@@ -1,4 +1,4 @@
-"""Nodes that answer questions about logs as a test says."""
+"""Nodes that answer requests for log lines by a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reply = Callable[[agent_pb2.ServeLogsResponse], agent_pb2.ServeLogsRequest]
 
 @contextmanager
 def answering(scheduler: Serving, node_id: str, reply: Reply) -> Iterator[None]:
-    """A node that can be asked for as long as the context lasts."""
+    """Connects a node for the time of the context."""
     answers: queue.Queue[agent_pb2.ServeLogsRequest | None] = queue.Queue()
     answers.put(agent_pb2.ServeLogsRequest(node_id=node_id))
     with grpc.insecure_channel(scheduler.address) as channel:
@@ -26,14 +26,14 @@ def answering(scheduler: Serving, node_id: str, reply: Reply) -> Iterator[None]:
 
         def serve() -> None:
             with suppress(grpc.RpcError):  # called off at the end
-                for question in call:
-                    answers.put(reply(question))
+                for request in call:
+                    answers.put(reply(request))
 
         thread = threading.Thread(target=serve)
         thread.start()
-        until(lambda: node_id in scheduler.service.scheduler.logs.node_ids, "the node can be asked")
+        until(lambda: node_id in scheduler.service.scheduler.logs.node_ids, "the node is connected")
         yield
         answers.put(None)
         call.cancel()
         thread.join()
-        until(lambda: node_id not in scheduler.service.scheduler.logs.node_ids, "the scheduler knows that it is away")
+        until(lambda: node_id not in scheduler.service.scheduler.logs.node_ids, "the node is disconnected")

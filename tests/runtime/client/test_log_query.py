@@ -1,4 +1,4 @@
-"""Lines of jobs, gathered over nodes that answer as tests want them to."""
+"""Log lines of jobs over several nodes: order, permissions, tail, paging, continuing, and nodes that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.runtime.client.serving import Serving, make_description, serving
 
 USERS = {"alice": Role.USER, "bob": Role.USER, "root": Role.ADMIN, "n0": Role.NODE, "n1": Role.NODE}
 Line = tuple[int, float, str]  # job, time, text
-Question, Answer = agent_pb2.ServeLogsResponse, agent_pb2.ServeLogsRequest
+Request, Answer = agent_pb2.ServeLogsResponse, agent_pb2.ServeLogsRequest
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,12 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @contextmanager
 def node_with(scheduler: Serving, node_id: str, lines: Sequence[Line], *, page: int = 2) -> Iterator[None]:
-    """A node that holds these lines, gives a few at a time, and knows no batches."""
+    """A node with these lines, which sends a few at a time and does not support batches."""
 
-    def answer(question: Question) -> Answer:
-        found = lines[question.offset : question.offset + page]
-        told = [agent_pb2.LogLine(job=job, time_s=time_s, text=text) for job, time_s, text in found]
-        return Answer(question=question.question, lines=told, next_offset=question.offset + len(found), last=True)
+    def answer(request: Request) -> Answer:
+        found = lines[request.offset : request.offset + page]
+        sent = [agent_pb2.LogLine(job=job, time_s=time_s, text=text) for job, time_s, text in found]
+        return Answer(question=request.question, lines=sent, next_offset=request.offset + len(found), last=True)
 
     with answering(scheduler, node_id, answer):
         yield
@@ -55,7 +55,7 @@ FIRST = [(0, 1.0, "a"), (1, 2.0, "bob's"), (0, 4.0, "d"), (0, 6.0, "f")]
 SECOND = [(0, 3.0, "c"), (0, 5.0, "e"), (7, 5.5, "of no job")]
 
 
-def test_lines_of_all_nodes_come_in_the_order_of_their_times(scheduler: Serving) -> None:
+def test_lines_of_all_nodes_are_ordered_by_time(scheduler: Serving) -> None:
     with node_with(scheduler, "n0", FIRST), node_with(scheduler, "n1", SECOND):
         lines, notices = read(scheduler, "alice", job="train")
 
@@ -63,7 +63,7 @@ def test_lines_of_all_nodes_come_in_the_order_of_their_times(scheduler: Serving)
     assert notices == []
 
 
-def test_lines_of_other_users_are_not_shown_whatever_a_node_sends(scheduler: Serving) -> None:
+def test_lines_of_other_users_are_not_shown_although_a_node_sends_them(scheduler: Serving) -> None:
     with node_with(scheduler, "n0", FIRST), node_with(scheduler, "n1", SECOND):
         everything = [read(scheduler, user)[0] for user in ("alice", "bob", "root")]
 
@@ -77,7 +77,7 @@ def test_tail_is_the_last_lines_over_all_nodes(scheduler: Serving) -> None:
     assert lines == ["e", "f"]
 
 
-def test_node_that_is_away_is_told_of(scheduler: Serving) -> None:
+def test_node_that_is_not_connected_is_named_in_a_notice(scheduler: Serving) -> None:
     with node_with(scheduler, "n0", FIRST):
         lines, notices = read(scheduler, "alice", job="train")
 
@@ -86,7 +86,7 @@ def test_node_that_is_away_is_told_of(scheduler: Serving) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_fields", "complaint"),
+    ("request_fields", "message"),
     [
         ({"pattern": "("}, "pattern must be a regular expression"),
         ({"pattern": "x" * 1_001}, "pattern must have at most 1000 characters"),
@@ -96,18 +96,16 @@ def test_node_that_is_away_is_told_of(scheduler: Serving) -> None:
         ({"job": "1"}, "job must be the number or name of one of yours"),
     ],
 )
-def test_question_that_makes_no_sense_is_refused(
-    scheduler: Serving, request_fields: dict[str, object], complaint: str
-) -> None:
-    with pytest.raises(InvalidInput, match=complaint):
+def test_invalid_request_is_refused(scheduler: Serving, request_fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         read(scheduler, "alice", **request_fields)
 
 
-def growing(end: int, *, page: int = 100) -> Callable[[Question], Answer]:
-    """How a node answers whose log has so many lines at first and grows faster than anybody reads it."""
+def growing(end: int, *, page: int = 100) -> Callable[[Request], Answer]:
+    """Answers of a node with `end` lines at first, which grow faster than they are read."""
 
-    def answer(question: Question) -> Answer:
-        first = question.offset or (end - question.tail_lines if question.tail_lines else 0)
+    def answer(request: Request) -> Answer:
+        first = request.offset or (end - request.tail_lines if request.tail_lines else 0)
         rows = range(first, first + page)
         batch = log_pb2.LogBatch(
             origins=[log_pb2.LogOrigin(job=0, lease=3, rank=1)],
@@ -116,13 +114,13 @@ def growing(end: int, *, page: int = 100) -> Callable[[Question], Answer]:
             text=[f"line {row}" for row in rows],
             offset=[row + 1 for row in rows],
         )
-        return Answer(question=question.question, batch=batch, next_offset=first + page, end_offset=end, last=True)
+        return Answer(question=request.question, batch=batch, next_offset=first + page, end_offset=end, last=True)
 
     return answer
 
 
 @pytest.mark.parametrize(("tail_lines", "first"), [(0, 0), (2, 248)])
-def test_who_does_not_follow_gets_what_was_there_though_the_log_grows_faster(
+def test_read_without_follow_ends_at_the_lines_that_existed_although_the_log_grows(
     scheduler: Serving, tail_lines: int, first: int
 ) -> None:
     with answering(scheduler, "n0", growing(250)):
@@ -131,7 +129,7 @@ def test_who_does_not_follow_gets_what_was_there_though_the_log_grows_faster(
     assert lines == [f"line {row}" for row in range(first, 250)]
 
 
-def test_many_lines_come_in_few_messages_that_say_where_they_are_from(scheduler: Serving) -> None:
+def test_many_lines_are_sent_in_few_messages_with_their_origins(scheduler: Serving) -> None:
     request = pb.ReadLogsRequest(job="train", rank=-1)
     with answering(scheduler, "n0", growing(20_000, page=1_000)), scheduler.client("alice") as client:
         messages = [message for message in client.logs(request) if not message.notice]
@@ -142,7 +140,7 @@ def test_many_lines_come_in_few_messages_that_say_where_they_are_from(scheduler:
     assert origins == {(0, "train", 3, 1, "n0")}
 
 
-def test_older_client_gets_a_line_a_message(scheduler: Serving) -> None:
+def test_client_without_batches_gets_one_line_a_message(scheduler: Serving) -> None:
     request = pb.ReadLogsRequest(job="train", rank=-1)
     with answering(scheduler, "n0", growing(250)), scheduler.client("alice") as client:
         found = list(client._stub.ReadLogs(request, metadata=scheduler.metadata("alice")))
@@ -152,14 +150,14 @@ def test_older_client_gets_a_line_a_message(scheduler: Serving) -> None:
     assert (lines[7].job_name, lines[7].lease, lines[7].rank, lines[7].time_s) == ("train", 3, 1, 7.0)
 
 
-def test_who_comes_again_with_positions_gets_what_follows_them(scheduler: Serving) -> None:
+def test_request_with_positions_continues_after_them(scheduler: Serving) -> None:
     with node_with(scheduler, "n1", SECOND), answering(scheduler, "n0", growing(250)):
         lines, _ = read(scheduler, "alice", job="train", after={"n0": 248, "n1": 1})
 
     assert lines == ["e", "line 248", "line 249"]
 
 
-def test_positions_that_are_told_are_those_of_the_lines_so_far(scheduler: Serving) -> None:
+def test_positions_of_a_message_are_those_after_its_lines(scheduler: Serving) -> None:
     request = pb.ReadLogsRequest(job="train", rank=-1, tail_lines=30_000)
     with answering(scheduler, "n0", growing(40_000, page=1_000)), scheduler.client("alice") as client:
         messages = [message for message in client.logs(request) if message.HasField("batch")]
@@ -171,17 +169,15 @@ def test_positions_that_are_told_are_those_of_the_lines_so_far(scheduler: Servin
 
 
 @pytest.mark.parametrize(
-    ("batch", "complaint"),
+    ("batch", "message"),
     [
-        (log_pb2.LogBatch(text=["a"], origin=[0, 0]), "columns of a batch must be of one length"),
+        (log_pb2.LogBatch(text=["a"], origin=[0, 0]), "columns of a batch must have one length"),
         (log_pb2.LogBatch(text=["a"], origin=[0], time_s=[0.0], offset=[1]), "origin must be below 0, got 0"),
     ],
 )
-def test_batch_that_is_not_whole_is_told_of_and_not_shown(
-    scheduler: Serving, batch: log_pb2.LogBatch, complaint: str
-) -> None:
-    with answering(scheduler, "n0", lambda question: Answer(question=question.question, batch=batch, last=True)):
+def test_malformed_batch_becomes_a_notice(scheduler: Serving, batch: log_pb2.LogBatch, message: str) -> None:
+    with answering(scheduler, "n0", lambda request: Answer(question=request.question, batch=batch, last=True)):
         lines, notices = read(scheduler, "alice", job="train")
 
     assert lines == []
-    assert complaint in notices[-1]
+    assert message in notices[-1]
