@@ -25,7 +25,7 @@ from gavelpy.estimator.online import Reading, ThroughputEstimator
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
 
 SHARES = (0.1, 0.2, 0.4)
 PACKING_SEEDS = 10
@@ -58,7 +58,7 @@ def run(options: Sequence[str] = ()) -> None:
 
 
 def _prior(table: ThroughputTable) -> None:
-    plain = Roofline(job_types(), gpu_figures())
+    plain = Roofline(job_types(), gpu_specs())
     ran = table.rate_steps_per_s > 0
     print(
         f"prior, {int(ran.sum())} measured rates that nothing has been told of"
@@ -73,7 +73,7 @@ def _prior(table: ThroughputTable) -> None:
 
 
 def _isolated(table: ThroughputTable, seeds: range, refit: bool) -> None:
-    plain, with_prior = IsolatedModel(), IsolatedModel(roofline=Roofline(job_types(), gpu_figures()))
+    plain, with_prior = IsolatedModel(), IsolatedModel(roofline=Roofline(job_types(), gpu_specs()))
     _head(f"rates alone from one measured GPU type, {len(seeds)} seeds")
     for whole, what in (
         (False, "a row (job type, GPUs) held out"),

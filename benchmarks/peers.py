@@ -202,7 +202,7 @@ def _per_dollar(problem: AllocationProblem) -> Floats:
 
 def disagreement(formulation: Formulation, ours: Allocation, share: Floats) -> float:
     """Largest relative difference between the figures of our answer and those of a peer's shares."""
-    theirs = Allocation(ours.problem, share, ours.prices, ours.certificate)
+    theirs = Allocation(ours.problem, share, ours.shadow_prices, ours.certificate)
     a, b = formulation.figures(ours), formulation.figures(theirs)
     return float(
         (np.abs(a - b) / np.maximum(np.maximum(np.abs(a), np.abs(b)), NOTHING * np.abs(a).max() + 1e-300)).max()

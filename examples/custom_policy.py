@@ -40,7 +40,7 @@ if __name__ == "__main__":
     )
     allocation = NearlyDone().allocate(problem)
     print(allocation.by_job().round(3))
-    print("one more V100 is worth", allocation.prices[0], "per second;", allocation.certificate)
+    print("one more V100 is worth", allocation.shadow_prices[0], "per second;", allocation.certificate)
     for check in CHECKS.values():  # what every policy promises
         for other in problems(seed=0).values():
             check(NearlyDone(), other)

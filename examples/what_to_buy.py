@@ -5,7 +5,7 @@ python examples/what_to_buy.py
 
 from gavelpy import AllocationProblem
 from gavelpy.model.explanation import explanation
-from gavelpy.model.worth import price_sentences, relative_gain
+from gavelpy.model.marginal_value import marginal_value_sentences, relative_gain
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 if __name__ == "__main__":
@@ -17,7 +17,7 @@ if __name__ == "__main__":
         price_usd_per_gpu_h=[3.0, 0.45],
     )
     allocation = MaxMinFairness().allocate(problem)
-    for sentence in price_sentences(allocation, MaxMinFairness.optimises):
+    for sentence in marginal_value_sentences(allocation, MaxMinFairness.optimises):
         print(sentence)
 
     gain_per_usd = relative_gain(allocation, MaxMinFairness.optimises) / problem.price_usd_per_gpu_h

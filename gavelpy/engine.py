@@ -70,7 +70,7 @@ class Engine:
     throughputs: ThroughputTable | None = None
     solver: Solver = field(default_factory=Solver)
     cpu_s: float = 0.0  # spent in the policy so far
-    prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last answer
+    shadow_prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last answer
     estimator: ThroughputEstimator | None = None
     quantile: float = 0.5
     pair_quantile: float = PAIR_QUANTILE
@@ -95,7 +95,7 @@ class Engine:
         shares = self._shares(question, asked, allocation)
         row, gpu_type = np.nonzero(shares.alone)
         pair = np.flatnonzero(shares.together)
-        self.prices = dict(zip(problem.gpu_types, allocation.prices.tolist(), strict=True))
+        self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
         certificate = allocation.certificate
         return AllocationSolved(
             question.epoch,
@@ -172,10 +172,10 @@ class Engine:
         gpus = problem.gpus_asked[rows]
         left = np.divide(problem.steps_remaining[rows] * gpus, best, out=np.zeros(len(rows)), where=best > 0)
         is_open = (rate > 0) & problem.is_whole[rows]
-        jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.prices)
+        jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.shadow_prices)
         pairs = None
         if question.packing:
-            worth = worth_alone(asked, allocation.share, allocation.prices)[rows]
+            worth = worth_alone(asked, allocation.share, allocation.shadow_prices)[rows]
             pairs = self._pairs(estimator, keys, problem.gpu_types, worth, jobs.gpu_s_left, _among(rows, shares))
         probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
         at = [*rows.tolist(), -1]  # -1 stays: alone

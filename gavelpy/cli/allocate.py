@@ -12,13 +12,13 @@ from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.rates import warn_of_problem
 from gavelpy.errors import InvalidInput
 from gavelpy.model.explanation import explanation, why_stuck
+from gavelpy.model.marginal_value import marginal_value_sentences, relative_gain
 from gavelpy.model.problem import BlindView
-from gavelpy.model.worth import price_sentences, relative_gain
 
 if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
+    from gavelpy.model.marginal_value import Goal
     from gavelpy.model.problem import AllocationProblem
-    from gavelpy.model.worth import Quantity
 
 
 def allocate(
@@ -37,7 +37,7 @@ def allocate(
       gavel allocate problem.json --policy max_min_fairness --explain
       gavel allocate problem.json --policy min_makespan --blind -o json
     """
-    from gavelpy.policies.base import quantity_of
+    from gavelpy.policies.base import goal_of
     from gavelpy.policies.registry import policy_from
     from gavelpy.traces.problem_json import read_problem
 
@@ -56,13 +56,13 @@ def allocate(
     _warn(answer)
     if output is Output.JSON:
         document: dict[str, Any] = answer.to_json(run.policy)  # the documented answer
-        document["gain_of_one_more_gpu"] = _gains(answer, quantity_of(formula))
+        document["gain_of_one_more_gpu"] = _gains(answer, goal_of(formula))
         told = {"explanation": holds.to_json()} if holds else {}
         echo_json(document | ({"reasons": stuck} if stuck else {}) | told)
     else:
         why = [holds.text(job) for job in range(asked.job_count)] if holds else []
         _show(answer, stuck, why)
-        _tell_worth(answer, quantity_of(formula), believed=run.blind)
+        _tell_worth(answer, goal_of(formula), believed=run.blind)
 
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:
@@ -71,9 +71,9 @@ def reasons(problem: AllocationProblem) -> dict[str, str]:
     return {problem.job_ids[row]: why_stuck(problem, row) for row in rows}
 
 
-def _gains(answer: Allocation, quantity: Quantity) -> dict[str, float | None]:
+def _gains(answer: Allocation, goal: Goal) -> dict[str, float | None]:
     """Relative gain by type; null where nothing is optimised, or something would come from nothing."""
-    gains = relative_gain(answer, quantity).tolist()
+    gains = relative_gain(answer, goal).tolist()
     types = answer.problem.gpu_types
     return {name: gain if math.isfinite(gain) else None for name, gain in zip(types, gains, strict=True)}
 
@@ -120,14 +120,14 @@ def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None
     console().print(table)
 
 
-def _tell_worth(answer: Allocation, quantity: Quantity, *, believed: bool) -> None:
+def _tell_worth(answer: Allocation, goal: Goal, *, believed: bool) -> None:
     """What one more GPU of each type is worth, and the certificate."""
     out = console()
-    sentences = price_sentences(answer, quantity)
+    sentences = marginal_value_sentences(answer, goal)
     if not sentences:
         out.print("Prices: none, nothing is optimised.")
     else:
-        priced = zip(answer.problem.gpu_types, answer.prices.tolist(), strict=True)
+        priced = zip(answer.problem.gpu_types, answer.shadow_prices.tolist(), strict=True)
         told = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
         out.print(printable(f"Prices (objective gained by one more GPU): {told}."))
         believes = "By what the blind policy believes, " if believed else ""

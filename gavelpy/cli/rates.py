@@ -23,11 +23,11 @@ def believed(table: ThroughputTable, file: Path | None, effect: str) -> Throughp
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
-    from gavelpy.traces.job_types import gpu_figures, job_types
+    from gavelpy.traces.job_types import gpu_specs, job_types
 
     if file is None:
         return table
-    found = believable(table, Roofline(job_types(), gpu_figures()))
+    found = believable(table, Roofline(job_types(), gpu_specs()))
     for note in located(found.absurd, str(file), throughput_lines(file) if found.absurd else {}):
         notify(f"{note}; {effect}")
     return found.table
@@ -60,10 +60,10 @@ def warn_of_problem(problem: AllocationProblem, file: Path) -> None:
 def _warn(where: str, rates: Mapping[Key, Mapping[str, float]]) -> None:
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable
-    from gavelpy.traces.job_types import gpu_figures, job_types
+    from gavelpy.traces.job_types import gpu_specs, job_types
 
     table = _table(rates)
-    absurd = believable(table, Roofline(job_types(), gpu_figures())).absurd if table is not None else ()
+    absurd = believable(table, Roofline(job_types(), gpu_specs())).absurd if table is not None else ()
     for one in absurd[:_NAMED_MAX]:
         notify(f"warning: {where}: {one}; it is used as it is")
     if len(absurd) > _NAMED_MAX:

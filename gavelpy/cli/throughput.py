@@ -283,9 +283,9 @@ def _model(path: Path | None, table: ThroughputTable | None = None) -> Estimator
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.stored import from_json
     from gavelpy.traces.fields import read_text
-    from gavelpy.traces.job_types import gpu_figures, job_types
+    from gavelpy.traces.job_types import gpu_specs, job_types
 
-    roofline = Roofline(job_types(), gpu_figures())
+    roofline = Roofline(job_types(), gpu_specs())
     if path is None:
         shipped = IsolatedModel(roofline=roofline)
         return EstimatorModel(shipped if table is None else shipped.fitted(table))

@@ -16,7 +16,7 @@ import numpy as np
 
 from gavelpy.estimator.kinds import Key, kind_of
 from gavelpy.model.arrays import Floats
-from gavelpy.model.figures import GpuFigures, JobFigures
+from gavelpy.model.gpu_specs import GpuSpecs, StepCost
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 _START = (0.4, 0.6, 0.01, 0.1)
@@ -41,8 +41,8 @@ class Calibration:
 class Roofline:
     """Figures of job families and GPU types, and the calibration."""
 
-    jobs: Mapping[str, JobFigures] = field(default_factory=dict)  # by family
-    gpus: Mapping[str, GpuFigures] = field(default_factory=dict)
+    jobs: Mapping[str, StepCost] = field(default_factory=dict)  # by family
+    gpus: Mapping[str, GpuSpecs] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
 
     def log_rate(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:

@@ -42,7 +42,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints
+from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
 from gavelpy.model.ids import NodeId
 
@@ -188,8 +188,8 @@ def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
     if rates.ndim != 2 or len(rates) != len(event.jobs) or rates.shape[1] > len(core.pool.gpu_types):
         expected = f"({len(event.jobs)}, {len(core.pool.gpu_types)})"
         raise InvalidInput(f"rates_steps_per_s must have shape {expected} at most, got {rates.shape}")
-    allowed = f"in [0, {FIGURE_MAX:g}] (NaN = unknown)"
-    _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= FIGURE_MAX)), allowed)
+    allowed = f"in [0, {VALUE_MAX:g}] (NaN = unknown)"
+    _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= VALUE_MAX)), allowed)
 
 
 def _server(event: NodeJoined) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +46,24 @@ class Allocation:
 
     problem: AllocationProblem
     share: Floats  # (C, T) in 0..1; rows follow problem's configurations
-    prices: Floats  # (T,) objective gained by one more GPU of a type; NaN where nothing is optimised
+    shadow_prices: Floats  # (T,) marginal value of a GPU: objective gained by one more; NaN if nothing is optimised
     certificate: Certificate
     rate_floor_steps_per_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) promised rates; empty = none
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
         object.__setattr__(self, "share", floats("share", self.share, shape))
-        object.__setattr__(self, "prices", floats("prices", self.prices, (shape[1],)))
+        object.__setattr__(self, "shadow_prices", floats("shadow_prices", self.shadow_prices, (shape[1],)))
         floors = np.shape(self.rate_floor_steps_per_s)
         wanted = (0,) if floors == (0,) else (self.problem.job_count,)
         promised = floats("rate_floor_steps_per_s", self.rate_floor_steps_per_s, wanted)
         object.__setattr__(self, "rate_floor_steps_per_s", promised)
+
+    @property
+    def prices(self) -> Floats:
+        """Deprecated: use `shadow_prices`."""
+        warnings.warn("Allocation.prices is deprecated: use Allocation.shadow_prices", DeprecationWarning, stacklevel=2)
+        return self.shadow_prices
 
     @property
     def rate_steps_per_s(self) -> Floats:
@@ -110,7 +117,7 @@ class Allocation:
                 k: dict(zip(types, map(float, row), strict=True)) for k, row in zip(labels, self.share, strict=True)
             },
             "rates_steps_per_s": dict(zip(ids, map(float, self.rate_steps_per_s), strict=True)),
-            "prices": {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.prices, strict=True)},
+            "prices": {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.shadow_prices, strict=True)},
             "certificate": {
                 "objective": c.objective,
                 "bound": c.bound,

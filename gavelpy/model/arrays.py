@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-FIGURE_MAX = 1e18  # of rates, weights and steps: products of them stay far from overflow
+VALUE_MAX = 1e18  # of rates, weights and steps: products of them stay far from overflow
 
 
 def floats(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:

@@ -60,7 +60,7 @@ class Explanation:
             case Hold.FLOOR:
                 return f"has the {self.allocation.rate_floor_steps_per_s[job]:.4g} steps/s it was promised, and no more"
             case Hold.POLICY:
-                ruled = bool(np.isnan(self.allocation.prices).all())
+                ruled = bool(np.isnan(self.allocation.shadow_prices).all())
                 decided = "the policy gives no more" if ruled else "the objective gains nothing by more"
                 return f"{self._time(job)}, and {decided}, though {_are(self._idle(job), 'idle')}"
             case Hold.TIME:
@@ -86,7 +86,7 @@ class Explanation:
 
     def _priced(self, job: int) -> list[str]:
         """Names, with what a GPU is worth to the objective where it is worth something."""
-        prices = self.allocation.prices[self.gpu_types[job]].tolist()
+        prices = self.allocation.shadow_prices[self.gpu_types[job]].tolist()
         named = zip(self._names(job), prices, strict=True)
         return [f"{name} (price {price:.3g})" if price > 0 else name for name, price in named]
 

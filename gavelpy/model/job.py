@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import FIGURE_MAX, Floats, floats, index_of, require
+from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
 from gavelpy.model.ids import JobId
 
 GPUS_MAX = 1_000_000
@@ -61,9 +61,9 @@ class JobSpec:
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
         object.__setattr__(self, "rates_steps_per_s", dict(self.rates_steps_per_s))  # the caller's may change
         for gpu_type, rate in self.rates_steps_per_s.items():
-            if not 0 <= rate <= FIGURE_MAX:
+            if not 0 <= rate <= VALUE_MAX:
                 where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
-                raise InvalidInput(f"{where} must be in [0, {FIGURE_MAX:g}], got {rate!r}")
+                raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
         if self.kind is not JobKind.BATCH:
             raise InvalidInput(
                 f"kind of job {self.id!r} must be 'batch' (the others are not built yet), got {self.kind!r}"
@@ -141,10 +141,10 @@ class Trace:
 
 
 def _positive(job_id: str, name: str, value: float) -> None:
-    if not 0 < value <= FIGURE_MAX:
-        raise InvalidInput(f"{name} of job {job_id!r} must be > 0 and at most {FIGURE_MAX:g}, got {value!r}")
+    if not 0 < value <= VALUE_MAX:
+        raise InvalidInput(f"{name} of job {job_id!r} must be > 0 and at most {VALUE_MAX:g}, got {value!r}")
 
 
 def _not_negative(job_id: str, name: str, value: float) -> None:
-    if not 0 <= value <= FIGURE_MAX:
-        raise InvalidInput(f"{name} of job {job_id!r} must be in [0, {FIGURE_MAX:g}], got {value!r}")
+    if not 0 <= value <= VALUE_MAX:
+        raise InvalidInput(f"{name} of job {job_id!r} must be in [0, {VALUE_MAX:g}], got {value!r}")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import FIGURE_MAX, Bools, Floats, Ints, floats, index_of, ints, require, spread
+from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints, floats, index_of, ints, require, spread
 from gavelpy.model.ids import JobId
 
 THOUSANDTHS = 1000
@@ -120,8 +120,8 @@ class AllocationProblem:
         J, T = len(self.job_ids), len(self.gpu_types)
         self._require_all(("capacity", "demand"), 0, np.inf, ">= 0")
         figures = ("gpus_asked", "weight", "steps_remaining", "steps_total")
-        self._require_all(figures, SMALLEST, FIGURE_MAX, f"> 0 and at most {FIGURE_MAX:g}")
-        self._require_all(("member_rate_steps_per_s",), 0, FIGURE_MAX, f"in [0, {FIGURE_MAX:g}]")
+        self._require_all(figures, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
+        self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
         times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s")
         self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
         self._require_all(("deadline_s",), -np.inf, np.inf, "a number, or infinite for none")

@@ -8,8 +8,8 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.solver import Solver
 
@@ -23,10 +23,10 @@ class Policy(Protocol):
     A policy that plans with the length of rounds and the cost of a turn has `over_rounds(round_s, turn_s) -> Policy`;
     `planned_over_rounds` calls it.
 
-    Three more declarations are a policy's own choice, so they are no part of the protocol; `quantity_of`,
+    Three more declarations are a policy's own choice, so they are no part of the protocol; `goal_of`,
     `guarantees_of` and `varies_with_time` read them:
 
-        optimises: ClassVar[Quantity]                 what its prices are told in; a rule has none
+        optimises: ClassVar[Goal]                 what its prices are told in; a rule has none
         guarantees: ClassVar[frozenset[Guarantee]]    what it promises, a property each (`guarantee_checks`)
         time_varying: ClassVar[bool]                  whether its answer depends on age, attained service, deadlines or
                                                       steps that are done or left; it does unless declared otherwise
@@ -41,10 +41,10 @@ class Policy(Protocol):
         ...  # a protocol's body
 
 
-def quantity_of(policy: Policy | type[Policy]) -> Quantity:
+def goal_of(policy: Policy | type[Policy]) -> Goal:
     """What the policy declares to optimise, or "the objective"."""
-    quantity: Quantity = getattr(policy, "optimises", Quantity())
-    return quantity
+    goal: Goal = getattr(policy, "optimises", Goal())
+    return goal
 
 
 def guarantees_of(policy: Policy | type[Policy]) -> frozenset[Guarantee]:

@@ -67,7 +67,9 @@ def check_certificate(policy: Policy, problem: AllocationProblem) -> None:
     assert 0 <= c.violation <= FEASIBLE, f"violation must be in [0, {FEASIBLE}], got {c.violation}"
     assert c.gap >= 0, f"gap must be >= 0, got {c.gap}"
     assert c.path, "certificate must name the path of the answer"
-    assert (np.isnan(allocation.prices) | (allocation.prices >= 0)).all(), f"prices must be >= 0: {allocation.prices}"
+    assert (np.isnan(allocation.shadow_prices) | (allocation.shadow_prices >= 0)).all(), (
+        f"prices must be >= 0: {allocation.shadow_prices}"
+    )
 
 
 def check_deterministic(policy: Policy, problem: AllocationProblem) -> None:
@@ -78,7 +80,7 @@ def check_deterministic(policy: Policy, problem: AllocationProblem) -> None:
 
     assert first.share.tobytes() == again.share.tobytes(), "two calls gave different shares"
     assert first.share.tobytes() == warm.share.tobytes(), "a warm solver changed the shares"
-    assert first.prices.tobytes() == warm.prices.tobytes(), "a warm solver changed the prices"
+    assert first.prices.tobytes() == warm.shadow_prices.tobytes(), "a warm solver changed the prices"
 
 
 def check_names_mean_nothing(policy: Policy, problem: AllocationProblem) -> None:

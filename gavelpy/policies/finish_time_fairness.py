@@ -9,8 +9,8 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
+from gavelpy.model.marginal_value import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity, Reading
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.policies.parameters import flag
 from gavelpy.solve.ladder import solve
@@ -49,7 +49,7 @@ class FinishTimeFairness:
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
     relative_to_cluster: ClassVar[bool] = True  # twice the GPUs are twice the part to be measured against
-    optimises: ClassVar[Quantity] = Quantity("the worst job's finish-time ratio", Reading.RECIPROCAL, "lower")
+    optimises: ClassVar[Goal] = Goal("the worst job's finish-time ratio", Transform.RECIPROCAL, "lower")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})
 
     def __post_init__(self) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem, EntityPolicy
-from gavelpy.model.worth import Quantity
 from gavelpy.policies.base import equal_share_rate
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
@@ -49,7 +49,7 @@ class Hierarchical:
     )
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    optimises: ClassVar[Quantity] = Quantity("the first level at which a job is held")
+    optimises: ClassVar[Goal] = Goal("the lowest water level")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

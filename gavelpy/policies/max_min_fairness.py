@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity
 from gavelpy.policies.base import equal_share_rate
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
@@ -36,7 +36,7 @@ class MaxMinFairness:
     summary: ClassVar[str] = "Maximise the worst job's rate relative to an equal share of every GPU type."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    optimises: ClassVar[Quantity] = Quantity("the worst job's share")
+    optimises: ClassVar[Goal] = Goal("the worst job's share")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

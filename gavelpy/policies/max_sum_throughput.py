@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity
 from gavelpy.policies.base import equal_share_rate
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.policies.parameters import flag
@@ -47,7 +47,7 @@ class MaxSumThroughput:
     summary: ClassVar[str] = "Maximise the sum of the jobs' rates in steps/s (normalised: relative to an equal share)."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    optimises: ClassVar[Quantity] = Quantity("the sum of rates")
+    optimises: ClassVar[Goal] = Goal("the sum of rates")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def __post_init__(self) -> None:

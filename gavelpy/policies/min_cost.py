@@ -11,8 +11,8 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity
 from gavelpy.policies.deadlines import DeadlineVerdicts, keepable_floors, verdicts_of
 from gavelpy.policies.parameters import flag
 from gavelpy.solve.keepable import Keepable, keeping_most
@@ -59,7 +59,7 @@ class MinCost:
     summary: ClassVar[str] = "Maximise throughput per dollar (deadlines: keep as many of them as possible)."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
-    optimises: ClassVar[Quantity] = Quantity("the throughput per dollar")
+    optimises: ClassVar[Goal] = Goal("the throughput per dollar")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deadlines", flag("deadlines", self.deadlines))

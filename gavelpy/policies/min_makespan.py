@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.marginal_value import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity, Reading
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
@@ -33,7 +33,7 @@ class MinMakespan:
     summary: ClassVar[str] = "Minimise the time until the last of the current jobs finishes."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
-    optimises: ClassVar[Quantity] = Quantity("the makespan", Reading.RECIPROCAL, "shorter")
+    optimises: ClassVar[Goal] = Goal("the makespan", Transform.RECIPROCAL, "shorter")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.marginal_value import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity, Reading
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
@@ -37,7 +37,7 @@ class NashWelfare:
     summary: ClassVar[str] = "Maximise the weighted product of the jobs' rates (proportional fairness)."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = False
-    optimises: ClassVar[Quantity] = Quantity("the geometric mean of rates", Reading.LOGARITHM)
+    optimises: ClassVar[Goal] = Goal("the geometric mean of rates", Transform.LOGARITHM)
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:

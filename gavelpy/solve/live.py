@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Certificate
-from gavelpy.model.arrays import FIGURE_MAX, Floats, floats, require
+from gavelpy.model.arrays import VALUE_MAX, Floats, floats, require
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
@@ -41,7 +41,7 @@ class LiveAnswer:
     """The best shares of the jobs that live, certified. Rows are those of `job_ids` at the time."""
 
     share: Floats  # (J, T)
-    prices: Floats  # (T,) level gained by one more GPU of each type
+    shadow_prices: Floats  # (T,) level gained by one more GPU of each type
     certificate: Certificate
 
 
@@ -139,7 +139,7 @@ class LiveMaxMin:
             self._ids, self.gpu_types, self._counts, self._given[:J], gpus=self._gpus[:J]
         )  # fmt: skip
         allocation = solve(problem, MaxMin(self._scale[:J].copy()), self.solver)
-        return LiveAnswer(allocation.share, allocation.prices, allocation.certificate)
+        return LiveAnswer(allocation.share, allocation.shadow_prices, allocation.certificate)
 
     def _moved(self, table: Table, value: Floats) -> Mix | None:
         """The answer from the point at which mixes are known."""
@@ -195,11 +195,11 @@ class LiveMaxMin:
 
     def _write(self, row: int, job_id: str, rates: npt.ArrayLike, scale: float, gpus: float) -> None:
         given = floats(f"rates_steps_per_s of {job_id!r}", rates, (len(self._counts),))
-        possible = (given >= 0) & (given <= FIGURE_MAX)
+        possible = (given >= 0) & (given <= VALUE_MAX)
         require(f"rates_steps_per_s of {job_id!r}", given, possible & (given.max() > 0), "in [0, 1e18], and one > 0")
         for name, figure in (("scale", scale), ("gpus", gpus)):
-            if not 0 < figure <= FIGURE_MAX:
-                raise InvalidInput(f"{name} of {job_id!r} must be > 0 and at most {FIGURE_MAX:g}, got {figure!r}")
+            if not 0 < figure <= VALUE_MAX:
+                raise InvalidInput(f"{name} of {job_id!r} must be > 0 and at most {VALUE_MAX:g}, got {figure!r}")
         best = float(given.max())
         self._given[row], self._rate[row], self._best[row] = given, given / best, best
         self._scale[row], self._gpus[row] = scale, gpus

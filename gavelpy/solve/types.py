@@ -68,4 +68,4 @@ def divided(allocation: Allocation, problem: AllocationProblem, group: Ints) -> 
     total = np.bincount(group, weights=gpus)[group]
     part = np.divide(gpus, total, out=np.ones_like(gpus), where=total > 0)
     share = allocation.share[:, group] * part
-    return replace(allocation, problem=problem, share=share, prices=allocation.prices[group])
+    return replace(allocation, problem=problem, share=share, shadow_prices=allocation.shadow_prices[group])

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.figures import GpuFigures, JobFigures, Precision
+from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
 from gavelpy.traces.fields import Place, read_text
 from gavelpy.traces.workloads import catalogue, workloads_directory
 
 _TEXTS = ("sample", "source")
-_NUMBERS = tuple(field.name for field in fields(JobFigures) if field.name != "precision")
+_NUMBERS = tuple(field.name for field in fields(StepCost) if field.name != "precision")
 
 
-def job_types(path: str | Path | None = None) -> dict[str, JobFigures]:
+def job_types(path: str | Path | None = None) -> dict[str, StepCost]:
     """Figures of each job family (of `path`, a file like workloads/job_types.toml, if given).
 
     >>> job_types()["ResNet-50"].gflop_per_sample
@@ -31,13 +31,13 @@ def job_types(path: str | Path | None = None) -> dict[str, JobFigures]:
     return {name: _figures(name, entry, place) for name, entry in entries.items()}
 
 
-def gpu_figures() -> dict[str, GpuFigures]:
+def gpu_specs() -> dict[str, GpuSpecs]:
     """Peaks of the catalogue's GPU types; where half precision has no faster units, those of single precision.
 
     Single precision is TF32 where a GPU has it: common frameworks use it for convolutions unless told otherwise.
     """
     return {
-        name: GpuFigures(
+        name: GpuSpecs(
             gpu.memory_gb,
             gpu.bandwidth_gb_per_s,
             max(gpu.fp32_tflops, gpu.tf32_tflops),
@@ -47,7 +47,7 @@ def gpu_figures() -> dict[str, GpuFigures]:
     }
 
 
-def _figures(name: str, entry: object, place: Place) -> JobFigures:
+def _figures(name: str, entry: object, place: Place) -> StepCost:
     wanted = {*_NUMBERS, *_TEXTS, "precision"}
     if not isinstance(entry, dict) or entry.keys() != wanted:
         raise place.error(name, f"a table with exactly the keys {', '.join(sorted(wanted))}", entry)
@@ -62,4 +62,4 @@ def _figures(name: str, entry: object, place: Place) -> JobFigures:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e18:
             raise place.error(f"{name}.{key}", "a number > 0 and at most 1e+18", value)
         numbers[key] = float(value)
-    return JobFigures(**numbers, precision=Precision(entry["precision"]))
+    return StepCost(**numbers, precision=Precision(entry["precision"]))

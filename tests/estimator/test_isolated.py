@@ -11,7 +11,7 @@ import pytest
 from gavelpy.estimator.completion import Completion, with_estimates
 from gavelpy.estimator.isolated import Blocks, IsolatedModel, IsolatedPosterior
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.model.figures import GpuFigures, JobFigures, Precision
+from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import BATCHES, FAMILY, TYPES, job_type, lawful_rates, make_table, true_rate
 
@@ -122,11 +122,11 @@ def test_fitting_needs_data() -> None:
 
 def test_gpus_of_near_figures_treat_jobs_alike() -> None:
     gpus = {
-        "gpu": GpuFigures(80.0, 3350.0, 67.0, 989.0),
-        "its sister": GpuFigures(141.0, 4000.0, 67.0, 989.0),
-        "another": GpuFigures(16.0, 300.0, 8.0, 65.0),
+        "gpu": GpuSpecs(80.0, 3350.0, 67.0, 989.0),
+        "its sister": GpuSpecs(141.0, 4000.0, 67.0, 989.0),
+        "another": GpuSpecs(16.0, 300.0, 8.0, 65.0),
     }
-    jobs = {"net": JobFigures(10.0, 1e-3, 1e-3, 1.0, 0.1, Precision.HALF)}
+    jobs = {"net": StepCost(10.0, 1e-3, 1e-3, 1.0, 0.1, Precision.HALF)}
     model = IsolatedModel(roofline=Roofline(jobs, gpus))
     key = ("net (batch size 8)", 1)
     table = make_table({key: {"gpu": 500.0}}, ("gpu",))

@@ -14,12 +14,12 @@ from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.runtime.daemon.estimation_values import KnownJob, LearnRates
 from gavelpy.runtime.daemon.learner import Learner
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
 from tests.estimator.tables import make_table
 
 TYPES = ("v100", "a100", "rtx 3090", "rtx 8000", "1080 ti", "a6000", "h100", "a10")
 SPEED = np.array([1.0, 2.1, 1.5, 0.95, 0.6, 1.6, 3.6, 1.2])
-MODEL = IsolatedModel(roofline=Roofline(job_types(), gpu_figures()))
+MODEL = IsolatedModel(roofline=Roofline(job_types(), gpu_specs()))
 
 
 def vendor_table(noise: float, interaction: float = 0.0, jobs: int = 16) -> ThroughputTable:

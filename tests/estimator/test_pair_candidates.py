@@ -30,7 +30,7 @@ def test_where_nothing_is_packed_a_job_is_worth_its_price_on_the_types_it_uses_a
     problem = AllocationProblem.of(["a", "b", "c"], ("x", "y"), [1, 1], RATES)
     allocation = MaxMinFairness().allocate(problem)
 
-    worth = worth_alone(problem, allocation.share, allocation.prices)
+    worth = worth_alone(problem, allocation.share, allocation.shadow_prices)
 
     assert worth[allocation.share > 1e-6] == pytest.approx(1.0, abs=1e-3)
     assert worth.max() <= 1.0 + 1e-9
@@ -41,7 +41,7 @@ def test_a_pair_in_use_is_worth_its_price_and_its_jobs_alone_are_not() -> None:
     problem = alone.with_pairs([(0, 1)], np.array([[[0.9], [0.9]]]))
     allocation = MaxMinFairness().allocate(problem)
 
-    worth = worth_alone(problem, allocation.share, allocation.prices)
+    worth = worth_alone(problem, allocation.share, allocation.shadow_prices)
 
     assert 0.9 * worth.sum() == pytest.approx(1.0, abs=1e-6)
 

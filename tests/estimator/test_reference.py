@@ -15,7 +15,7 @@ from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import Provenance, ThroughputTable
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
 
 pytestmark = pytest.mark.reference
@@ -36,7 +36,7 @@ def test_a_row_is_known_from_one_gpu_type(table: ThroughputTable) -> None:
 
 
 def test_a_job_type_at_all_numbers_of_gpus_is_known_from_one_gpu_type(table: ThroughputTable) -> None:
-    model = IsolatedModel(roofline=Roofline(job_types(), gpu_figures()))
+    model = IsolatedModel(roofline=Roofline(job_types(), gpu_specs()))
 
     found = isolated_from_one_type(table, model, SEEDS, whole_job_types=True)
 

@@ -10,16 +10,16 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Calibration, Roofline
-from gavelpy.model.figures import GpuFigures, JobFigures, Precision
+from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import Provenance
 from tests.estimator.tables import make_table
 
-JOB = JobFigures(10.0, 0.1, 1.0, 2.0, 0.5, Precision.SINGLE)
-GPU = GpuFigures(memory_gb=16.0, bandwidth_gb_per_s=500.0, single_tflops=10.0, half_tflops=100.0)
+JOB = StepCost(10.0, 0.1, 1.0, 2.0, 0.5, Precision.SINGLE)
+GPU = GpuSpecs(memory_gb=16.0, bandwidth_gb_per_s=500.0, single_tflops=10.0, half_tflops=100.0)
 KEY = ("net (batch size 16)", 1)
 
 
-def roofline(calibration: Calibration, job: JobFigures = JOB) -> Roofline:
+def roofline(calibration: Calibration, job: StepCost = JOB) -> Roofline:
     return Roofline({"net": job}, {"gpu": GPU}, calibration)
 
 
@@ -40,7 +40,7 @@ def test_a_step_bound_by_memory_takes_its_traffic_over_the_share_of_the_bandwidt
 
 
 def test_half_precision_runs_at_the_peak_of_half_precision() -> None:
-    half = JobFigures(10.0, 1e-9, 1e-9, 2.0, 0.5, Precision.HALF)
+    half = StepCost(10.0, 1e-9, 1e-9, 2.0, 0.5, Precision.HALF)
     calibration = Calibration(1.0, 1.0, 0.0, 0.0)
 
     gain = roofline(calibration, half).log_rate([KEY], ["gpu"]) - roofline(calibration).log_rate([KEY], ["gpu"])
@@ -109,4 +109,4 @@ def test_estimates_calibrate_nothing() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_figures_that_mean_nothing_are_refused(value: float) -> None:
     with pytest.raises(InvalidInput, match="memory_gb must be > 0"):
-        GpuFigures(value, 1.0, 1.0, 1.0)
+        GpuSpecs(value, 1.0, 1.0, 1.0)

@@ -88,7 +88,7 @@ def test_an_answer_is_not_evaluated_on_other_jobs(other: AllocationProblem, comp
     ("share", "prices", "complaint"),
     [
         (np.zeros((2, 1)), np.zeros(2), "share must have shape (2, 2), got (2, 1)"),
-        (np.zeros((2, 2)), np.zeros(3), "prices must have shape (2,), got (3,)"),
+        (np.zeros((2, 2)), np.zeros(3), "shadow_prices must have shape (2,), got (3,)"),
     ],
 )
 def test_shapes_that_do_not_fit_the_problem_are_refused(share: Any, prices: Any, complaint: str) -> None:
@@ -117,3 +117,12 @@ def test_json_names_pairs_by_both_jobs_and_unknown_prices_null() -> None:
         "prices": {"v100": 1.5, "k80": None},
         "certificate": asdict(PROOF),
     }
+
+
+def test_prices_is_a_deprecated_alias_of_shadow_prices() -> None:
+    allocation = make_allocation(make_problem(), np.zeros((2, 2)))
+
+    with pytest.deprecated_call(match="use Allocation.shadow_prices"):
+        prices = allocation.prices
+
+    assert prices is allocation.shadow_prices

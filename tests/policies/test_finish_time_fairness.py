@@ -10,8 +10,8 @@ import pytest
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
+from gavelpy.model.marginal_value import marginal_value_sentences
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import price_sentences
 from gavelpy.policies.finish_time_fairness import FinishTimeFairness, isolated_s
 from gavelpy.policies.isolated import Isolated
 from gavelpy.policies.registry import policy_from
@@ -137,7 +137,7 @@ def test_nobody_is_worse_off_than_on_its_own_part(seed: int, weighted: bool) -> 
 def test_price_says_how_much_earlier_the_worst_job_finishes() -> None:
     allocation = FinishTimeFairness().allocate(one_gpu())
 
-    [sentence] = price_sentences(allocation, FinishTimeFairness.optimises)
+    [sentence] = marginal_value_sentences(allocation, FinishTimeFairness.optimises)
 
     assert sentence == "one more v100 makes the worst job's finish-time ratio up to 50 % lower"
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from gavelpy.model.allocation import Allocation
+from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem, Entity
-from gavelpy.model.worth import Quantity
-from gavelpy.policies.base import guarantees_of, quantity_of
+from gavelpy.policies.base import goal_of, guarantees_of
 from gavelpy.policies.guarantee_checks import CHECKS, peers
 from gavelpy.policies.guarantees import Guarantee
 from gavelpy.policies.isolated import Isolated
@@ -180,7 +180,7 @@ def test_a_heavy_job_takes_more_than_its_part_under_max_min_fairness() -> None:
 
 def test_a_policy_that_declares_nothing_guarantees_nothing_and_optimises_the_objective() -> None:
     assert guarantees_of(Undeclared()) == frozenset()
-    assert quantity_of(Undeclared()) == Quantity("the objective")
+    assert goal_of(Undeclared()) == Goal("the objective")
 
 
 def test_peers_are_scarce_and_plentiful_and_some_can_run_nowhere() -> None:

@@ -85,13 +85,13 @@ def test_price_is_what_the_next_gpu_gains_where_all_run_all_the_time(seed: int, 
     before, after = NashWelfare().allocate(problem), NashWelfare().allocate(more)
 
     gained = (after.certificate.objective - before.certificate.objective) / 0.001
-    assert before.prices[gpu_type] == pytest.approx(gained, rel=1e-2, abs=1e-4)
+    assert before.shadow_prices[gpu_type] == pytest.approx(gained, rel=1e-2, abs=1e-4)
 
 
 def test_two_jobs_pay_nothing_for_a_third_gpu() -> None:
     problem = AllocationProblem.of("ab", ["v100"], [2], [[4.0], [3.0]])
 
-    assert NashWelfare().allocate(problem).prices == pytest.approx([0.0])
+    assert NashWelfare().allocate(problem).shadow_prices == pytest.approx([0.0])
 
 
 def test_the_unit_of_steps_changes_no_share() -> None:

@@ -77,7 +77,7 @@ def test_the_least_level_is_that_of_max_min_fairness(seed: int) -> None:
 
     assert filled.certificate.objective == pytest.approx(fair.certificate.objective, rel=1e-8)
     assert filled.certificate.objective == pytest.approx(levels(filled).min(), rel=1e-8)
-    assert filled.prices == pytest.approx(fair.prices, rel=1e-6, abs=1e-9)
+    assert filled.shadow_prices == pytest.approx(fair.shadow_prices, rel=1e-6, abs=1e-9)
 
 
 def test_weights_count() -> None:

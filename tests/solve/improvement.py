@@ -81,7 +81,7 @@ def _of_logarithms(answer: Allocation, objective: MaxSumLog) -> float:
     value = answer.certificate.objective
     problem, runs = answer.problem, answer.problem.can_run
     assert problem.runs_alone, "members of a pair pay together"
-    prices = np.where(problem.gpu_counts > 0, answer.prices, 0.0)
+    prices = np.where(problem.gpu_counts > 0, answer.shadow_prices, 0.0)
     rate, cost = (figures[runs] for figures in lines(problem, prices))
     weight = objective.weight[runs]
     worth = _stationary(rate, cost, weight)

@@ -219,7 +219,9 @@ def _reason_of_linear(answer: Allocation, objective: MaxMin | MaxSum, value: flo
         return "plain HiGHS"
     if _proves(answer, objective, plain.duals):
         return "exact, HiGHS's duals"
-    if curved(problem, objective) and _proves(answer, objective, duals_of_prices(problem, objective, answer.prices)):
+    if curved(problem, objective) and _proves(
+        answer, objective, duals_of_prices(problem, objective, answer.shadow_prices)
+    ):
         return "exact, our prices"
     return ""
 

@@ -36,7 +36,7 @@ def test_one_type_is_shared_in_proportion_to_weight() -> None:
     allocation = solve(problem, MaxSumLog(np.array([1.0, 2.0, 5.0])))
 
     assert allocation.share[:, 0] == pytest.approx([1 / 8, 2 / 8, 5 / 8], rel=1e-6)
-    assert allocation.prices == pytest.approx([8], rel=1e-5)  # Σ w log(k x) grows by Σ w / k at k = 1
+    assert allocation.shadow_prices == pytest.approx([8], rel=1e-5)  # Σ w log(k x) grows by Σ w / k at k = 1
 
 
 def test_sum_of_logarithms_keeps_rate_floors() -> None:

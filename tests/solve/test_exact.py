@@ -109,7 +109,7 @@ def test_our_prices_alone_prove_our_answer_in_rationals(seed: int) -> None:
 
     answer = solve(problem, objective)
 
-    found = proof(problem, objective, answer.share, duals_of_prices(problem, objective, answer.prices))
+    found = proof(problem, objective, answer.share, duals_of_prices(problem, objective, answer.shadow_prices))
     assert found.gap <= 1e-8
     assert found.violation <= 1e-9
 
@@ -119,7 +119,7 @@ def test_other_prices_prove_less() -> None:
     objective = MaxMin(fair_scale(problem))
     answer = solve(problem, objective)
 
-    found = proof(problem, objective, answer.share, duals_of_prices(problem, objective, answer.prices[::-1]))
+    found = proof(problem, objective, answer.share, duals_of_prices(problem, objective, answer.shadow_prices[::-1]))
 
     assert found.gap > 1e-3
 

@@ -122,7 +122,7 @@ def test_an_idle_cluster_gives_everybody_its_best_rate() -> None:
     allocation = solve(problem, MaxMinLexicographic(scale_of(problem)))
 
     assert allocation.rate_steps_per_s == pytest.approx(problem.rate_alone_steps_per_s.max(axis=1))
-    assert allocation.prices.tolist() == [0, 0, 0]
+    assert allocation.shadow_prices.tolist() == [0, 0, 0]
     assert allocation.certificate.gap == 0
 
 
@@ -138,7 +138,7 @@ def test_price_is_what_the_least_level_gains_by_one_more_gpu(seed: int, gpu_type
 
     more = solve(replace(problem, capacity=capacity), objective)
     gained = more.certificate.objective - allocation.certificate.objective
-    assert allocation.prices[gpu_type] == pytest.approx(1000 * gained, rel=1e-4, abs=1e-6)
+    assert allocation.shadow_prices[gpu_type] == pytest.approx(1000 * gained, rel=1e-4, abs=1e-6)
 
 
 def test_price_at_a_kink_is_that_of_the_next_gpu() -> None:
@@ -147,7 +147,7 @@ def test_price_at_a_kink_is_that_of_the_next_gpu() -> None:
     allocation = solve(problem, MaxMinLexicographic(np.ones(3)))
 
     assert allocation.certificate.objective == pytest.approx(4)
-    assert allocation.prices.tolist() == [0, 0]  # the last V100 was worth 4 / 3
+    assert allocation.shadow_prices.tolist() == [0, 0]  # the last V100 was worth 4 / 3
 
 
 def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
@@ -155,7 +155,7 @@ def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
 
     allocation = solve(problem, MaxMinLexicographic(np.ones(2)))
 
-    assert allocation.prices == pytest.approx(solve(problem, MaxMin(np.ones(2))).prices)
+    assert allocation.shadow_prices == pytest.approx(solve(problem, MaxMin(np.ones(2))).shadow_prices)
 
 
 def test_where_the_least_level_is_a_jobs_own_best_only_faster_gpus_have_a_price() -> None:
@@ -164,7 +164,7 @@ def test_where_the_least_level_is_a_jobs_own_best_only_faster_gpus_have_a_price(
     allocation = solve(problem, MaxMinLexicographic(np.array([0.1, 1.0])))
 
     assert allocation.certificate.objective == pytest.approx(0.1 * 9 / 9.1)  # the first runs 10 / 11 of the time
-    assert (allocation.prices > 0).all()
+    assert (allocation.shadow_prices > 0).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -188,7 +188,7 @@ def test_a_used_solver_gives_the_bytes_of_a_fresh_one() -> None:
     warm, fresh = (solve(problem, objective, solver) for solver in (used, Solver()))
 
     assert warm.share.tobytes() == fresh.share.tobytes()
-    assert warm.prices.tobytes() == fresh.prices.tobytes()
+    assert warm.shadow_prices.tobytes() == fresh.shadow_prices.tobytes()
 
 
 def test_a_rung_that_fails_is_counted_and_the_next_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_a_used_solver_gives_the_bytes_of_a_fresh_one(problem: AllocationProblem
     warm, fresh = (solve(problem, objective, solver) for solver in (used, Solver()))
 
     assert warm.share.tobytes() == fresh.share.tobytes()
-    assert warm.prices.tobytes() == fresh.prices.tobytes()
+    assert warm.shadow_prices.tobytes() == fresh.shadow_prices.tobytes()
 
 
 @given(problem=allocation_problems(), seed=st.integers(0, 1000), gpu_type=st.integers(0, 3))
@@ -157,7 +157,7 @@ def test_units_of_steps_and_time_change_nothing_but_the_unit(problem: Allocation
 
     here = solve(problem, objective)
     assert there.certificate.objective == pytest.approx(here.certificate.objective / 2, rel=2e-8)
-    assert there.prices == pytest.approx(here.prices / 2, rel=1e-5, abs=1e-7 * here.certificate.objective)
+    assert there.shadow_prices == pytest.approx(here.shadow_prices / 2, rel=1e-5, abs=1e-7 * here.certificate.objective)
 
 
 def test_two_jobs_share_a_gpu_so_that_both_are_as_late() -> None:
@@ -169,7 +169,7 @@ def test_two_jobs_share_a_gpu_so_that_both_are_as_late() -> None:
     assert allocation.share[:, 0] == pytest.approx([0.4, 0.6])
     assert allocation.certificate.objective == pytest.approx(1 / 1.25)
     # d(1/ρ) = -dρ / ρ²; 100/200/(x + dx) = ρ + dρ = (25 + 30/(y + dy))/60 and dx + dy = dW
-    assert allocation.prices == pytest.approx([1 / 1.25**2 / (0.16 / 0.5 + 0.36 / 0.5)])
+    assert allocation.shadow_prices == pytest.approx([1 / 1.25**2 / (0.16 / 0.5 + 0.36 / 0.5)])
 
 
 def test_a_job_that_none_can_help_does_not_decide_for_the_rest() -> None:
@@ -180,7 +180,7 @@ def test_a_job_that_none_can_help_does_not_decide_for_the_rest() -> None:
 
     assert allocation.share[:, 0] == pytest.approx([1, 0.5, 0.5])
     assert allocation.certificate.objective == pytest.approx(1 / 10_001)
-    assert allocation.prices == pytest.approx([0])
+    assert allocation.shadow_prices == pytest.approx([0])
 
 
 def test_of_two_jobs_too_late_for_one_gpu_neither_has_it_alone() -> None:
@@ -213,7 +213,7 @@ def test_with_gpus_for_all_everybody_runs_at_its_best() -> None:
     allocation = solve(problem, goal(problem, 1))
 
     assert allocation.rate_steps_per_s == pytest.approx([4, 5, 2])
-    assert allocation.prices.tolist() == [0, 0]
+    assert allocation.shadow_prices.tolist() == [0, 0]
 
 
 def test_what_is_left_goes_to_those_who_can_use_it() -> None:
@@ -233,7 +233,7 @@ def test_a_gang_larger_than_a_type_does_what_it_can() -> None:
 
     assert allocation.rate_steps_per_s == pytest.approx([2, 2])
     assert allocation.certificate.objective == pytest.approx(1 / 5)
-    assert allocation.prices == pytest.approx([1 / 10, 0])  # 3 GPUs: 3 steps/s, 33.3 s, ratio 10 / 3
+    assert allocation.shadow_prices == pytest.approx([1 / 10, 0])  # 3 GPUs: 3 steps/s, 33.3 s, ratio 10 / 3
 
 
 def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
@@ -243,7 +243,7 @@ def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
     allocation = solve(problem, objective)
 
     assert allocation.certificate.objective == pytest.approx(1)
-    assert allocation.prices == pytest.approx([0, 2])  # the first bits of an H100 take time from the V100
+    assert allocation.shadow_prices == pytest.approx([0, 2])  # the first bits of an H100 take time from the V100
 
 
 def test_jobs_that_can_run_nowhere_have_no_part() -> None:
@@ -303,8 +303,8 @@ def test_price_is_the_objective_gained_by_one_more_gpu(seed: int, gpu_type: int)
     allocation, more = solve(problem, objective), solve(with_gpus(problem, gpu_type, step), objective)
 
     gained = more.certificate.objective - allocation.certificate.objective
-    assert allocation.prices.max() > 0
-    assert allocation.prices[gpu_type] == pytest.approx(gained / step, rel=1e-3, abs=1e-5)
+    assert allocation.shadow_prices.max() > 0
+    assert allocation.shadow_prices[gpu_type] == pytest.approx(gained / step, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(("jobs", "types"), [(512, 3), (512, 8)])

@@ -29,7 +29,7 @@ def test_no_jobs_get_no_shares(kind: type[Objective]) -> None:
     allocation = solve(problem, kind(np.zeros(0)))
 
     assert allocation.share.shape == (0, 2)
-    assert allocation.prices.tolist() == [0, 0]
+    assert allocation.shadow_prices.tolist() == [0, 0]
     assert allocation.certificate.path == "nothing runs"
 
 

@@ -180,7 +180,7 @@ def test_a_used_solver_gives_the_bytes_of_a_fresh_one(problem: AllocationProblem
     warm, fresh = (solve(problem, MaxMin(problem.weight), solver) for solver in (used, Solver()))
 
     assert warm.share.tobytes() == fresh.share.tobytes()
-    assert warm.prices.tobytes() == fresh.prices.tobytes()
+    assert warm.shadow_prices.tobytes() == fresh.shadow_prices.tobytes()
 
 
 @pytest.mark.parametrize("peer", ["ECOS", "CLARABEL"])
@@ -216,7 +216,7 @@ def test_price_is_the_objective_gained_by_one_more_gpu(seed: int, gpu_type: int)
     allocation = solve(problem, objective)
 
     gained = solve(more, objective).certificate.objective - allocation.certificate.objective
-    assert allocation.prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
+    assert allocation.shadow_prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("part", [1e-9, 1e-10, 1e-12])
@@ -236,7 +236,7 @@ def test_price_of_a_sum_is_what_the_next_gpu_earns() -> None:
     allocation = solve(problem, MaxSum(np.ones(3)))
 
     assert allocation.certificate.objective == pytest.approx(12)  # a on the V100, c on the K80
-    assert allocation.prices == pytest.approx([8, 2])  # b would take another of either
+    assert allocation.shadow_prices == pytest.approx([8, 2])  # b would take another of either
 
 
 def test_price_of_a_type_counts_what_it_is_worth() -> None:
@@ -245,7 +245,7 @@ def test_price_of_a_type_counts_what_it_is_worth() -> None:
     allocation = solve(problem, MaxSum(np.ones(2), gpu_type_worth=np.array([1.0, 7.0])))
 
     assert allocation.certificate.objective == pytest.approx(2)
-    assert allocation.prices == pytest.approx([2, 7])
+    assert allocation.shadow_prices == pytest.approx([2, 7])
 
 
 def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
@@ -254,7 +254,7 @@ def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
     allocation = solve(problem, MaxMin(np.ones(2)))
 
     assert allocation.certificate.objective == pytest.approx(1)
-    assert allocation.prices == pytest.approx([1, 3])  # with the H100 each job earns 1 + 3
+    assert allocation.shadow_prices == pytest.approx([1, 3])  # with the H100 each job earns 1 + 3
 
 
 def test_gpus_in_plenty_are_worth_nothing() -> None:
@@ -262,7 +262,7 @@ def test_gpus_in_plenty_are_worth_nothing() -> None:
 
     allocation = solve(problem, MaxMin(np.ones(2)))
 
-    assert allocation.prices.tolist() == [0]
+    assert allocation.shadow_prices.tolist() == [0]
     assert allocation.share == pytest.approx(np.ones((2, 1)))
 
 

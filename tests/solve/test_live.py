@@ -100,7 +100,7 @@ def test_the_same_changes_give_the_same_bytes() -> None:
         answers.append(world.live.solve())
 
     assert answers[0].share.tobytes() == answers[1].share.tobytes()
-    assert answers[0].prices.tobytes() == answers[1].prices.tobytes()
+    assert answers[0].shadow_prices.tobytes() == answers[1].shadow_prices.tobytes()
 
 
 def test_shares_are_those_of_the_rows_jobs_are_in() -> None:

@@ -303,7 +303,7 @@ def test_price_of_a_growing_model_is_the_objective_gained(gpu_type: int) -> None
     more = solve(problem.with_gpus(counts | {name: counts[name] + step}), objective)
     gained = more.certificate.objective - allocation.certificate.objective
     assert allocation.certificate.path == "columns"
-    assert allocation.prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
+    assert allocation.shadow_prices[gpu_type] == pytest.approx(gained / step, rel=1e-4, abs=1e-6)
 
 
 def test_a_used_solver_grows_to_the_same_bytes() -> None:
@@ -314,7 +314,7 @@ def test_a_used_solver_grows_to_the_same_bytes() -> None:
 
     assert warm.certificate.path == fresh.certificate.path == "columns"
     assert warm.share.tobytes() == fresh.share.tobytes()
-    assert warm.prices.tobytes() == fresh.prices.tobytes()
+    assert warm.shadow_prices.tobytes() == fresh.shadow_prices.tobytes()
 
 
 def test_without_a_guess_the_optimum_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

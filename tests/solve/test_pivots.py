@@ -128,7 +128,7 @@ def test_a_sum_of_whole_gangs_is_priced_at_what_the_next_gpu_earns(seed: int, jo
     trace = 1e-3
     more = replace(problem, capacity=problem.capacity + np.array([[1], [0], [0]]))  # a thousandth of a GPU
     earned = best_sum(more, np.ones(jobs)) - best_sum(problem, np.ones(jobs))
-    assert allocation.prices[0] * trace == pytest.approx(earned, abs=1e-9 * allocation.certificate.objective)
+    assert allocation.shadow_prices[0] * trace == pytest.approx(earned, abs=1e-9 * allocation.certificate.objective)
 
 
 @pytest.mark.parametrize("gpus", [5, 30, 200], ids=["scarce", "some", "plenty"])
@@ -143,7 +143,7 @@ def test_a_solver_that_was_used_changes_no_byte(jobs: int, gpus: int) -> None:
 
     fresh = [solve(problem, objective) for objective in (MaxMin(np.ones(jobs)), MaxSum(np.ones(jobs)))]
     assert [a.share.tobytes() for a in again] == [a.share.tobytes() for a in fresh]
-    assert [a.prices.tobytes() for a in again] == [a.prices.tobytes() for a in fresh]
+    assert [a.shadow_prices.tobytes() for a in again] == [a.prices.tobytes() for a in fresh]
     assert [a.certificate.path for a in again] == [a.certificate.path for a in fresh]
 
 
@@ -165,7 +165,7 @@ def test_a_search_may_begin_at_the_prices_of_highs(seed: int) -> None:
     point = start.by_highs_sum(table, floor, Solver())
 
     assert point is not None
-    assert point.price == pytest.approx(solve(problem, MaxSum(problem.weight, floor)).prices, rel=1e-6, abs=1e-9)
+    assert point.price == pytest.approx(solve(problem, MaxSum(problem.weight, floor)).shadow_prices, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -74,7 +74,7 @@ def test_price_is_what_a_little_more_of_a_type_gains(seed: int, make: Callable[[
     problem = random_problem(seed)
     objective = make(figures(problem, seed))
 
-    assert solve(problem, objective).prices == close_to(slopes(problem, objective, STEP))
+    assert solve(problem, objective).shadow_prices == close_to(slopes(problem, objective, STEP))
 
 
 @make_max_min_and_max_sum
@@ -83,7 +83,7 @@ def test_price_counts_what_pairs_make_of_a_gpu(seed: int, make: Callable[[Floats
     problem = random_problem(seed, pairs=True)
     objective = make(figures(problem, seed))
 
-    assert solve(problem, objective).prices == close_to(slopes(problem, objective, STEP))
+    assert solve(problem, objective).shadow_prices == close_to(slopes(problem, objective, STEP))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -97,7 +97,7 @@ def test_at_a_kink_the_price_is_of_the_next_gpu_and_not_of_the_last(seed: int) -
     )
     objective = MaxSum(figures(problem, seed))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert prices == close_to(slopes(problem, objective, STEP))
     assert (slopes(problem, objective, -STEP) > 2 * prices).any()
@@ -107,7 +107,7 @@ def test_where_everybody_has_a_gpu_the_next_is_worth_nothing_and_the_last_was() 
     problem = AllocationProblem.of("abc", ["v100"], [3 * LARGE], [[4.0], [3.0], [5.0]], gpus=LARGE)
     objective = MaxMin(1 / problem.rate_alone_steps_per_s[:, 0])
 
-    assert solve(problem, objective).prices.tolist() == [0.0]
+    assert solve(problem, objective).shadow_prices.tolist() == [0.0]
     assert slopes(problem, objective, -STEP) == pytest.approx([1 / 3 / LARGE])
 
 
@@ -116,7 +116,7 @@ def test_on_an_idle_cluster_one_more_gpu_is_worth_nothing(make: Callable[[Floats
     problem = random_problem(3)
     idle = replace(problem, capacity=problem.capacity * 100)
 
-    assert solve(idle, make(figures(idle, 3))).prices.tolist() == [0.0] * len(idle.gpu_types)
+    assert solve(idle, make(figures(idle, 3))).shadow_prices.tolist() == [0.0] * len(idle.gpu_types)
 
 
 @make_max_min_and_max_sum
@@ -128,7 +128,7 @@ def test_price_of_a_type_without_gpus_is_what_its_first_gpu_gains(
     problem = AllocationProblem.of("abcde", ["v100", "k80"], [2, 0], rng.uniform(1, 10, (5, 2)))
     objective = make(figures(problem, seed))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert prices == close_to(slopes(problem, objective, 0.001))
     assert prices[1] > 0
@@ -138,7 +138,7 @@ def test_price_of_a_type_without_gpus_is_what_its_first_gpu_gains(
 def test_the_first_gpu_of_a_type_is_of_no_use_to_a_gang(make: Callable[[Floats], Objective]) -> None:
     problem = AllocationProblem.of("ab", ["v100", "k80"], [2, 0], [[4.0, 9.0], [3.0, 9.0]], gpus=2)
 
-    assert solve(problem, make(np.ones(2))).prices[1] == 0
+    assert solve(problem, make(np.ones(2))).shadow_prices[1] == 0
 
 
 @make_max_min_and_max_sum
@@ -147,7 +147,7 @@ def test_types_that_nobody_can_tell_apart_have_one_price(make: Callable[[Floats]
     problem = AllocationProblem.of("abcdef", ["v100", "a100"], [LARGE, 2 * LARGE], rates, gpus=LARGE)
     objective = make(figures(problem, 0))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert prices == close_to(slopes(problem, objective, STEP))
     assert prices[0] == prices[1] > 0
@@ -164,7 +164,7 @@ def test_price_is_of_the_next_gpu_where_floors_make_kinks(
     promised = np.random.default_rng(seed).random(problem.job_count) < 0.5
     objective = make(figures(problem, seed), np.where(promised, part * level, 0.0))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert prices == close_to(slopes(problem, objective, STEP))
 
@@ -174,7 +174,7 @@ def test_a_floor_makes_a_gpu_dear_to_the_objective_that_must_keep_it() -> None:
     problem = AllocationProblem.of("ab", ["v100"], [LARGE], [[1.0], [9.0]], gpus=LARGE)
     objective = MaxSum(np.ones(2), np.array([0.5, 0.0]))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert prices == pytest.approx([9.0 / LARGE])
     assert prices == close_to(slopes(problem, objective, STEP))
@@ -188,7 +188,7 @@ def test_price_is_the_same_for_many_distinct_jobs(seed: int) -> None:
     allocation = solve(problem, objective)
 
     assert allocation.certificate.path == "prices"
-    assert allocation.prices == close_to(slopes(problem, objective, STEP))
+    assert allocation.shadow_prices == close_to(slopes(problem, objective, STEP))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -197,7 +197,7 @@ def test_price_of_a_sum_over_many_jobs_lies_between_the_next_gpu_and_the_last(se
     problem = crowd(seed, jobs=120)
     objective = MaxSum(figures(problem, seed))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     assert (prices >= slopes(problem, objective, STEP) - 1e-8).all()
     assert (prices <= slopes(problem, objective, -STEP) + 1e-8).all()
@@ -214,8 +214,8 @@ def test_types_that_help_only_together_share_one_price() -> None:
     allocation = solve(problem, objective)
 
     assert slopes(problem, objective, STEP) == pytest.approx([0.0, 0.0])
-    assert (allocation.prices >= 0).all()
-    assert allocation.prices @ problem.gpu_counts == pytest.approx(allocation.certificate.objective)
+    assert (allocation.shadow_prices >= 0).all()
+    assert allocation.shadow_prices @ problem.gpu_counts == pytest.approx(allocation.certificate.objective)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -223,7 +223,7 @@ def test_price_of_a_sum_of_logarithms_is_what_a_little_more_gains(seed: int) -> 
     problem = random_problem(seed, types=2)
     objective = MaxSumLog(figures(problem, seed))
 
-    prices = solve(problem, objective).prices
+    prices = solve(problem, objective).shadow_prices
 
     # certified to 1e-6 of a sum of about 20, so that a difference over 50 GPUs is right to 1e-6 a GPU
     assert prices == pytest.approx(slopes(problem, objective, 50 * STEP), rel=2e-2, abs=2e-6)

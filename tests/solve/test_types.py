@@ -54,6 +54,6 @@ def test_time_is_divided_as_the_gpus_are_and_the_optimum_is_reached(seed: int) -
 
 
 def test_one_more_gpu_of_either_type_is_worth_the_same() -> None:
-    prices = MaxMinFairness().allocate(make_blind(1)).prices
+    prices = MaxMinFairness().allocate(make_blind(1)).shadow_prices
 
     assert prices == pytest.approx(np.full(3, prices[0]))

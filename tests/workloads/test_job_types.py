@@ -10,12 +10,12 @@ from scipy.stats import spearmanr
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.model.figures import JobFigures, Precision
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.model.gpu_specs import Precision, StepCost
+from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
 from gavelpy.traces.workloads import workloads_directory
 
-JOBS, GPUS = job_types(), gpu_figures()
+JOBS, GPUS = job_types(), gpu_specs()
 GPT = {"GPT-124M": 124e6, "GPT-350M": 354e6, "GPT-774M": 774e6, "GPT-1.5B": 1558e6, "GPT-7B": 6700e6}
 TEXT = (workloads_directory() / "job_types.toml").read_text(encoding="utf-8")
 
@@ -35,7 +35,7 @@ def test_language_models_take_six_operations_a_parameter_and_token_and_some_for_
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_a_batch_of_one_fits_somewhere(job: JobFigures) -> None:
+def test_a_batch_of_one_fits_somewhere(job: StepCost) -> None:
     assert job.memory_needed_gb(1.0) < max(gpu.memory_gb for gpu in GPUS.values())
 
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from signal import Signals
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import FIGURE_MAX
+from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobSpec
 from gavelpy.runtime.daemon.facts import NAMELESS
@@ -48,8 +48,8 @@ def require(ok: bool, field: str, allowed: str, value: object) -> None:
 
 def number(field: str, value: float, *, low: float = 0.0, above: bool = False) -> float:
     """A finite number of at least `low`, or, with `above`, more than it."""
-    if not (value > low if above else value >= low) or not value <= FIGURE_MAX:  # NaN is neither
-        require(False, field, f"a number {'>' if above else '>='} {low:g} and at most {FIGURE_MAX:g}", value)
+    if not (value > low if above else value >= low) or not value <= VALUE_MAX:  # NaN is neither
+        require(False, field, f"a number {'>' if above else '>='} {low:g} and at most {VALUE_MAX:g}", value)
     return value
 
 
@@ -117,7 +117,7 @@ def _rates(field: str, rates: Mapping[str, float]) -> dict[str, float]:
         require(False, field, f"of at most {TYPES_MAX} GPU types", f"{len(rates)} types")
     for gpu_type, rate in rates.items():
         require(bool(_GPU_TYPE.fullmatch(gpu_type)), field, "keyed by names of GPU types", gpu_type)
-        if not 0 <= rate <= FIGURE_MAX:
+        if not 0 <= rate <= VALUE_MAX:
             number(f"{field}[{gpu_type!r}]", rate)
     return dict(sorted(rates.items()))
 

@@ -68,7 +68,7 @@ class ClusterBoard:
         )
 
     def _types(self) -> list[pb.TypeStatus]:
-        pool, prices = self._scheduler.core.pool, self._scheduler.engine.prices
+        pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
         held = np.bincount(pool.type_of[pool.job != NOBODY], minlength=len(pool.gpu_types)).tolist()
         return [
             pb.TypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))

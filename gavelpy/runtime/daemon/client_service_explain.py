@@ -97,7 +97,7 @@ class Explainer:
 
     def _accounts(self, job: int) -> list[pb.TypeAccount]:
         """As of now: the core books them when it decides, which may be a while ago."""
-        prices = self._scheduler.engine.prices
+        prices = self._scheduler.engine.shadow_prices
         booked = account(self._scheduler.core, job, self._scheduler.now_s())
         return [
             pb.TypeAccount(

@@ -51,7 +51,7 @@ class EngineProcess:
         self.estimation = estimation or EstimationChoice()
         self.timeout_s = timeout_s
         self.restarts = 0
-        self.prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
+        self.shadow_prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
         self._answered = answered
         self._questions: deque[Question] = deque()
         self._attempts = 0  # at the first of them
@@ -122,7 +122,7 @@ class EngineProcess:
             question, began_s = self._questions[0], time.monotonic()
             self._attempts += 1
             await self._send(process, question)
-            answer, self.prices = await asyncio.wait_for(_read(process), self.timeout_s)
+            answer, self.shadow_prices = await asyncio.wait_for(_read(process), self.timeout_s)
             self._questions.popleft()
             self._attempts = self._deaths = 0
             self._answered(answer, time.monotonic() - began_s)

@@ -59,16 +59,16 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                 table = request.throughputs_file, request.throughputs_version
             case SolveAllocation():
                 assert engine is not None, "the policy comes before the first question"
-                write_message(answers, (engine.solve(request), engine.prices))
+                write_message(answers, (engine.solve(request), engine.shadow_prices))
             case EstimateThroughput():
                 assert engine is not None, "the policy comes before the first question"
-                write_message(answers, (engine.estimate(request), engine.prices))
+                write_message(answers, (engine.estimate(request), engine.shadow_prices))
                 if learner is not None:
                     learner.guessed(request.jobs.tolist())
             case LearnRates():
                 assert engine is not None, "the policy comes before the first question"
                 assert learner is not None, "rates are learned where they are estimated"
-                write_message(answers, (learner.learn(request), engine.prices))
+                write_message(answers, (learner.learn(request), engine.shadow_prices))
             case _:
                 raise AssertionError(f"not a request: {request!r}")
 
@@ -91,7 +91,7 @@ def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
 def _changed(engine: Engine, choice: PolicyChoice) -> Engine:
     """Another policy, over the same rates."""
     policy = policy_named(choice.name, **choice.arguments)
-    return replace(engine, policy=policy, blind=_blind(choice), solver=Solver(), prices={})
+    return replace(engine, policy=policy, blind=_blind(choice), solver=Solver(), shadow_prices={})
 
 
 def _blind(choice: PolicyChoice) -> BlindView | None:

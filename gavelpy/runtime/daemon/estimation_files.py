@@ -14,7 +14,7 @@ from gavelpy.estimator.roofline import Roofline
 from gavelpy.estimator.stored import from_json
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.fields import read_text
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
 
 NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
 
@@ -24,7 +24,7 @@ def read_model(path: str, table: ThroughputTable = NO_TABLE) -> EstimatorModel:
 
     The shipped one if that is empty, with the roofline calibrated on `table`, which takes milliseconds.
     """
-    roofline = Roofline(job_types(), gpu_figures())
+    roofline = Roofline(job_types(), gpu_specs())
     if not path:
         return EstimatorModel(IsolatedModel(roofline=roofline.calibrated(table)))
     try:

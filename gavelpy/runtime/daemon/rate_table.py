@@ -47,10 +47,10 @@ def believable_table(file: str) -> RateTable:
     from gavelpy.estimator.roofline import Roofline  # loaded where a file is named only
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
-    from gavelpy.traces.job_types import gpu_figures, job_types
+    from gavelpy.traces.job_types import gpu_specs, job_types
     from gavelpy.traces.reader import read_throughputs
 
-    found = believable(read_throughputs(file), Roofline(job_types(), gpu_figures()))
+    found = believable(read_throughputs(file), Roofline(job_types(), gpu_specs()))
     return RateTable(found.table, located(found.absurd, file, throughput_lines(file) if found.absurd else {}))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.runtime.daemon.estimation_files import read_model
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
 from tests.estimator.tables import make_table
 
-SHIPPED = Roofline(job_types(), gpu_figures())
+SHIPPED = Roofline(job_types(), gpu_specs())
 KEY = ("GPT-350M (batch size 8)", 1)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import FIGURE_MAX
+from gavelpy.model.arrays import VALUE_MAX
 
 
 class Precision(StrEnum):
@@ -18,7 +18,7 @@ class Precision(StrEnum):
 
 
 @dataclass(frozen=True)
-class GpuFigures:
+class GpuSpecs:
     """Peaks of one GPU."""
 
     memory_gb: float
@@ -35,7 +35,7 @@ class GpuFigures:
 
 
 @dataclass(frozen=True)
-class JobFigures:
+class StepCost:
     """What one step costs: a part for every sample of the batch, and a part of its own (weights, optimizer)."""
 
     gflop_per_sample: float  # forward and backward
@@ -53,8 +53,8 @@ class JobFigures:
         return self.memory_gb + batch * self.memory_gb_per_sample
 
 
-def _positive(figures: GpuFigures | JobFigures) -> None:
+def _positive(figures: GpuSpecs | StepCost) -> None:
     for field in fields(figures):
         value = getattr(figures, field.name)
-        if not isinstance(value, Precision) and not (math.isfinite(value) and 0 < value <= FIGURE_MAX):
-            raise InvalidInput(f"{field.name} must be > 0 and at most {FIGURE_MAX:g}, got {value!r}")
+        if not isinstance(value, Precision) and not (math.isfinite(value) and 0 < value <= VALUE_MAX):
+            raise InvalidInput(f"{field.name} must be > 0 and at most {VALUE_MAX:g}, got {value!r}")

@@ -11,12 +11,12 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
+from gavelpy.model.marginal_value import Goal, Transform, marginal_value_sentences, relative_gain
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.model.worth import Quantity, Reading, price_sentences, relative_gain
 
-WORST = Quantity("the worst job's share")
-MAKESPAN = Quantity("the makespan", Reading.RECIPROCAL, "shorter")
-MEAN_RATE = Quantity("the geometric mean of the jobs' rates", Reading.LOGARITHM)
+WORST = Goal("the worst job's share")
+MAKESPAN = Goal("the makespan", Transform.RECIPROCAL, "shorter")
+MEAN_RATE = Goal("the geometric mean of the jobs' rates", Transform.LOGARITHM)
 
 
 def make_allocation(price: float, *, objective: float = 0.5, weight: Any = 1.0) -> Allocation:
@@ -26,7 +26,7 @@ def make_allocation(price: float, *, objective: float = 0.5, weight: Any = 1.0) 
 
 
 @pytest.mark.parametrize(
-    ("price", "quantity", "sentence"),
+    ("price", "goal", "sentence"),
     [
         (0.009, WORST, "one more V100 raises the worst job's share by up to 1.8 %"),
         (0.3, WORST, "one more V100 raises the worst job's share by up to 60 %"),
@@ -42,14 +42,14 @@ def make_allocation(price: float, *, objective: float = 0.5, weight: Any = 1.0) 
         (0.25, None, "one more V100 raises the objective by up to 50 %"),
     ],
 )
-def test_price_is_told_as_a_sentence(price: float, quantity: Quantity | None, sentence: str) -> None:
-    assert price_sentences(make_allocation(price), quantity) == [sentence]
+def test_price_is_told_as_a_sentence(price: float, goal: Goal | None, sentence: str) -> None:
+    assert marginal_value_sentences(make_allocation(price), goal) == [sentence]
 
 
 def test_a_rule_has_no_prices_to_tell() -> None:
     allocation = make_allocation(math.nan)
 
-    assert price_sentences(allocation, WORST) == []
+    assert marginal_value_sentences(allocation, WORST) == []
     assert np.isnan(relative_gain(allocation, WORST)).all()
 
 
@@ -57,8 +57,8 @@ def test_what_comes_from_nothing_is_told_in_units_of_the_objective() -> None:
     allocation = make_allocation(0.25, objective=0.0)
 
     assert relative_gain(allocation, WORST).tolist() == [math.inf]
-    assert price_sentences(allocation, WORST) == [
-        "one more V100 raises the worst job's share from nothing to at most 0.25"
+    assert marginal_value_sentences(allocation, WORST) == [
+        "one more V100 raises the worst job's share from zero to at most 0.25"
     ]
 
 
@@ -86,9 +86,9 @@ def test_a_sum_of_logarithms_may_be_negative() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"name": " "}, "name of a quantity must be words, got ' '"),
-        ({"better": ""}, "better of a quantity must be words, got ''"),
-        ({"reading": "aloud"}, "reading must be one of itself, reciprocal, logarithm, got 'aloud'"),
+        ({"name": " "}, "name of a goal must be words, got ' '"),
+        ({"better": ""}, "better of a goal must be words, got ''"),
+        ({"transform": "aloud"}, "transform must be one of identity, reciprocal, logarithm, got 'aloud'"),
     ],
 )
 def test_a_quantity_that_says_nothing_is_refused(fields: dict[str, Any], complaint: str) -> None:
@@ -97,4 +97,4 @@ def test_a_quantity_that_says_nothing_is_refused(fields: dict[str, Any], complai
 
 
 def test_a_reading_may_be_given_by_its_name() -> None:
-    assert Quantity("the makespan", "reciprocal", "shorter") == MAKESPAN  # type: ignore[arg-type]  # a string does
+    assert Goal("the makespan", "reciprocal", "shorter") == MAKESPAN  # type: ignore[arg-type]  # a string does
