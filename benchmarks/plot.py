@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.contest import OURS
 from benchmarks.record import Measurement, read
-from gavelpy.report.figures import POLICY_COLOURS
+from gavelpy.report.plots import POLICY_COLOURS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 COLUMNS, PANEL_PX = 3, (400, 300)

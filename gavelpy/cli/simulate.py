@@ -165,8 +165,8 @@ def run(experiment: Experiment) -> dict[str, SimulationResult]:
 
 def show(results: Mapping[str, SimulationResult]) -> None:
     """The comparison, and what it says."""
-    from gavelpy.report.headline import sentences
-    from gavelpy.report.tables import comparison
+    from gavelpy.report.comparison import comparison
+    from gavelpy.report.summary import sentences
 
     out = console()
     found = list(results.values())

@@ -1,1 +1,1 @@
-"""Tables, figures and the HTML report over results of simulations. Knows the shape of a result, not who made it."""
+"""Reports of simulation results: the comparison, its summary in sentences, plots, and the HTML page."""

@@ -1,4 +1,4 @@
-"""Estimates against truths: a page of its own, one HTML file that asks the network for nothing."""
+"""The page that plots estimated rates against true ones: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.report.figures import POLICY_COLOURS
 from gavelpy.report.html import check_installed
+from gavelpy.report.plots import POLICY_COLOURS
 
-_POINTS_MAX = 2000  # a family; evenly spread ones beyond
+_POINTS_MAX = 2000  # per family; an even sample of more
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One hold-out, n entries."""
+    """The n entries of one hold-out."""
 
     title: str
     truth: Floats  # (n,)
@@ -31,7 +31,7 @@ class Panel:
 
 
 def figure(panel: Panel) -> Any:  # plotly has no types
-    """Points by family on logarithmic axes around the diagonal; crosses are truths outside their 90 % interval."""
+    """Points by family on logarithmic axes; a cross is a true rate outside its 90 % interval."""
     from plotly.graph_objects import Figure
 
     drawn = Figure()
@@ -59,7 +59,7 @@ def figure(panel: Panel) -> Any:  # plotly has no types
 
 
 def render(panels: Sequence[Panel]) -> str:
-    """The whole page. The same panels give the same bytes."""
+    """The whole page; deterministic."""
     from plotly.offline import get_plotlyjs
 
     check_installed()
@@ -68,29 +68,29 @@ def render(panels: Sequence[Panel]) -> str:
         plot = figure(panel).to_html(full_html=False, include_plotlyjs=False, div_id=f"panel{number}")
         parts.append(f"<h2>{escape(panel.title)}</h2>\n<p>{escape(_sentence(panel))}</p>\n{plot}")
     style = "body{font-family:system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    head = f"<meta charset='utf-8'><title>Estimates against truths</title><style>{style}</style>"
-    body = "<h1>Estimates against truths</h1>\n" + "\n".join(parts)
+    head = f"<meta charset='utf-8'><title>Estimated against true rates</title><style>{style}</style>"
+    body = "<h1>Estimated against true rates</h1>\n" + "\n".join(parts)
     script = f"<script>{get_plotlyjs()}</script>"
     return f"<!doctype html><html lang='en'><head>{head}{script}</head><body>{body}</body></html>\n"
 
 
 def write(path: Path, panels: Sequence[Panel]) -> None:
-    """The page at `path`, whose folder is made if need be. Raises InvalidInput where it cannot be written."""
+    """Writes the page to `path`, creating its directory. Raises InvalidInput if it cannot be written."""
     page = render(panels)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"--report must be a file that can be written ({error.strerror})", file=str(path)) from error
+        raise InvalidInput(f"--report cannot be written ({error.strerror})", file=str(path)) from error
 
 
 def _sentence(panel: Panel) -> str:
     if not len(panel.truth):
-        return "Nothing was held out that could be compared."
+        return "No held-out entry could be compared."
     error = np.abs(panel.estimate / panel.truth - 1.0)
     middle, high = (100.0 * float(np.quantile(error, share)) for share in (0.5, 0.9))
     inside = 100.0 * float(panel.is_inside.mean())
     return (
         f"{len(error)} entries held out: median error {middle:.1f} %, 90 % of errors below {high:.1f} %; "
-        f"{inside:.0f} % of truths inside their 90 % intervals."
+        f"{inside:.0f} % of true rates inside their 90 % intervals."
     )

@@ -1,4 +1,4 @@
-"""What a result must look like to be reported. The simulator's results have this shape; so may anyone's."""
+"""Protocols of what a report needs from a run. The simulator's results implement them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLIND_SUFFIX = "@blind"
 
 
 class Metrics(Protocol):
-    """Figures of one run. Times in seconds; NaN where nothing was measured. `jobs_measured` have finished."""
+    """Metrics of one run. Times in seconds; NaN without measured jobs. `jobs_measured` counts finished jobs only."""
 
     @property
     def avg_jct_s(self) -> float: ...
@@ -61,13 +61,13 @@ class Metrics(Protocol):
 
 
 class Result(Protocol):
-    """One run: its figures, and frames that say what happened to whom.
+    """One run: its metrics and data frames.
 
     jobs         index job id, in order of arrival; arrival_s, finish_s (NaN = unfinished), jct_s, job_type, measured,
                  reason (why it never finished, or "")
-    leases       a row a stay on the same GPUs: job, gpu_type, gpus, start_s, end_s
-    shares       a row a (job, GPU type): job, gpu_type, owed_s, received_s
-    utilization  index start of a bin in seconds; a column a GPU type, fraction of its GPUs leased
+    leases       one row per stay on the same GPUs: job, gpu_type, gpus, start_s, end_s
+    shares       one row per (job, GPU type): job, gpu_type, owed_s, received_s
+    utilization  index start of a bin in seconds; one column per GPU type, fraction of its GPUs leased
     """
 
     @property
@@ -83,7 +83,7 @@ class Result(Protocol):
     @property
     def utilization(self) -> pd.DataFrame: ...
     @property
-    def parameters(self) -> Mapping[str, Any]: ...  # whatever JSON can say
+    def parameters(self) -> Mapping[str, Any]: ...  # JSON values
 
 
 def policy_of(label: str) -> str:

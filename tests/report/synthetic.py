@@ -1,4 +1,4 @@
-"""Results as a simulator would hand them over, made without one."""
+"""Synthetic results with the shape of the simulator's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAMILIES = ("ResNet-18 (batch size 16)", "ResNet-18 (batch size 64)", "A3C", "LS
 
 @dataclass(frozen=True)
 class SyntheticMetrics:
-    """The figures of the issue's list, all plausible."""
+    """Plausible values of all metrics."""
 
     avg_jct_s: float = 36_000.0
     p50_jct_s: float = 18_000.0

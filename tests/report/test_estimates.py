@@ -1,4 +1,4 @@
-"""The page of estimates against truths: says its figures, holds everything, trusts no name."""
+"""The page of estimated against true rates: its numbers, self-contained, names escaped."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PANEL = Panel(
 EMPTY = Panel("none", np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.bool_), ())
 
 
-def test_the_page_says_errors_and_coverage() -> None:
-    assert "3 entries held out: median error 10.0 %, 90 % of errors below 82.0 %; 67 % of truths" in render([PANEL])
+def test_page_has_errors_and_coverage() -> None:
+    assert "3 entries held out: median error 10.0 %, 90 % of errors below 82.0 %; 67 % of true rates" in render([PANEL])
 
 
-def test_the_page_asks_the_network_for_nothing_and_trusts_no_name() -> None:
+def test_the_page_needs_no_network_and_escapes_names() -> None:
     page = render([PANEL])
 
     assert "<script src" not in page
@@ -44,16 +44,16 @@ def test_points_outside_their_interval_are_crosses() -> None:
     assert symbols == {"ant": ["circle", "circle"], "<script>bee": ["x"]}
 
 
-def test_a_panel_without_entries_says_so() -> None:
-    assert "Nothing was held out" in render([EMPTY])
+def test_panel_without_entries_has_a_sentence() -> None:
+    assert "No held-out entry" in render([EMPTY])
 
 
 def test_same_panels_same_bytes() -> None:
     assert render([PANEL]) == render([PANEL])
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(InvalidInput, match="--report must be a file that can be written"):
+    with pytest.raises(InvalidInput, match="--report cannot be written"):
         write(tmp_path / "file" / "page.html", [PANEL])

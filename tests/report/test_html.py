@@ -21,7 +21,7 @@ def _figures(page: str) -> dict[str, dict[str, object]]:
 
 
 def _own_parts(page: str) -> str:
-    """The page less the drawing library, which mentions addresses that it never asks for here."""
+    """The page without plotly, which contains addresses that it does not request."""
     return re.sub(r"<script>/\*\*.*?</script>", "", page, count=1, flags=re.DOTALL)
 
 
@@ -32,7 +32,7 @@ def test_page_names_each_run_and_parameter() -> None:
     assert "restart_s: 10" in page
 
 
-def test_page_asks_the_network_for_nothing() -> None:
+def test_page_needs_no_network() -> None:
     page = _page(make_result("fifo"))
 
     assert not re.search(r"<(script|img|iframe|link)[^>]*\b(src|href)\s*=", _own_parts(page))
@@ -43,14 +43,14 @@ def test_page_holds_one_drawing_library_and_all_figures() -> None:
     page = _page(make_result("fifo"))
 
     assert page.count("plotly.js v") == 1
-    assert set(_figures(page)) == {"glance", "completion", "utilisation", "families", "timeline", "shares"}
+    assert set(_figures(page)) == {"glance", "completion", "utilization", "families", "timeline", "shares"}
 
 
 def test_same_results_give_the_same_bytes() -> None:
     assert _page(make_result("fifo", seed=4)) == _page(make_result("fifo", seed=4))
 
 
-def test_page_of_a_run_in_which_nothing_finished_opens_and_says_why() -> None:
+def test_page_of_a_run_in_which_nothing_finished_opens_and_shows_the_reason() -> None:
     stuck = make_result("fifo", jobs=3, unfinished=3, reason="no GPU type has <64> GPUs")
 
     page = _page(stuck)
@@ -66,7 +66,7 @@ def test_page_of_a_run_without_any_job_opens() -> None:
     assert "No measured job finished under fifo" in page
 
 
-def test_page_shows_unfinished_jobs_beside_finished_ones() -> None:
+def test_page_shows_unfinished_jobs_next_to_finished_ones() -> None:
     page = _page(make_result("fifo", jobs=10, unfinished=2))
 
     assert "<td>job-8</td>" in page
@@ -92,7 +92,7 @@ def test_page_is_bounded_for_a_big_trace() -> None:
     assert len(page) - library < 500_000
 
 
-def test_page_is_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
+def test_page_is_written_into_a_new_directory(tmp_path: Path) -> None:
     target = tmp_path / "new" / "report.html"
 
     write(target, [make_result("fifo")], title="t", parameters={})
@@ -100,8 +100,8 @@ def test_page_is_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+def test_unwritable_path_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
 
-    with pytest.raises(InvalidInput, match="--report must be a file that can be written"):
+    with pytest.raises(InvalidInput, match="--report cannot be written"):
         write(tmp_path / "file" / "report.html", [make_result("fifo")], title="t", parameters={})

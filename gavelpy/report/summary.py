@@ -1,4 +1,4 @@
-"""What a comparison says, in sentences computed from its figures."""
+"""The summary of a comparison: sentences computed from its metrics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gavelpy.report.columns import duration
+from gavelpy.report.comparison import duration
 from gavelpy.report.result import BLIND_SUFFIX, Result, is_blind, policy_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FLAGSHIP = "max_min_fairness"  # the pair that leads, where it was run: a fixed choice, so that no run is cherry-picked
-_ALIKE = 0.005  # relative: less is no difference worth a sentence
+_FLAGSHIP = "max_min_fairness"  # the pair that comes first if present: a fixed choice, so no run is cherry-picked
+_ALIKE = 0.005  # relative: smaller differences count as none
 
 
 def sentences(results: Sequence[Result]) -> list[str]:
-    """The headline first, then the rest; at least one sentence, whatever the runs."""
+    """The main result first; at least one sentence."""
     by_label = {result.label: result for result in results}
     pairs = [
         (by_label[label + BLIND_SUFFIX], result)
@@ -25,10 +25,10 @@ def sentences(results: Sequence[Result]) -> list[str]:
         if not is_blind(label) and label + BLIND_SUFFIX in by_label
     ]
     pairs.sort(key=lambda pair: policy_of(pair[1].label) != _FLAGSHIP)
-    told = [_worth_of_knowing(blind, aware) for blind, aware in pairs]
-    if not told:
-        told = [_best(results) if len(results) > 1 else _alone(results[0])]
-    return told + _left_over(results)
+    found = [_gain_of_awareness(blind, aware) for blind, aware in pairs]
+    if not found:
+        found = [_best(results) if len(results) > 1 else _single(results[0])]
+    return found + _unfinished(results)
 
 
 def unfinished(result: Result) -> pd.DataFrame:
@@ -36,11 +36,11 @@ def unfinished(result: Result) -> pd.DataFrame:
     return result.jobs[result.jobs["measured"].astype(bool) & result.jobs["finish_s"].isna()]
 
 
-def _worth_of_knowing(blind: Result, aware: Result) -> str:
+def _gain_of_awareness(blind: Result, aware: Result) -> str:
     before, after = blind.metrics.avg_jct_s, aware.metrics.avg_jct_s
     policy = policy_of(aware.label)
     if not _comparable(before, after):
-        return f"No job finished under {policy} both blind and aware, so that the two cannot be compared."
+        return f"No comparison for {policy}: in the blind run, the aware run or both, no measured job finished."
     verb, makespan_verb = _direction(before, after), _direction(blind.metrics.makespan_s, aware.metrics.makespan_s)
     average = f"the average JCT of {policy}{_by(before, after)} ({duration(before)} to {duration(after)})"
     makespan = f"its makespan{_by(blind.metrics.makespan_s, aware.metrics.makespan_s)}"
@@ -65,7 +65,7 @@ def _best(results: Sequence[Result]) -> str:
     )
 
 
-def _alone(result: Result) -> str:
+def _single(result: Result) -> str:
     m = result.metrics
     if not math.isfinite(m.avg_jct_s):
         return f"No measured job finished under {result.label}."
@@ -75,8 +75,8 @@ def _alone(result: Result) -> str:
     )
 
 
-def _left_over(results: Sequence[Result]) -> list[str]:
-    """A sentence for each way in which jobs were left unfinished, naming the runs that it befell."""
+def _unfinished(results: Sequence[Result]) -> list[str]:
+    """One sentence per reason why jobs did not finish, with the runs concerned."""
     runs: dict[str, list[str]] = {}
     for result in results:
         count = result.metrics.jobs_unfinished
@@ -86,7 +86,7 @@ def _left_over(results: Sequence[Result]) -> list[str]:
             jobs = "1 job" if count == 1 else f"{count:,} jobs"
             measured = result.metrics.jobs_measured + count
             runs.setdefault(f"{jobs} of {measured:,} never finished{because}.", []).append(result.label)
-    return [f"Under {', '.join(labels)} {fate}" for fate, labels in runs.items()]
+    return [f"Under {', '.join(labels)} {outcome}" for outcome, labels in runs.items()]
 
 
 def _comparable(before: float, after: float) -> bool:

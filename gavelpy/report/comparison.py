@@ -1,4 +1,7 @@
-"""The columns of a comparison: which figures, in what unit, and which way is better. Terminal and HTML share them."""
+"""The comparison of runs: its columns, with units and which direction is better, and the table for the terminal.
+
+The HTML report shows the same columns.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from gavelpy.report.result import Result
 
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
 _RARE = frozenset({"deadline_misses", "jobs_unfinished", "probes_alone", "probes_pairs", "probes_gpu_s"})
-_TIED = 5e-4  # relative: figures that print alike share the honour of being best
+_TIED = 5e-4  # relative: values that print alike are equally good
+_PADDING = 3  # of a terminal column, in characters
 
 
 class Kind(StrEnum):
-    """What a figure counts, hence how it is printed."""
+    """What a metric measures, which determines its format."""
 
     TIME = "time"
     FRACTION = "fraction"
@@ -25,19 +34,19 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of every run. A narrow terminal drops the columns of the last ranks."""
+    """One metric of each run. A narrow terminal drops the columns with the highest ranks."""
 
     field: str
     title: str
     kind: Kind
-    better: int  # -1 = lower, 1 = higher, 0 = neither is
+    better: int  # -1 = lower, 1 = higher, 0 = neither
     rank: int
     meaning: str
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A column filled in: header, one text a run, and which runs are best."""
+    """A formatted column: header, one text per run, and which runs are best."""
 
     title: str
     unit: str
@@ -47,40 +56,38 @@ class Cells:
 
 
 COLUMNS = (
-    Column("avg_jct_s", "avg JCT", Kind.TIME, -1, 0, "mean job completion time: finish less arrival"),
+    Column("avg_jct_s", "avg JCT", Kind.TIME, -1, 0, "mean job completion time: finish minus arrival"),
     Column("p50_jct_s", "p50 JCT", Kind.TIME, -1, 7, "median of job completion times"),
     Column("p90_jct_s", "p90 JCT", Kind.TIME, -1, 10, "90th percentile of job completion times"),
     Column("p99_jct_s", "p99 JCT", Kind.TIME, -1, 4, "99th percentile of job completion times"),
     Column("makespan_s", "makespan", Kind.TIME, -1, 1, "time until the last job finished"),
-    Column("utilization", "utilization", Kind.FRACTION, 1, 2, "GPU time leased over GPU time there was"),
+    Column("utilization", "utilization", Kind.FRACTION, 1, 2, "leased GPU time over available GPU time"),
     Column("cost_usd", "cost", Kind.MONEY, -1, 5, "leased GPU time at the cluster's prices"),
     Column("ftf_worst", "worst FTF", Kind.RATIO, -1, 3, "largest JCT over the job's own JCT under `isolated`"),
     Column("ftf_mean", "mean FTF", Kind.RATIO, -1, 11, "mean of JCT over the job's own JCT under `isolated`"),
     Column("deadline_misses", "late", Kind.COUNT, -1, 12, "jobs that missed their deadline"),
-    Column("preemptions", "preempt.", Kind.COUNT, -1, 8, "times that a running job lost its GPUs"),
-    Column("migrations", "migr.", Kind.COUNT, -1, 9, "times that a job moved to other GPUs"),
+    Column("preemptions", "preempt.", Kind.COUNT, -1, 8, "number of times a running job lost its GPUs"),
+    Column("migrations", "migr.", Kind.COUNT, -1, 9, "number of times a job moved to other GPUs"),
     Column("jobs_unfinished", "unfinished", Kind.COUNT, -1, 6, "measured jobs that never finished"),
     Column("rounds", "rounds", Kind.COUNT, 0, 13, "rounds of the scheduler"),
     Column("solves", "solves", Kind.COUNT, 0, 14, "allocations computed"),
-    Column("probes_alone", "probes", Kind.COUNT, 0, 15, "jobs measured on a GPU type because that was worth knowing"),
-    Column(
-        "probes_pairs", "of pairs", Kind.COUNT, 0, 16, "jobs measured beside a partner on a GPU type for that reason"
-    ),
-    Column("probes_gpu_s", "probed", Kind.TIME, 0, 17, "GPU time set aside for these measurements"),
+    Column("probes_alone", "probes", Kind.COUNT, 0, 15, "measurements of a job on a GPU type, made to learn its rate"),
+    Column("probes_pairs", "of pairs", Kind.COUNT, 0, 16, "measurements of two co-located jobs on a GPU type"),
+    Column("probes_gpu_s", "probed", Kind.TIME, 0, 17, "GPU time reserved for these measurements"),
 )
 
 
 def cells(column: Column, results: Sequence[Result]) -> Cells:
-    """The column filled in for these runs, all in one unit."""
+    """The formatted column for these runs, all in one unit."""
     values = [float(getattr(result.metrics, column.field)) for result in results]
     unit, texts = _texts(column.kind, values)
     return Cells(column.title, unit, tuple(texts), best_of(column, results), column.meaning)
 
 
 def comparison_columns(results: Sequence[Result]) -> list[tuple[int, Cells]]:
-    """The columns filled in, with their ranks, the change of average JCT beside the average JCT.
+    """The formatted columns with their ranks; the change of average JCT follows the average JCT.
 
-    Counts of what seldom happens (jobs late or unfinished, probes) are left out where it never did.
+    Counts of rare events (jobs late or unfinished, probes) are left out if all are zero.
     """
     shown = [c for c in COLUMNS if c.field not in _RARE or any(getattr(r.metrics, c.field) for r in results)]
     filled = [(column.rank, cells(column, results)) for column in shown]
@@ -90,7 +97,7 @@ def comparison_columns(results: Sequence[Result]) -> list[tuple[int, Cells]]:
 
 
 def change(results: Sequence[Result], field: str = "avg_jct_s") -> Cells:
-    """The figure of each run relative to the first run's."""
+    """The metric of each run relative to the first run's."""
     values = [float(getattr(result.metrics, field)) for result in results]
     texts = ["—", *(signed_percent(value, values[0]) for value in values[1:])]
     title = f"vs {results[0].label}"
@@ -98,7 +105,7 @@ def change(results: Sequence[Result], field: str = "avg_jct_s") -> Cells:
 
 
 def best_of(column: Column, results: Sequence[Result]) -> tuple[bool, ...]:
-    """Which runs are best; none when all are alike. A run that left more jobs unfinished than another is never best."""
+    """Which runs are best; none if all are equal. A run with more unfinished jobs than another is never best."""
     values = [float(getattr(result.metrics, column.field)) for result in results]
     unfinished_min = min((result.metrics.jobs_unfinished for result in results), default=0)
     eligible = [
@@ -117,23 +124,39 @@ def best_of(column: Column, results: Sequence[Result]) -> tuple[bool, ...]:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `13.9 h`, `42 min`, `17 s`."""
+    """A readable time: `13.9 h`, `42 min`, `17 s`."""
     unit, (text,) = _texts(Kind.TIME, [seconds])
     return f"{text} {unit}".strip()
 
 
 def signed_percent(value: float, reference: float) -> str:
-    """`-31 %`: how far a value lies from its reference; a dash where that means nothing."""
+    """`-31 %`: a value relative to its reference; a dash if either is not finite or the reference not positive."""
     if not (math.isfinite(value) and math.isfinite(reference) and reference > 0):
         return "–"
     return f"{100 * (value / reference - 1):+.1f} %".replace("-", "−")
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
-    """Name and length in seconds of the unit in which times up to `longest_s` read best."""
+    """Name and length in seconds of the unit for times up to `longest_s`."""
     if longest_s >= 7200:
         return "h", 3600.0
     return ("min", 60.0) if longest_s >= 300 else ("s", 1.0)
+
+
+def comparison(results: Sequence[Result], *, width: int = 200) -> Table:
+    """The comparison for the terminal: one row per run, the best values in bold green; `width` in characters."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy", no_wrap=True, style="bold")
+    columns = _fitting(comparison_columns(results), width - max(len(result.label) for result in results) - 2)
+    for column in columns:
+        table.add_column(_header(column), justify="right", no_wrap=True)
+    for row, result in enumerate(results):
+        marked = (_marked(column.texts[row], column.best[row]) for column in columns)
+        table.add_row(result.label, *marked)
+    return table
 
 
 def _texts(kind: Kind, values: Sequence[float]) -> tuple[str, list[str]]:
@@ -154,3 +177,27 @@ def _texts(kind: Kind, values: Sequence[float]) -> tuple[str, list[str]]:
 
 def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else "–"
+
+
+def _fitting(ranked: Sequence[tuple[int, Cells]], width: int) -> list[Cells]:
+    """The columns with the lowest ranks that fit, in their own order; at least two."""
+    chosen: list[int] = []
+    for index in sorted(range(len(ranked)), key=lambda index: ranked[index][0]):
+        column = ranked[index][1]
+        width -= max(len(line) for line in (*_header(column).split("\n"), *column.texts)) + _PADDING
+        if width < 0 and len(chosen) >= 2:
+            break
+        chosen.append(index)
+    return [ranked[index][1] for index in sorted(chosen)]
+
+
+def _header(column: Cells) -> str:
+    if column.title.startswith("vs "):
+        return column.title.replace(" ", "\n", 1)
+    return f"{column.title}\n{column.unit}" if column.unit else column.title
+
+
+def _marked(text: str, best: bool) -> Text:
+    from rich.text import Text
+
+    return Text(text, style="bold green" if best else "")

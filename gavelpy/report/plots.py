@@ -1,6 +1,7 @@
-"""Figures that compare runs: the figures at a glance, completion times, utilisation over time.
+"""Plots that compare runs: key metrics, completion times, utilization over time.
 
-A policy has one colour everywhere; its blind run is fainter and dashed. Sizes are bounded whatever the trace.
+Each policy has one colour in all plots; its blind run is fainter and dashed. Traces of any size give plots of bounded
+size.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavelpy.report.columns import COLUMNS, cells, time_unit
+from gavelpy.report.comparison import COLUMNS, cells, time_unit
 from gavelpy.report.result import Result, is_blind, policy_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# After Okabe and Ito's colours for the colour-blind, lightened or darkened to be read on white and on black.
+# From Okabe and Ito's colour-blind safe palette, adjusted in lightness for white and black backgrounds.
 POLICY_COLOURS = ("#d9622b", "#2f7fc1", "#1b9e77", "#b66bb0", "#d9a01c", "#4fb3e3", "#7f8790", "#a3623a")
 _CDF_POINTS_MAX = 300
 _BINS_MAX = 160
@@ -25,13 +26,13 @@ _GLANCE = ("avg_jct_s", "p99_jct_s", "makespan_s", "ftf_worst")
 
 
 def colours(results: Sequence[Result]) -> dict[str, str]:
-    """The colour of each policy, by the order in which policies first appear."""
+    """The colour of each policy, in order of first appearance."""
     policies = dict.fromkeys(policy_of(result.label) for result in results)
     return {policy: POLICY_COLOURS[i % len(POLICY_COLOURS)] for i, policy in enumerate(policies)}
 
 
 def glance(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Bars of the four figures people ask for first, a panel each, a row a run."""
+    """Bar charts of the four key metrics: one panel per metric, one bar per run."""
     from plotly.subplots import make_subplots
 
     shown = [next(column for column in COLUMNS if column.field == field) for field in _GLANCE]
@@ -66,7 +67,7 @@ def glance(results: Sequence[Result]) -> Any:  # plotly has no types
 
 
 def completion_times(results: Sequence[Result]) -> Any:  # plotly has no types
-    """For each run the fraction of the measured jobs that finished within a time; unfinished jobs keep it below one."""
+    """CDF of job completion times per run, over all measured jobs: unfinished ones keep it below one."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -87,8 +88,8 @@ def completion_times(results: Sequence[Result]) -> Any:  # plotly has no types
     return figure
 
 
-def utilisation(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Leased fraction of each GPU type over time: a panel a type, a line a run."""
+def utilization(results: Sequence[Result]) -> Any:  # plotly has no types
+    """Leased fraction of each GPU type over time: one panel per type, one line per run."""
     from plotly.subplots import make_subplots
 
     gpu_types = list(dict.fromkeys(str(t) for result in results for t in result.utilization.columns))
@@ -145,7 +146,7 @@ def _faded(colour: str, opacity: float = 0.65) -> str:
 
 
 def _cumulative(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted completion times of measured jobs in seconds, and the fraction done by each; at most a few hundred."""
+    """Sorted completion times of measured jobs in seconds, and the fraction finished by each; sampled if many."""
     measured = jobs[jobs["measured"].astype(bool)]
     times = np.sort(measured["jct_s"].to_numpy(dtype=float))
     times = times[np.isfinite(times)]
@@ -154,13 +155,13 @@ def _cumulative(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _log_ticks(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> int | str:
-    """Plotly's tick distance: powers of ten, and 2 and 5 between them where there are few powers."""
+    """Plotly's tick distance: powers of ten; over a short range also 2 and 5 between them."""
     times = np.concatenate([times for times, _ in curves])
     return 1 if len(times) and times.max() > 50 * times.min() else "D2"
 
 
 def _coarser(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with neighbouring bins averaged until few enough remain."""
+    """The frame with neighbouring bins averaged, at most _BINS_MAX rows."""
     every = -(-len(frame) // _BINS_MAX)
     if every <= 1:
         return frame

@@ -4,7 +4,7 @@ import re
 import pytest
 from rich.console import Console
 
-from gavelpy.report.tables import comparison
+from gavelpy.report.comparison import comparison
 from tests.report.synthetic import SyntheticResult, make_result
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gavelpy.report import figures, whereabouts
+from gavelpy.report import plots, timeline
 from tests.report.synthetic import make_result
 
 PAIR = [make_result("fifo@blind", slowness=2.0), make_result("fifo")]
@@ -13,7 +13,7 @@ def _rgb(colour: str) -> tuple[int, ...]:
 
 
 def test_blind_is_dashed_in_the_colour_of_its_policy() -> None:
-    blind, aware = figures.completion_times(PAIR).data
+    blind, aware = plots.completion_times(PAIR).data
 
     assert (blind.line.dash, aware.line.dash) == ("dash", "solid")
     assert blind.line.color == "rgba({},{},{},0.65)".format(*_rgb(aware.line.color))
@@ -22,11 +22,11 @@ def test_blind_is_dashed_in_the_colour_of_its_policy() -> None:
 def test_colours_of_policies_differ() -> None:
     runs = [make_result(label) for label in ("fifo", "max_min_fairness", "min_makespan", "isolated")]
 
-    assert len(set(figures.colours(runs).values())) == 4
+    assert len(set(plots.colours(runs).values())) == 4
 
 
 def test_completion_curve_stays_below_one_when_jobs_are_unfinished() -> None:
-    (curve,) = figures.completion_times([make_result("fifo", jobs=10, unfinished=4)]).data
+    (curve,) = plots.completion_times([make_result("fifo", jobs=10, unfinished=4)]).data
 
     assert max(curve.y) == pytest.approx(0.6)
 
@@ -35,13 +35,13 @@ def test_completion_curve_counts_measured_jobs_only() -> None:
     result = make_result("fifo", jobs=10)
     result.jobs.loc[result.jobs.index[:5], "measured"] = False
 
-    (curve,) = figures.completion_times([result]).data
+    (curve,) = plots.completion_times([result]).data
 
     assert len(curve.x) == 5
 
 
 def test_utilisation_has_a_panel_for_each_gpu_type_and_a_line_for_each_run() -> None:
-    lines = figures.utilisation(PAIR).data
+    lines = plots.utilization(PAIR).data
 
     assert {line.yaxis for line in lines} == {"y", "y2", "y3"}
     assert len(lines) == 6
@@ -51,7 +51,7 @@ def test_utilisation_has_a_panel_for_each_gpu_type_and_a_line_for_each_run() -> 
 def test_coarser_bins_keep_the_mean() -> None:
     frame = pd.DataFrame({"v100": np.tile([0.0, 1.0], 800)}, index=np.arange(1600.0))
 
-    (line,) = (t for t in figures.utilisation([_with_utilization(frame)]).data)
+    (line,) = (t for t in plots.utilization([_with_utilization(frame)]).data)
 
     assert set(line.y) == {0.5}
     assert len(line.y) == 160
@@ -69,13 +69,13 @@ def _leases(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
 
 
 def test_stays_that_follow_each_other_on_one_type_become_one() -> None:
-    stays = whereabouts.merged(_leases(("a", "v100", 0, 10), ("a", "v100", 10, 20), ("a", "k80", 20, 30)))
+    stays = timeline.merged(_leases(("a", "v100", 0, 10), ("a", "v100", 10, 20), ("a", "k80", 20, 30)))
 
     assert stays[["gpu_type", "start_s", "end_s"]].to_numpy().tolist() == [["v100", 0, 20], ["k80", 20, 30]]
 
 
 def test_stays_of_two_jobs_are_never_joined() -> None:
-    stays = whereabouts.merged(_leases(("a", "v100", 0, 10), ("b", "v100", 10, 20)))
+    stays = timeline.merged(_leases(("a", "v100", 0, 10), ("b", "v100", 10, 20)))
 
     assert stays["job"].to_list() == ["a", "b"]
 
@@ -83,7 +83,7 @@ def test_stays_of_two_jobs_are_never_joined() -> None:
 def test_the_shortest_gaps_are_bridged_first_when_there_are_too_many_stays() -> None:
     leases = _leases(("a", "v100", 0, 10), ("a", "v100", 11, 20), ("a", "v100", 90, 99))
 
-    stays = whereabouts.merged(leases, segments_max=2)
+    stays = timeline.merged(leases, segments_max=2)
 
     assert stays[["start_s", "end_s"]].to_numpy().tolist() == [[0, 20], [90, 99]]
 
@@ -95,35 +95,35 @@ def test_family_fractions_weigh_by_gpus_and_add_up_to_one() -> None:
     result.leases["start_s"], result.leases["end_s"] = 0.0, 100.0
     result.leases["gpu_type"] = ["v100", "k80"]
 
-    (heatmap,) = whereabouts.families([result]).data
+    (heatmap,) = timeline.families([result]).data
 
     assert heatmap.y == ("A3C",)
     assert dict(zip(heatmap.x, heatmap.z[0], strict=True)) == {"v100": 0.25, "p100": 0.0, "k80": 0.75}
 
 
 def test_timeline_draws_a_bounded_number_of_jobs() -> None:
-    figure = whereabouts.timeline([make_result("fifo", jobs=3000)])
+    figure = timeline.timeline([make_result("fifo", jobs=3000)])
 
     waiting = next(trace for trace in figure.data if trace.name == "waiting")
 
     assert len(waiting.x) == 3 * 220
 
 
-def test_axes_end_with_the_run_that_is_shown() -> None:
+def test_axes_fit_the_run_that_is_shown() -> None:
     short, long = make_result("fifo"), make_result("fifo@blind", slowness=50.0)
 
-    timeline, shares = whereabouts.timeline([short, long]), whereabouts.shares([short, long])
+    over_time, shares = timeline.timeline([short, long]), timeline.shares([short, long])
 
-    assert timeline.layout.meta["fifo"]["xaxis"][1] < 0.2 * timeline.layout.meta["fifo@blind"]["xaxis"][1]
-    assert timeline.layout.meta["fifo"]["xaxis"][1] >= short.leases["end_s"].max() / 3600
+    assert over_time.layout.meta["fifo"]["xaxis"][1] < 0.2 * over_time.layout.meta["fifo@blind"]["xaxis"][1]
+    assert over_time.layout.meta["fifo"]["xaxis"][1] >= short.leases["end_s"].max() / 3600
     assert shares.layout.meta["fifo"]["xaxis"] == shares.layout.meta["fifo"]["yaxis"]
     assert shares.layout.meta["fifo"]["xaxis"][1] < 0.2 * shares.layout.meta["fifo@blind"]["xaxis"][1]
 
 
-def test_jobs_that_change_types_all_the_time_are_drawn_in_a_bounded_number_of_stays() -> None:
+def test_jobs_that_alternate_between_types_have_a_bounded_number_of_stays() -> None:
     leases = _leases(*(("a", ("v100", "k80")[i % 2], 10 * i, 10 * i + 9) for i in range(1000)))
 
-    stays = whereabouts.merged(leases, segments_max=20)
+    stays = timeline.merged(leases, segments_max=20)
 
     assert len(stays) <= 20
     assert stays["end_s"].max() == 9999
@@ -132,7 +132,7 @@ def test_jobs_that_change_types_all_the_time_are_drawn_in_a_bounded_number_of_st
 def test_a_stay_too_short_to_draw_takes_the_type_that_was_held_longest_around_it() -> None:
     leases = _leases(("a", "v100", 0, 60), ("a", "k80", 60, 100), ("a", "k80", 100, 110), ("a", "v100", 110, 200))
 
-    stays = whereabouts.merged(leases, segments_max=2)
+    stays = timeline.merged(leases, segments_max=2)
 
     assert set(stays["gpu_type"]) == {"v100"}
 
@@ -145,4 +145,4 @@ def test_delivered_counts_time_where_it_was_owed() -> None:
         pd.DataFrame({"job": "a", "gpu_type": ["v100", "k80"], "owed_s": [100.0, 0.0], "received_s": [40.0, 60.0]}),
     )
 
-    assert whereabouts.delivered(result) == pytest.approx(0.4)
+    assert timeline.delivered(result) == pytest.approx(0.4)

@@ -1,10 +1,10 @@
 import math
 
-from gavelpy.report.headline import sentences
+from gavelpy.report.summary import sentences
 from tests.report.synthetic import make_result
 
 
-def test_headline_tells_what_knowing_the_throughputs_is_worth() -> None:
+def test_headline_compares_blind_and_aware() -> None:
     blind = make_result("max_min_fairness@blind", avg_jct_s=72_000.0, makespan_s=100_000.0)
     aware = make_result("max_min_fairness", avg_jct_s=36_000.0, makespan_s=75_000.0)
 
@@ -35,37 +35,37 @@ def test_max_min_fairness_leads_whatever_the_order_and_the_gain() -> None:
         make_result("max_min_fairness", avg_jct_s=19_000.0),
     ]
 
-    told = sentences(runs)
+    found = sentences(runs)
 
-    assert "max_min_fairness" in told[0]
-    assert "fifo" in told[1]
+    assert "max_min_fairness" in found[0]
+    assert "fifo" in found[1]
 
 
 def test_without_pairs_the_best_run_leads() -> None:
-    told = sentences([make_result("fifo", avg_jct_s=40_000.0), make_result("isolated", avg_jct_s=30_000.0)])
+    found = sentences([make_result("fifo", avg_jct_s=40_000.0), make_result("isolated", avg_jct_s=30_000.0)])
 
-    assert told == ["isolated has the lowest average JCT of 2 runs: 8.3 h, 25 % below fifo."]
+    assert found == ["isolated has the lowest average JCT of 2 runs: 8.3 h, 25 % below fifo."]
 
 
 def test_a_single_run_is_described() -> None:
-    told = sentences([make_result("fifo", avg_jct_s=36_000.0, utilization=0.8)])
+    found = sentences([make_result("fifo", avg_jct_s=36_000.0, utilization=0.8)])
 
-    assert told == ["Under fifo a job takes 10.0 h on average, and the GPUs are leased 80 % of the time."]
+    assert found == ["Under fifo a job takes 10.0 h on average, and the GPUs are leased 80 % of the time."]
 
 
 def test_a_run_in_which_nothing_finished_says_so_with_the_reason() -> None:
-    told = sentences([make_result("fifo", jobs=2, unfinished=2, avg_jct_s=math.nan)])
+    found = sentences([make_result("fifo", jobs=2, unfinished=2, avg_jct_s=math.nan)])
 
-    assert told == [
+    assert found == [
         "No measured job finished under fifo.",
         "Under fifo 2 jobs of 2 never finished: no GPU type has 64 GPUs.",
     ]
 
 
-def test_a_pair_that_cannot_be_compared_says_so() -> None:
+def test_incomparable_pair_has_a_sentence() -> None:
     runs = [make_result("fifo@blind", jobs=2, unfinished=2, avg_jct_s=math.nan), make_result("fifo", jobs=2)]
 
-    assert sentences(runs)[0].startswith("No job finished under fifo both blind and aware")
+    assert sentences(runs)[0].startswith("No comparison for fifo: in the blind run, the aware run or both")
 
 
 def test_no_run_that_left_jobs_is_called_the_best() -> None:

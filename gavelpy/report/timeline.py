@@ -1,9 +1,8 @@
-"""Figures of single runs: who ran where (a chart of job rows, a table of families), shares owed and received.
+"""Plots of single runs: the timeline of jobs on GPU types, the GPU time of job families, time owed and received.
 
-Each figure holds the traces of every run, marked with the run's label (`meta`); the page shows one run at a time, on
-axes that end where that run does (`meta` of the layout: by label, the range of each axis).
-Rows and segments are bounded: a big trace is thinned evenly, neighbouring stays are merged, and stays too short to see
-go to the type that was held longest around them.
+Each plot holds the lines of every run, marked with the run's label (`meta`); the page shows one run at a time, on axes
+that fit that run (`meta` of the layout: range of each axis by label). The size of a plot is bounded: large traces are
+sampled evenly, adjacent stays are merged, and stays too short to see take the GPU type that was held longest near them.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavelpy.report.columns import time_unit
+from gavelpy.report.comparison import time_unit
 from gavelpy.report.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# After Paul Tol's muted scheme; other hues than the policies have.
+# From Paul Tol's muted scheme; hues differ from those of the policies.
 GPU_TYPE_COLOURS = ("#cc6677", "#44aa99", "#ddbb55", "#8878c3", "#66aadd", "#999999", "#aa4499", "#88aa33")
 _WAITING = "rgba(128,128,128,0.35)"
 _ROWS_MAX = 220
@@ -29,7 +28,7 @@ _POINTS_MAX = 1200
 
 
 def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Who ran where: a row a job in order of arrival, coloured by GPU type while it runs, grey while it waits."""
+    """One row per job in order of arrival, coloured by GPU type while it runs, grey while it waits."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -67,7 +66,7 @@ def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
 
 
 def families(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Who ran where, summed: the fraction of each job family's GPU time spent on each type."""
+    """Heat map: the fraction of each job family's GPU time spent on each type."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -98,7 +97,7 @@ def families(results: Sequence[Result]) -> Any:  # plotly has no types
 
 
 def shares(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Time owed by the policy against time received, a point a (job, GPU type); on the diagonal they agree."""
+    """Time owed by the policy against time received, one point per (job, GPU type)."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -138,17 +137,17 @@ def shares(results: Sequence[Result]) -> Any:  # plotly has no types
 
 
 def delivered(result: Result) -> float:
-    """Part of the time owed that was received on the type it was owed on, 0..1; NaN where nothing was owed."""
+    """Fraction of the time owed on each type that was received there, 0..1; NaN if nothing was owed."""
     owed = result.shares["owed_s"].to_numpy(dtype=float)
     received = result.shares["received_s"].to_numpy(dtype=float)
     return float(np.minimum(owed, received).sum() / owed.sum()) if owed.sum() > 0 else float("nan")
 
 
 def merged(leases: pd.DataFrame, segments_max: int = _SEGMENTS_MAX) -> pd.DataFrame:
-    """Stays of a job on one type that follow each other as one; while too many, the shortest gaps are bridged.
+    """Consecutive stays of a job on one type merged into one; if too many remain, across the shortest gaps too.
 
-    Where that is not enough (a job that changes types all the time has no gaps to bridge), stays that start within one
-    stretch of time become one, on the type that was held longest.
+    If still too many remain (a job that alternates between types has no such gaps), stays that start within the same
+    time bin become one, on the type that was held longest.
     """
     ordered = leases.sort_values(["job", "start_s"], kind="stable").reset_index(drop=True)
     if ordered.empty:
@@ -165,7 +164,7 @@ def merged(leases: pd.DataFrame, segments_max: int = _SEGMENTS_MAX) -> pd.DataFr
 
 
 def _coarsened(stays: pd.DataFrame, segments_max: int) -> pd.DataFrame:
-    """At most `segments_max` stays, but for one or two a job: a job's stays that start in one stretch become one."""
+    """About `segments_max` stays, at least one or two per job: a job's stays that start in one time bin become one."""
     by_job = stays.groupby("job", sort=False)
     first_s = by_job["start_s"].transform("min")
     span_s = float((by_job["end_s"].max() - by_job["start_s"].min()).sum())
@@ -187,7 +186,7 @@ def _palette(results: Sequence[Result]) -> dict[str, str]:
 
 
 def _rows(jobs: pd.DataFrame) -> pd.Series[int]:
-    """Row number in order of arrival of each job that is drawn: all, or an even sample."""
+    """Row number of each plotted job in order of arrival: all jobs, or an even sample."""
     import pandas as pd
 
     order = jobs["arrival_s"].argsort(kind="stable").to_numpy()
@@ -196,7 +195,7 @@ def _rows(jobs: pd.DataFrame) -> pd.Series[int]:
 
 
 def _add_waits(figure: Any, result: Result, rows: pd.Series[int], scale: float, unit: str) -> None:
-    """A thin line from a job's arrival to its finish, or to the run's end when it never finished."""
+    """A thin line from each job's arrival to its finish, or to the end of the run."""
     jobs = result.jobs.loc[rows.index]
     end_s = max(
         float(result.leases["end_s"].max()) if len(result.leases) else 0.0,
@@ -223,7 +222,7 @@ def _add_segments(
     text: Sequence[str],
     **style: Any,  # plotly's attributes
 ) -> None:
-    """Horizontal segments as one broken line: two points and a gap each."""
+    """Horizontal segments as one line with gaps."""
     x = np.stack([start, end, np.full(len(start), np.nan)], axis=1).ravel().round(3)
     y = np.stack([row, row, row], axis=1).ravel()
     figure.add_scatter(
@@ -237,7 +236,7 @@ def _add_segments(
 
 
 def _family_fractions(result: Result, gpu_types: Sequence[str]) -> pd.DataFrame:
-    """Rows job families, columns GPU types; each row sums to one. A family is a job type less its bracket."""
+    """Rows job families, columns GPU types; each row sums to one. A family is a job type without its parentheses."""
     leases = result.leases
     gpu_s = (leases["end_s"] - leases["start_s"]) * leases["gpus"]
     job_type = result.jobs["job_type"].astype(str).str.replace(r" \(.*", "", regex=True).replace("", "all jobs")
@@ -250,7 +249,7 @@ def _family_fractions(result: Result, gpu_types: Sequence[str]) -> pd.DataFrame:
 
 
 def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with something owed or received; an even sample where there are too many."""
+    """Rows with time owed or received; an even sample if there are too many."""
     alive = frame[(frame["owed_s"] > 0) | (frame["received_s"] > 0)]
     kept = np.unique(np.linspace(0, len(alive) - 1, min(len(alive), _POINTS_MAX)).round().astype(int))
     return alive.iloc[kept]
