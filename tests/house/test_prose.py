@@ -15,17 +15,18 @@ from tests.house.project import ROOT, name_of
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 TOP = sorted(ROOT.glob("*.md"))
+EVERY = [*PAGES, *TOP, *sorted((DOCS / "decisions").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
 GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^\| ([^|]+) \| [^|]+ \| (.*) \|$", GLOSSARY, re.MULTILINE)
 CODE = [(name or "", module) for _, cell in TERMS for name, module in re.findall(r"(?:`(\w+)` in )?`([\w.]+)`", cell)]
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=name_of)
+@pytest.mark.parametrize("page", EVERY, ids=name_of)
 def test_page_is_wrapped(page: Path) -> None:
     assert prose.wide_lines(page.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=name_of)
+@pytest.mark.parametrize("page", EVERY, ids=name_of)
 def test_page_has_no_odd_words(page: Path) -> None:
     assert prose.odd_words(page.read_text(encoding="utf-8")) == []
 
@@ -43,7 +44,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=name_of)
+@pytest.mark.parametrize("page", EVERY, ids=name_of)
 def test_links_to_headings_lead_to_one(page: Path) -> None:
     links = re.findall(r"\]\(([\w./-]*\.md)#([^)]+)\)", page.read_text(encoding="utf-8"))
 
