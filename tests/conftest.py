@@ -21,6 +21,11 @@ settings.register_profile("drawn", _ALWAYS, max_examples=200)
 settings.load_profile("fixed")
 
 
+def costly(times: int) -> settings:
+    """For an example that takes so many times as long as others: fewer of them in either profile."""
+    return settings(max_examples=settings().max_examples // times)
+
+
 @pytest.fixture(scope="session")
 def reference_directory() -> Path:
     """The folder of reference data: see `locate_reference`."""

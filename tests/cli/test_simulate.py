@@ -165,7 +165,20 @@ def test_blind_runs_every_policy_blind(gavel: Gavel) -> None:
 
 
 def test_same_seed_gives_the_same_figures(gavel: Gavel) -> None:
-    command = ("simulate", "--generate", "6", "--rate-per-h", "30", *SMALL, "--policy", "las", "-o", "json")
+    command = (
+        "simulate",
+        "--generate",
+        "6",
+        "--rate-per-h",
+        "30",
+        *SMALL,
+        "--policy",
+        "las",
+        "--round-s",
+        "3600",
+        "-o",
+        "json",
+    )
 
     first, second, other = (gavel(*command, "--seed", seed).json["results"]["las"] for seed in ("1", "1", "2"))
 

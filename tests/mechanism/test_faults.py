@@ -28,7 +28,7 @@ APART_S = 110.0
 LONG = (2_000, 4_000)  # steps of a job
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:3])  # a thousand more, with a million faults, are slow tests
 def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     episode = World(seed, FAULTS).run()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
@@ -29,6 +29,7 @@ from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.ids import NodeId
+from tests.conftest import costly
 from tests.mechanism.builders import end, make_core, make_spec, plans, questions, start, tell, wake
 
 ROUND_S = 360.0
@@ -330,7 +331,7 @@ def test_settings_that_no_pair_can_live_with_are_refused(wrong: dict[str, Any]) 
 # In the long run -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@costly(12)  # each plays hundreds of rounds
 @given(
     weights=st.lists(st.integers(1, 4), min_size=4, max_size=4),
     rule=st.sampled_from(PriorityRule),

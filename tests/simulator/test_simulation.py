@@ -168,7 +168,7 @@ def test_jobs_of_equal_share_receive_what_they_are_owed() -> None:
 
 @pytest.mark.parametrize("policy", ["fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"])
 @pytest.mark.parametrize("name", ["default", "gavel-osdi20"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_every_promise_holds_after_every_event(policy: str, name: str, seed: int) -> None:
     trace = random_trace(seed)
     simulation = make_simulation(trace, "v100:4,p100:4,k80:8", policy, preset(name))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.mechanism.lifecycle import JobState
+from tests.conftest import costly
 from tests.runtime.daemon.table_world import World
 
 STEPS = 120
 CALM_STEPS = 3_000
 
 
-@settings(max_examples=15)
+@costly(8)  # each is thousands of steps
 @given(st.integers(0, 2**32))
 def test_nothing_runs_twice_and_everything_finishes(seed: int) -> None:
     world = World(seed)

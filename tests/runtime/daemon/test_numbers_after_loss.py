@@ -19,12 +19,13 @@ from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.service import Service
 from gavelpy.runtime.daemon.used_numbers import numbers_in
 from gavelpy.runtime.lease_files import lease_checkpoints
+from tests.conftest import costly
 from tests.runtime.daemon.clerk import JOURNAL, Clerk, clerk, url_in
 from tests.runtime.daemon.harness import make_config, make_spec
 
 PAGE_BYTES = 4096
 SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's bytes
-FEW = settings(max_examples=15)
+FEW = costly(8)  # hundreds in a slow test
 
 
 class Crashed:
