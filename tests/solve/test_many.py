@@ -10,7 +10,7 @@ import pytest
 from gavelpy.solve.solver import Solver
 from tests.solve.many import PROBLEMS, WAYS, judged, sizes_of
 
-BLOCK, SLOW_BLOCK, FEW = 50, 100, 150
+BLOCK, SLOW_BLOCK, FEW = 45, 100, 90
 
 every_way = pytest.mark.parametrize("way", WAYS)
 
