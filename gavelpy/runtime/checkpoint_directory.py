@@ -16,7 +16,7 @@ from typing import Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.room import shortage
+from gavelpy.runtime.disk_space import shortage
 
 MARKER_FILE: Final = ".gavel-cluster"
 ID_FILE: Final = ".gavel-directory"

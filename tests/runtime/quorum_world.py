@@ -1,6 +1,6 @@
 """Agents and a scheduler in virtual time, each pair of them with a link of its own: the real code that decides.
 
-Real are `Orphans` (with its files), `Absences`, and the functions of `quorum`. Every node has one lease. What must
+Real are `QuorumMember` (with its files), `Absences`, and the functions of `quorum`. Every node has one lease. What must
 never be: the scheduler treats the lease of a silent node as over while it runs, or the agent extends it after that.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from gavelpy.runtime.agent.orphans import Orphans
+from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.config import NodeSettings
 from gavelpy.runtime.quorum import Answer, Member, View
@@ -46,7 +46,7 @@ class Node:
     obeyed: int = 0
     stream: tuple[int, int] = (0, 0)  # incarnation and number
     asks_again_clock_s: float = -math.inf
-    orphans: Orphans = field(init=False)
+    orphans: QuorumMember = field(init=False)
     incarnation: int = 0
 
     @property
@@ -62,7 +62,7 @@ class Node:
         """A new life of the agent, with what is on its disk."""
         me = Member(self.name, f"of {self.name}", f"{self.name}:1")
         boot = f"boot {self.boots}"
-        self.orphans = Orphans(self.state, me, "c1", self.incarnation, boot, self.clock_s(now_s))
+        self.orphans = QuorumMember(self.state, me, "c1", self.incarnation, boot, self.clock_s(now_s))
         self.is_alive, self.obeyed = True, 0
 
 

@@ -1,8 +1,8 @@
-"""The agent: looks at its leases, compares them with its orders, acts, and keeps the scheduler told.
+"""The agent: compares its leases with the scheduler's orders, acts, and reports to the scheduler.
 
-One event loop. Its pace is set by `_look`, several times a second and whenever something is known to have changed;
-the connections only bring orders in and take reports out, so a scheduler that is away changes nothing here but that
-no lease is lengthened any more. Nothing that may hang runs in the loop: starts and log pages have threads.
+One event loop. `_reconcile` runs several times a second and after each change; the connections only bring orders in and
+reports out. While the scheduler is unreachable, the only difference is that it extends no lease. Nothing that can hang
+runs in the loop: storage has worker processes, log pages have threads.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ import grpc
 import grpc.aio
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.agent import memory
-from gavelpy.runtime.agent.alone import Alone
-from gavelpy.runtime.agent.book import LeaseBook, log_action
-from gavelpy.runtime.agent.checkpoint_watch import Sight, SightState, watch_of
+from gavelpy.runtime.agent import agent_state
+from gavelpy.runtime.agent.checkpoint_watch import DirectoryStatus, watch_of
+from gavelpy.runtime.agent.cluster_move import OrdersKind, archive, classify_orders, final_orders
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.containment import Containment, find_containment
-from gavelpy.runtime.agent.ended import prune
-from gavelpy.runtime.agent.environment import surroundings_of
+from gavelpy.runtime.agent.connection import Backoff, SchedulerEndpoint, SchedulerStream
 from gavelpy.runtime.agent.gpus import Gpus
-from gavelpy.runtime.agent.identity import address_towards, describe_node
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
-from gavelpy.runtime.agent.link import Backoff, Link
+from gavelpy.runtime.agent.leases.containment import Containment, find_containment
+from gavelpy.runtime.agent.leases.environment import node_environment_of
+from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
+from gavelpy.runtime.agent.leases.retention import prune
+from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter
 from gavelpy.runtime.agent.log_stream import serve_logs
-from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
 from gavelpy.runtime.agent.orders import Orders, is_newer
-from gavelpy.runtime.agent.orphans import Orphans
-from gavelpy.runtime.agent.peers import peer_address, serve_peers
-from gavelpy.runtime.agent.reconcile import Amend, Place, reconcile
-from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, report_of, sight_of, trouble_of, urgent_part
-from gavelpy.runtime.agent.room import shortage
-from gavelpy.runtime.agent.saved_steps import SavedSteps
-from gavelpy.runtime.agent.shim_watch import ShimWatch
-from gavelpy.runtime.agent.starter import Starter
-from gavelpy.runtime.agent.stream import Stream
+from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
+from gavelpy.runtime.agent.quorum_member import QuorumMember
+from gavelpy.runtime.agent.reports import (
+    TROUBLE_CHARACTERS_MAX,
+    address_towards,
+    describe_node,
+    report_of,
+    status_message,
+    trouble_of,
+    urgent_part,
+)
+from gavelpy.runtime.disk_space import shortage
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member
 from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted
@@ -52,80 +55,78 @@ from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.1
-TROUBLE_S: Final = 1.0  # until a disk that refused is tried again
-SIGHT_S: Final = 3.0  # before the first connection, for the checkpoint directory to answer
-LAST_WORDS_S: Final = 5.0  # for the scheduler to say that it has heard how the jobs ended
+RECONCILE_S: Final = 0.1
+DISK_RETRY_S: Final = 1.0
+FIRST_PROBE_S: Final = 3.0  # the longest wait for the checkpoint directory before connecting
+LAST_REPORT_S: Final = 5.0  # the longest wait, when leaving, for the scheduler to acknowledge how the jobs ended
 PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
-ROOM_S: Final = 2.0
+DISK_CHECK_S: Final = 2.0
 
 
 class Agent:
-    """A node's agent. The state directory is locked by the caller."""
+    """A node's agent. The caller holds the lock of the state directory."""
 
     def __init__(self, config: NodeConfig, gpus: Gpus) -> None:
         self._config = config
         self._gpus = gpus
-        self._link = Link(config)
+        self._endpoint = SchedulerEndpoint(config)
         self._orders: Orders | None = None
-        self._moves_to = ""  # another cluster, once nothing of the old one is left
-        self._tidying = asyncio.Lock()  # of what ended leases have left
-        self._wake = asyncio.Event()  # look now
-        self._changed = asyncio.Event()  # tell the scheduler now
+        self._moves_to = ""  # id of another cluster, which the node joins once no lease of the old one is left
+        self._pruning = asyncio.Lock()
+        self._wake = asyncio.Event()  # reconcile now
+        self._changed = asyncio.Event()  # report now
         self._leaving = asyncio.Event()
         self._is_draining = False
         self._streams = 0
-        self._was_heard = False
-        self._trouble = ""  # with the state directory
-        self._shortage = ""  # of room in it
-        self._told: tuple[tuple[object, ...], ...] = ()
+        self._was_connected = False
+        self._disk_error = ""  # of the state directory
+        self._shortage = ""  # of disk space in it
+        self._reported: tuple[tuple[object, ...], ...] = ()
         self._containment = Containment()
-        known = memory.recall(config.state)
-        memory.check_node(known, config.state, config.node_id)
-        self._has_memory = known is not None
+        known = agent_state.read_state(config.state)
+        self._has_state = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
-        found = known or memory.Memory(config.node_id, "")
-        self._memory = memory.completed(found, boot_id())
-        me = Member(config.node_id, self._memory.state_id, "")
-        self._orphans = Orphans(
-            config.state, me, self._memory.cluster_id, self._memory.incarnation, boot_id(), clock_s()
+        self._state = agent_state.initial_state(known, config, boot_id())
+        me = Member(config.node_id, self._state.state_id, "")
+        self._quorum = QuorumMember(
+            config.state, me, self._state.cluster_id, self._state.incarnation, boot_id(), clock_s()
         )
-        self._alone = Alone(self._orphans, lambda: any(f.end is None for f in self._book.folders), self._wake.set)
-        self._obeyed = 0  # sequence of the newest message of the stream that is sure to be remembered
+        self._extender = LeaseExtender(self._quorum, self._has_leases, self._wake.set)
+        self._obeyed = 0  # sequence of the newest message of the stream whose effect is on disk
 
     @property
     def job_service_port(self) -> int:
-        """Where jobs reach the agent, once it runs."""
-        return self._memory.job_service_port
+        """Port of the job service, once the agent runs."""
+        return self._state.job_service_port
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Until `leave` is called; `ready` is called when the leases of an earlier agent have been found."""
+        """Runs until `leave` is called. Calls `ready` when the leases of an earlier agent have been loaded."""
         adopt_orphans()
         if self._config.control_groups:
-            self._containment = find_containment(self._memory.state_id)
+            self._containment = find_containment(self._state.state_id)
         logger.info("jobs are contained by %s", self._containment.kind, extra={"root": self._containment.root})
         workers = StorageWorkers()
-        self._sight = watch_of(self._config, workers, self._see, self._memory)
-        self._starter = Starter(workers, self._wake.set, lambda: self._sight.is_new)
-        saved_steps = SavedSteps(workers, self._wake.set, lambda: self._sight.sight.state is not SightState.UNKNOWN)
-        self._book = LeaseBook(self._config.state, self._starter.begin, saved_steps.count)
+        self._checkpoints = watch_of(self._config, workers, self._checkpoints_changed, self._state)
+        self._starter = Starter(workers, self._wake.set, lambda: self._checkpoints.is_new)
+        checkpoint_counter = CheckpointCounter(workers, self._wake.set, lambda: self._checkpoints.answers)
+        self._registry = LeaseRegistry(self._config.state, self._starter.begin, checkpoint_counter.count)
         self._watch = ShimWatch(self._wake.set)
-        self._book.load(clock_s(), has_booted_since=self._has_booted_since)
+        self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
         service = f"{HOST}:{self.job_service_port}"
-        self._starter.around = surroundings_of(self._config, self._gpus, self._containment, service)
-        self._look()
+        self._starter.around = node_environment_of(self._config, self._gpus, self._containment, service)
+        self._reconcile()
         tasks = [
             asyncio.create_task(work)
             for work in (
-                self._keep_looking(),
-                self._keep_connected(),
-                self._keep_serving_logs(),
+                self._keep_reconciling(),
+                self._keep_calling("scheduler", self._connect),
+                self._keep_calling("scheduler for logs", self._serve_logs),
                 self._keep_pruning(),
-                self._keep_room(),
-                self._alone.run(),
-                self._sight.keep_looking(),
+                self._keep_checking_disk(),
+                self._extender.run(),
+                self._checkpoints.keep_looking(),
             )
         ]
         ready()
@@ -143,92 +144,95 @@ class Agent:
             await asyncio.gather(*(server.stop(None) for server in servers))
             self._watch.close()
             self._starter.close()
-            saved_steps.close()
+            checkpoint_counter.close()
             workers.close()
-            self._book.close()
+            self._registry.close()
             self._containment.close()
 
     async def _serve(self) -> tuple[grpc.aio.Server, ...]:
-        """Serves jobs and other agents where they knew it, if that can be had, and remembers where that is."""
+        """Serves jobs and other agents, on the ports of the earlier agent if they are free."""
         config = self._config
-        jobs, port = await serve_jobs(self._book, self._memory.job_service_port)
+        jobs, port = await serve_jobs(self._registry, self._state.job_service_port)
         host = config.address or await asyncio.to_thread(address_towards, config.scheduler)
-        peers, peer_port = await serve_peers(self._orphans, host, config.peer_port or self._memory.peer_port)
-        self._memory = replace(self._memory, job_service_port=port, peer_port=peer_port)
-        self._orphans.me = replace(self._orphans.me, address=peer_address(host, peer_port))
+        peers, peer_port = await serve_peers(self._quorum, host, config.peer_port or self._state.peer_port)
+        self._state = replace(self._state, job_service_port=port, peer_port=peer_port)
+        self._quorum.me = replace(self._quorum.me, address=peer_address(host, peer_port))
         try:
-            memory.remember(config.state, self._memory)
+            agent_state.write_state(config.state, self._state)
         except OSError:
             await asyncio.gather(jobs.stop(None), peers.stop(None))
             raise
         return jobs, peers
 
     def leave(self) -> None:
-        """Ends `run`. Jobs go on under their shims, unless the configuration says otherwise."""
+        """Ends `run`. Jobs continue under their shims, unless `stop_jobs_on_exit` is set."""
         self._leaving.set()
 
-    # Looking and acting.
+    def _has_leases(self) -> bool:
+        return any(folder.end is None for folder in self._registry.folders)
 
-    async def _keep_looking(self) -> None:
+    # Leases.
+
+    async def _keep_reconciling(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(RECONCILE_S):
                     await self._wake.wait()
             self._wake.clear()
             try:
-                self._look()
-                if self._moves_to and not self._book.folders:
+                self._reconcile()
+                if self._moves_to and not self._registry.folders:
                     await self._move()
             except OSError as error:
-                logger.exception("the state directory cannot be used")
-                self._say_trouble(trouble_of(error))
-                await asyncio.sleep(TROUBLE_S)
+                logger.exception("cannot use the state directory")
+                self._set_disk_error(trouble_of(error))
+                await asyncio.sleep(DISK_RETRY_S)
             else:
-                self._say_trouble("")
+                self._set_disk_error("")
 
-    def _say_trouble(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
+    def _set_disk_error(self, error: str) -> None:
+        if error != self._disk_error:
+            self._disk_error = error
             self._changed.set()
 
-    def _look(self) -> None:
-        """Sees what is, does what is to be done about it, and has the scheduler told if it is news.
+    def _reconcile(self) -> None:
+        """Observes the leases, does what the orders require, and triggers a report if something urgent has changed.
 
-        What the disk refuses for one lease is raised when all others have been seen to.
+        If the disk fails for one lease, the error is raised after all other leases have been handled.
         """
         now_clock_s = clock_s()
-        refused = self._book.observe(now_clock_s)
-        place = Place(self._gpus.gpu_type, len(self._gpus.devices))
-        local = [folder.local for folder in self._book.folders]
-        orders = farewell(local) if self._moves_to else self._orders
-        for action in reconcile(local, None if self._is_draining else orders, place, now_clock_s):
+        failure = self._registry.observe(now_clock_s)
+        gpus = NodeGpus(self._gpus.gpu_type, len(self._gpus.devices))
+        local = [folder.local for folder in self._registry.folders]
+        orders = final_orders(local) if self._moves_to else self._orders
+        for action in reconcile(local, None if self._is_draining else orders, gpus, now_clock_s):
             log_action(action)
             try:
-                self._book.act(action, now_clock_s)
+                self._registry.act(action, now_clock_s)
             except OSError as error:
-                refused = refused or error
+                failure = failure or error
         if not (self._moves_to or self._is_draining):
-            refused = self._book.extend(self._orphans.until_clock_s, now_clock_s) or refused
-        self._watch.follow(folder.shim_process for folder in self._book.folders)
-        told = urgent_part(map(report_of, self._book.folders))
-        if told != self._told:
-            self._told = told
+            failure = self._registry.extend(self._quorum.until_clock_s, now_clock_s) or failure
+        self._watch.follow(folder.shim_process for folder in self._registry.folders)
+        urgent = urgent_part(map(report_of, self._registry.folders))
+        if urgent != self._reported:
+            self._reported = urgent
             self._changed.set()
-        if refused is not None:
-            raise refused
+        if failure is not None:
+            raise failure
 
     def _obey(self, orders: Orders) -> None:
-        """Takes orders over if they are newer than all before; those of another cluster when the old one is left."""
-        whose = regard(orders, self._memory)
-        if whose is Regard.OLDER:
-            extra = {"incarnation": orders.incarnation, "obeyed": self._memory.incarnation}
+        """Accepts newer orders; those of another cluster once no lease of the old one is left."""
+        kind = classify_orders(orders, self._state)
+        if kind is OrdersKind.OUTDATED:
+            extra = {"incarnation": orders.incarnation, "obeyed": self._state.incarnation}
             logger.error("orders of an older scheduler ignored", extra=extra)
             return
-        if whose is Regard.ANOTHER_CLUSTER:
+        if kind is OrdersKind.OTHER_CLUSTER:
             if orders.cluster_id != self._moves_to:
                 logger.warning(
                     "another cluster: all leases of the old one are killed and forgotten",
-                    extra={"cluster": orders.cluster_id, "left": self._memory.cluster_id},
+                    extra={"cluster": orders.cluster_id, "left": self._state.cluster_id},
                 )
             self._moves_to = orders.cluster_id
             self._wake.set()
@@ -236,113 +240,110 @@ class Agent:
         self._moves_to = ""
         if not is_newer(orders, self._orders):
             return
-        cluster_id = orders.cluster_id or self._memory.cluster_id
-        heeded = replace(self._memory, cluster_id=cluster_id, incarnation=orders.incarnation)
-        if heeded != self._memory:
-            memory.remember(self._config.state, heeded)
-            self._memory = heeded
+        cluster_id = orders.cluster_id or self._state.cluster_id
+        newer = replace(self._state, cluster_id=cluster_id, incarnation=orders.incarnation)
+        if newer != self._state:
+            agent_state.write_state(self._config.state, newer)
+            self._state = newer
         self._orders = orders
-        self._orphans.cluster_id = cluster_id
-        if self._orphans.heard(orders.incarnation, orders.echo_clock_s, clock_s()):
+        self._quorum.cluster_id = cluster_id
+        if self._quorum.heard(orders.incarnation, orders.echo_clock_s, clock_s()):
             self._obeyed = orders.sequence
         if orders.view is not None:
             with suppress(OSError):  # the scheduler sends it again
-                self._orphans.take(orders.view, orders.view_key)
+                self._quorum.take(orders.view, orders.view_key)
         self._wake.set()
 
     async def _move(self) -> None:
-        """Nothing of the old cluster runs here or is told any more: from now on the node is the other one's."""
+        """Joins the other cluster: no lease of the old one is left, and all its ends have been reported."""
         to = self._moves_to
-        async with self._tidying:
+        async with self._pruning:
             checkpoints = self._config.checkpoints if self._config.has_own_checkpoints else None
-            await asyncio.to_thread(put_aside, self._config.state, checkpoints, to)
+            await asyncio.to_thread(archive, self._config.state, checkpoints, to)
         if self._moves_to != to:
-            return  # the old cluster was heard again, or a third one
-        moved = replace(self._memory, cluster_id=to, incarnation=0)
-        memory.remember(self._config.state, moved)
-        self._memory, self._orders, self._moves_to = moved, None, ""
-        self._orphans.move(to, clock_s())
-        self._has_memory, self._was_heard = True, False  # whatever the new cluster had here long ago is gone
+            return  # meanwhile there were orders of the old cluster, or of a third one
+        moved = replace(self._state, cluster_id=to, incarnation=0)
+        agent_state.write_state(self._config.state, moved)
+        self._state, self._orders, self._moves_to = moved, None, ""
+        self._quorum.move(to, clock_s())
+        self._has_state, self._was_connected = (
+            True,
+            False,
+        )  # nothing that the new cluster may have had here earlier runs
         logger.info("cluster joined", extra={"cluster": to})
 
-    # Speaking with the scheduler.
+    # Connections to the scheduler.
 
     def _describe(self) -> agent_pb2.ConnectRequest:
         return agent_pb2.ConnectRequest(
-            leases=[report_of(folder) for folder in self._book.folders],
+            leases=[report_of(folder) for folder in self._registry.folders],
             draining=self._is_draining,
-            trouble=(self._trouble or self._shortage or self._sight.sight.trouble)[:TROUBLE_CHARACTERS_MAX],
+            trouble=(self._disk_error or self._shortage or self._checkpoints.sight.trouble)[:TROUBLE_CHARACTERS_MAX],
             obeyed=self._obeyed,
-            view_epoch=self._orphans.view.epoch if self._orphans.view is not None else 0,
-            view_unreached=self._alone.unreached,
-            checkpoints=sight_of(self._sight.sight, clock_s()),
+            view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
+            view_unreached=self._extender.unreached,
+            checkpoints=status_message(self._checkpoints.sight, clock_s()),
         )
 
-    async def _keep_connected(self) -> None:
-        await self._again_and_again("scheduler", self._connect)
-
-    async def _keep_serving_logs(self) -> None:
-        await self._again_and_again("scheduler's questions about logs", self._serve_logs)
-
-    async def _connect(self, channel: grpc.aio.Channel, heard: Callable[[], None]) -> None:
-        await self._sight.wait_first(SIGHT_S)
-        await self._look_for_room()
+    async def _connect(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
+        await self._checkpoints.wait_first(FIRST_PROBE_S)
+        await self._check_disk()
         self._streams += 1
-        node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._sight.sight.cluster)
-        # An agent that was here before knows all that may still run, and reports it; later on there is nothing to add.
-        node.confirmed_dead = self._has_memory and not self._was_heard
+        node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.sight.cluster)
+        # With the state of an earlier agent, all leases that may still run are known and reported.
+        node.confirmed_dead = self._has_state and not self._was_connected
         node.containment = self._containment.kind
-        node.cluster_id, node.state_id = self._memory.cluster_id, self._memory.state_id
-        node.identity_key = self._memory.identity_key
-        node.peer_address = self._orphans.me.address
+        node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
+        node.identity_key = self._state.identity_key
+        node.peer_address = self._quorum.me.address
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        call = stub.Connect(metadata=self._link.metadata)  # type: ignore[call-arg]  # requests are written one by one
-        # Nothing awaits from here to the first message: what it says of the leases is so, and no older orders count.
+        call = stub.Connect(metadata=self._endpoint.metadata)  # type: ignore[call-arg]  # requests are written one by one
+        # No await between here and the first message: its reports are current, and no older orders count after it.
         self._orders, self._obeyed = None, 0
 
-        def hear() -> None:
-            self._was_heard = True
-            if not self._moves_to:  # a scheduler that waits until the old cluster is left is not to be called too often
-                heard()
+        def received() -> None:
+            self._was_connected = True
+            if not self._moves_to:  # otherwise keep the back-off: the new scheduler waits until the leases have ended
+                on_message()
 
-        await Stream(call, self._streams, node, self._describe, self._obey, hear).run(self._changed)
+        await SchedulerStream(call, self._streams, node, self._describe, self._obey, received).run(self._changed)
 
-    async def _serve_logs(self, channel: grpc.aio.Channel, heard: Callable[[], None]) -> None:
+    async def _serve_logs(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        call = stub.ServeLogs(metadata=self._link.metadata)  # type: ignore[call-arg]  # answers are written one by one
-        await serve_logs(call, self._memory, self._book, heard)
+        call = stub.ServeLogs(metadata=self._endpoint.metadata)  # type: ignore[call-arg]  # answers are written one by one
+        await serve_logs(call, self._state, self._registry, on_message)
 
-    async def _again_and_again(
-        self, what: str, speak: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]
+    async def _keep_calling(
+        self, what: str, call: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]
     ) -> None:
-        """Speaks on a new channel each time the last one has ended."""
+        """Calls on a new channel whenever the last one has ended."""
         backoff = Backoff(random.Random())
-        was_told = ""
+        logged = ""
         while True:
-            why = "it ended the stream"
+            why = "the stream ended"
             try:
-                async with self._link.open() as channel:
-                    await speak(channel, backoff.succeeded)
+                async with self._endpoint.open() as channel:
+                    await call(channel, backoff.succeeded)
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {error.details()}"
             except (RemoteViolation, asyncio.InvalidStateError) as error:
                 why = str(error)
-            except OSError as error:  # what was heard could not be kept
+            except OSError as error:  # the orders could not be written
                 why = trouble_of(error)
             except asyncio.CancelledError:
                 if (current := asyncio.current_task()) is not None and current.cancelling():
                     raise
-                why = "the call was cancelled"  # on this side, because it could not be written to
-            if why != was_told:
+                why = "the call was cancelled"  # by this side, after a write timed out
+            if why != logged:
                 logger.warning("no connection to the %s: %s", what, why, extra={"scheduler": self._config.scheduler})
-                was_told = why
+                logged = why
             await asyncio.sleep(backoff.next_s())
 
-    # Other duties.
+    # Housekeeping.
 
     async def _keep_pruning(self) -> None:
         while True:
-            async with self._tidying:
+            async with self._pruning:
                 removed = await asyncio.to_thread(
                     prune,
                     self._config.state,
@@ -354,47 +355,46 @@ class Agent:
                 logger.info("old logs removed", extra={"leases": removed})
             await asyncio.sleep(PRUNE_S)
 
-    async def _keep_room(self) -> None:
+    async def _keep_checking_disk(self) -> None:
         while True:
-            await self._look_for_room()
-            reap_adopted({folder.child for folder in self._book.folders})
-            await asyncio.sleep(ROOM_S)
+            await self._check_disk()
+            reap_adopted({folder.child for folder in self._registry.folders})
+            await asyncio.sleep(DISK_CHECK_S)
 
-    async def _look_for_room(self) -> None:
-        """In the state directory, which is on the node's own disk."""
+    async def _check_disk(self) -> None:
         config = self._config
         found = await asyncio.to_thread(shortage, {"state": config.state}, config.free_bytes_min)
         if found != self._shortage:
-            logger.warning("no room for new leases" if found else "room for new leases", extra={"detail": found})
+            logger.warning(
+                "no disk space for new leases" if found else "disk space for new leases", extra={"detail": found}
+            )
             self._shortage = found
             self._changed.set()
 
-    def _see(self, sight: Sight) -> None:
-        """The checkpoint directory is seen, or is not, or is another one."""
-        config = self._config
-        self._memory = memory.seeing(config.state, self._memory, config.checkpoints, sight.directory)
+    def _checkpoints_changed(self, status: DirectoryStatus) -> None:
+        self._state = agent_state.with_checkpoint_directory(self._config, self._state, status.directory)
         self._changed.set()
 
     async def _stop_jobs(self) -> None:
-        """Stops all jobs in good order, and waits until they have ended and the scheduler knows."""
+        """Stops all jobs gracefully and waits until they have ended and the scheduler has acknowledged it."""
         self._is_draining = True
         now_clock_s = clock_s()
-        for folder in self._book.folders:
+        for folder in self._registry.folders:
             if folder.end is None and not folder.orders.stop:
                 orders = folder.orders
-                self._book.act(
+                self._registry.act(
                     Amend(folder.lease, orders.until_clock_s, True, orders.kill, orders.steps_saved), now_clock_s
                 )
-        graces = [folder.assignment.grace_s for folder in self._book.folders if folder.assignment]
+        graces = [folder.assignment.grace_s for folder in self._registry.folders if folder.assignment]
         deadline_s = now_clock_s + 2 * max(graces, default=0.0) + STOP_SLACK_S
-        while any(folder.end is None for folder in self._book.folders) and clock_s() < deadline_s:
-            await asyncio.sleep(LOOK_S / 2)
+        while any(folder.end is None for folder in self._registry.folders) and clock_s() < deadline_s:
+            await asyncio.sleep(RECONCILE_S / 2)
         self._changed.set()
-        until_s = clock_s() + LAST_WORDS_S
-        while not self._is_all_known() and clock_s() < until_s:
-            await asyncio.sleep(LOOK_S / 10)
+        until_s = clock_s() + LAST_REPORT_S
+        while not self._is_all_acknowledged() and clock_s() < until_s:
+            await asyncio.sleep(RECONCILE_S / 10)
 
-    def _is_all_known(self) -> bool:
-        """Whether the scheduler has heard how every lease here ended: what was sent may be lost with the stream."""
+    def _is_all_acknowledged(self) -> bool:
+        """Whether the scheduler has acknowledged the end of every lease."""
         forgotten = self._orders.forget if self._orders else frozenset()
-        return all(folder.lease in forgotten for folder in self._book.folders)
+        return all(folder.lease in forgotten for folder in self._registry.folders)

@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Final
 
 from gavelpy.runtime import checkpoint_directory
+from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
@@ -27,19 +27,19 @@ SILENT_S: Final = 5.0  # a directory that takes longer does not answer
 ABANDON_S: Final = 60.0  # a probe that hangs for so long is abandoned: what hangs may have been mounted again
 
 
-class SightState(StrEnum):
+class DirectoryState(StrEnum):
     """Whether a node sees its checkpoint directory."""
 
     UNKNOWN = "unknown"
-    SEEN = "seen"
-    UNSEEN = "not seen"
+    AVAILABLE = "seen"
+    UNAVAILABLE = "not seen"
 
 
 @dataclass(frozen=True)
-class Sight:
+class DirectoryStatus:
     """What was found, and since when it is so."""
 
-    state: SightState
+    state: DirectoryState
     directory: str = ""  # id of the directory that was seen last; empty = none ever
     cluster: str = ""  # id of the cluster that it belongs to
     trouble: str = ""  # why no lease can begin, for people; empty = one can
@@ -54,7 +54,7 @@ class CheckpointWatch:
         workers: StorageWorkers,
         root: str,
         bytes_min: int,
-        changed: Callable[[Sight], None],
+        changed: Callable[[DirectoryStatus], None],
         *,
         is_own: bool = False,
         known: str = "",
@@ -62,7 +62,7 @@ class CheckpointWatch:
         probe_s: float = PROBE_S,
     ) -> None:
         """`is_own`: the node made the directory below its state directory. `known`: its id, if it was seen before."""
-        self.sight = Sight(SightState.UNKNOWN, directory=known, since_clock_s=clock_s())
+        self.sight = DirectoryStatus(DirectoryState.UNKNOWN, directory=known, since_clock_s=clock_s())
         self._workers, self._root, self._bytes_min, self._changed = workers, root, bytes_min, changed
         self._is_own, self._silent_s, self._probe_s = is_own, silent_s, probe_s
         self._first = asyncio.Event()
@@ -71,6 +71,11 @@ class CheckpointWatch:
     def is_new(self) -> bool:
         """Whether a directory without an id is a new one. Where the node saw an id before, a mount is missing."""
         return self._is_own or not self.sight.directory
+
+    @property
+    def answers(self) -> bool:
+        """Whether the directory answered the last probe."""
+        return self.sight.state is not DirectoryState.UNKNOWN
 
     async def wait_first(self, limit_s: float) -> None:
         """Until the directory has answered once, or does not."""
@@ -100,19 +105,19 @@ class CheckpointWatch:
             self._is_silent()
             return
         except OSError as error:
-            self._is(SightState.UNKNOWN, trouble=f"the checkpoint directory ({self._root!r}) cannot be probed: {error}")
+            self._is(DirectoryState.UNKNOWN, trouble=f"cannot probe the checkpoint directory ({self._root!r}): {error}")
             return
         finally:
             probe.cancel()
         if found["directory"]:
-            self._is(SightState.SEEN, found["directory"], found["cluster"], found["trouble"])
+            self._is(DirectoryState.AVAILABLE, found["directory"], found["cluster"], found["trouble"])
         else:
-            self._is(SightState.UNSEEN, trouble=found["trouble"])
+            self._is(DirectoryState.UNAVAILABLE, trouble=found["trouble"])
 
     def _is_silent(self) -> None:
-        self._is(SightState.UNKNOWN, trouble=f"the checkpoint directory ({self._root!r}) does not answer")
+        self._is(DirectoryState.UNKNOWN, trouble=f"the checkpoint directory ({self._root!r}) does not answer")
 
-    def _is(self, state: SightState, directory: str = "", cluster: str = "", trouble: str = "") -> None:
+    def _is(self, state: DirectoryState, directory: str = "", cluster: str = "", trouble: str = "") -> None:
         before = self.sight
         seen = directory or before.directory, cluster if directory else before.cluster
         now = replace(before, state=state, directory=seen[0], cluster=seen[1], trouble=trouble)
@@ -128,7 +133,7 @@ class CheckpointWatch:
 
 
 def watch_of(
-    config: NodeConfig, workers: StorageWorkers, changed: Callable[[Sight], None], memory: Memory
+    config: NodeConfig, workers: StorageWorkers, changed: Callable[[DirectoryStatus], None], memory: AgentState
 ) -> CheckpointWatch:
     """Watches a node's checkpoint directory, which it may have seen before."""
     root, is_own = str(config.checkpoints), config.has_own_checkpoints

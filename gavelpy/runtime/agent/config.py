@@ -35,7 +35,7 @@ def default_state_directory() -> str:
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section [node] of the file, completed."""
+    """The section [node] of the file, with_identity."""
 
     state_directory: str = msgspec.field(default_factory=default_state_directory)
     scheduler: str = "127.0.0.1:7077"

@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.book import LeaseBook
-from gavelpy.runtime.agent.folder import LeaseFolder
+from gavelpy.runtime.agent.leases.directory import LeaseDirectory
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.lease_files import STEPS_MAX, Progress, clock_s
 from gavelpy.runtime.wire import job_pb2, job_pb2_grpc
 
@@ -32,10 +32,10 @@ Context = grpc.aio.ServicerContext[Any, Any]  # of any messages
 
 
 class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
-    """Serves the jobs of the leases in a book."""
+    """Serves the jobs of the leases in a registry."""
 
-    def __init__(self, book: LeaseBook) -> None:
-        self._book = book
+    def __init__(self, registry: LeaseRegistry) -> None:
+        self._registry = registry
 
     async def GetLease(  # noqa: N802 the protocol's name
         self, request: job_pb2.GetLeaseRequest, context: Context
@@ -81,11 +81,11 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
         lease_files.write_progress(folder.directory, request.local_rank, progress)
         return job_pb2.ReportProgressResponse(should_stop=should_stop)
 
-    async def _folder(self, context: Context) -> LeaseFolder:
+    async def _folder(self, context: Context) -> LeaseDirectory:
         metadata = context.invocation_metadata() or ()
         said = next((value for key, value in metadata if key == "authorization"), "")
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-        folder = self._book.by_token(text.removeprefix(_BEARER))
+        folder = self._registry.by_token(text.removeprefix(_BEARER))
         if folder is None:
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "authorization must be the GAVEL_JOB_TOKEN of a running job"
@@ -94,27 +94,27 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
         return folder
 
 
-async def serve_jobs(book: LeaseBook, port: int) -> tuple[grpc.aio.Server, int]:
+async def serve_jobs(registry: LeaseRegistry, port: int) -> tuple[grpc.aio.Server, int]:
     """Serves on a port of loopback, or on another one where that is taken; 0 = any."""
-    server = _server(book)
+    server = _server(registry)
     try:
         taken = server.add_insecure_port(f"{HOST}:{port}")
     except RuntimeError:
         logger.warning("port of the job service is taken: running jobs lose it", extra={"port": port})
-        server = _server(book)
+        server = _server(registry)
         taken = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     return server, taken
 
 
-def _server(book: LeaseBook) -> grpc.aio.Server:
+def _server(registry: LeaseRegistry) -> grpc.aio.Server:
     options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
-    job_pb2_grpc.add_JobServiceServicer_to_server(JobServiceServicer(book), server)
+    job_pb2_grpc.add_JobServiceServicer_to_server(JobServiceServicer(registry), server)
     return server
 
 
-def _complaint(request: job_pb2.ReportProgressRequest, folder: LeaseFolder) -> str:
+def _complaint(request: job_pb2.ReportProgressRequest, folder: LeaseDirectory) -> str:
     """What is wrong with a report; empty = nothing."""
     ranks = folder.assignment.local_ranks if folder.assignment else 0
     if request.local_rank >= ranks:
@@ -128,7 +128,7 @@ def _complaint(request: job_pb2.ReportProgressRequest, folder: LeaseFolder) -> s
     return ""
 
 
-def _should_stop(folder: LeaseFolder) -> bool:
+def _should_stop(folder: LeaseDirectory) -> bool:
     return folder.orders.stop or folder.orders.kill or clock_s() >= folder.orders.until_clock_s
 
 

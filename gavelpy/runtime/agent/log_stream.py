@@ -13,9 +13,9 @@ import grpc
 import grpc.aio
 
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.agent.book import LeaseBook
+from gavelpy.runtime.agent.agent_state import AgentState
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.log_reader import LogPage, LogQuery, LogRows, read_page
-from gavelpy.runtime.agent.memory import Memory
 from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ Answer = agent_pb2.ServeLogsRequest
 LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
 
 
-async def serve_logs(call: LogsCall, node: Memory, book: LeaseBook, on_message: Callable[[], None]) -> None:
+async def serve_logs(call: LogsCall, node: AgentState, registry: LeaseRegistry, on_message: Callable[[], None]) -> None:
     """Answers until the stream ends, several requests at a time. `on_message` is called for each request."""
     writing = asyncio.Lock()
     slots = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX)
@@ -38,7 +38,7 @@ async def serve_logs(call: LogsCall, node: Memory, book: LeaseBook, on_message: 
 
     async def answer(request: agent_pb2.ServeLogsResponse) -> None:
         try:
-            async for message in _answers(request, node.node_id, book):
+            async for message in _answers(request, node.node_id, registry):
                 async with writing, asyncio.timeout(WRITE_TIMEOUT_S):
                     await call.write(message)
         except (TimeoutError, grpc.RpcError, asyncio.InvalidStateError):
@@ -59,7 +59,9 @@ async def serve_logs(call: LogsCall, node: Memory, book: LeaseBook, on_message: 
             task.cancel()
 
 
-async def _answers(request: agent_pb2.ServeLogsResponse, node_id: str, book: LeaseBook) -> AsyncIterator[Answer]:
+async def _answers(
+    request: agent_pb2.ServeLogsResponse, node_id: str, registry: LeaseRegistry
+) -> AsyncIterator[Answer]:
     """The messages that answer a request; the last one is marked."""
     try:
         query = LogQuery(
@@ -71,7 +73,7 @@ async def _answers(request: agent_pb2.ServeLogsResponse, node_id: str, book: Lea
             tail_lines=request.tail_lines,
             lines_max=request.lines_max,
         )
-        leases = [(directory, kept.lease, kept.job) for directory, kept in book.log_directories]
+        leases = [(directory, kept.lease, kept.job) for directory, kept in registry.log_directories]
         page = await asyncio.to_thread(read_page, leases, query)
     except InvalidInput as error:
         yield Answer(question=request.question, last=True, error=str(error))

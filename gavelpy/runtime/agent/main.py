@@ -15,13 +15,83 @@ import typer
 
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.extras import explained
-from gavelpy.runtime.agent import options
+from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
-from gavelpy.runtime.agent.memory import lock_state
 from gavelpy.runtime.json_log import set_up_logging
 from gavelpy.runtime.notify import notify
 from gavelpy.runtime.quiet_grpc import quiet_grpc
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from gavelpy import __version__
+
+        typer.echo(f"gavel-node {__version__}")
+        raise typer.Exit
+
+
+Scheduler = Annotated[
+    str | None,
+    typer.Option(envvar="GAVEL_SCHEDULER", metavar="HOST:PORT", help="The scheduler. Default: 127.0.0.1:7077."),
+]
+NodeId = Annotated[
+    str | None, typer.Option(envvar="GAVEL_NODE_ID", help="Name of this node. Default: the host's name.")
+]
+GpuTypeAndCount = Annotated[
+    str | None,
+    typer.Option(envvar="GAVEL_NODE_GPUS", metavar="TYPE:COUNT", help="The GPUs. Default: what NVIDIA's driver says."),
+]
+StateDirectory = Annotated[
+    str | None,
+    typer.Option(
+        envvar="GAVEL_NODE_STATE_DIR",
+        help="The node's state, on a local disk; keep it while jobs run. Default: ~/.local/state/gavel-node, "
+        "for root /var/lib/gavel-node.",
+    ),
+]
+CheckpointDirectory = Annotated[
+    str | None,
+    typer.Option(envvar="GAVEL_NODE_CHECKPOINT_DIR", help="Checkpoints. Jobs can move between nodes that share it."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        envvar="GAVEL_NODE_ADDRESS", help="Where other nodes reach this one. Default: what faces the scheduler."
+    ),
+]
+SpeedFactor = Annotated[
+    float | None,
+    typer.Option(envvar="GAVEL_NODE_SPEED_FACTOR", help="Let jobs run this share of the time, to play a slower GPU."),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(envvar="GAVEL_NODE_TOKEN_FILE", help="File with the token that `gavel token create` printed."),
+]
+TlsCa = Annotated[
+    str | None, typer.Option(envvar="GAVEL_NODE_TLS_CA", help="PEM of the authority of the scheduler's certificate.")
+]
+TlsCertificate = Annotated[
+    str | None, typer.Option(envvar="GAVEL_NODE_TLS_CERTIFICATE", help="PEM of this node, where one is asked for.")
+]
+TlsKey = Annotated[str | None, typer.Option(envvar="GAVEL_NODE_TLS_KEY", help="PEM of its key.")]
+StopJobsOnExit = Annotated[
+    bool | None,
+    typer.Option(
+        "--stop-jobs-on-exit/--keep-jobs-on-exit",
+        envvar="GAVEL_NODE_STOP_JOBS_ON_EXIT",
+        help="On SIGTERM, stop all jobs in good order. Default: they go on, and the next gavel-node finds them.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(envvar="GAVEL_NODE_CONFIG", help=r"TOML file with a table \[node]. Default: /etc/gavel/node.toml."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+]
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,21 +111,21 @@ app = typer.Typer(
 @app.callback()
 def gavel_node(
     context: typer.Context,
-    scheduler: options.Scheduler = None,
-    node_id: options.NodeId = None,
-    gpus: options.GpuTypeAndCount = None,
-    state_dir: options.StateDirectory = None,
-    checkpoint_dir: options.CheckpointDirectory = None,
-    address: options.Address = None,
-    speed_factor: options.SpeedFactor = None,
-    token_file: options.TokenFile = None,
-    tls_ca: options.TlsCa = None,
-    tls_certificate: options.TlsCertificate = None,
-    tls_key: options.TlsKey = None,
-    stop_jobs_on_exit: options.StopJobsOnExit = None,
-    config: options.ConfigFile = None,
-    verbose: options.Verbose = False,
-    version: options.Version = False,
+    scheduler: Scheduler = None,
+    node_id: NodeId = None,
+    gpus: GpuTypeAndCount = None,
+    state_dir: StateDirectory = None,
+    checkpoint_dir: CheckpointDirectory = None,
+    address: Address = None,
+    speed_factor: SpeedFactor = None,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    stop_jobs_on_exit: StopJobsOnExit = None,
+    config: ConfigFile = None,
+    verbose: Verbose = False,
+    version: Version = False,
 ) -> None:
     """Offer this machine's GPUs to a gavel scheduler and run the jobs it sends.
 
@@ -153,9 +223,9 @@ async def _run(config: NodeConfig, gpus: Gpus) -> None:
 
 
 def _checked(config: NodeConfig) -> tuple[NodeConfig, Gpus]:
-    from gavelpy.runtime.agent.link import Link
+    from gavelpy.runtime.agent.connection import SchedulerEndpoint
 
-    Link(config)  # reads the token and the certificates
+    SchedulerEndpoint(config)  # reads the token and the certificates
     return config, find_gpus(config.gpus, os.environ)
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.agent.assignment import Assignment, assignment_of
+from gavelpy.runtime.agent.leases.assignment import Assignment, assignment_of
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2
 
@@ -20,7 +20,7 @@ _CLUSTER_ID_MAX = 255
 _DURATION_S_MAX = 86_400.0
 
 
-class Wish(StrEnum):
+class OrderKind(StrEnum):
     """What should become of a lease."""
 
     PREPARE = "prepare"
@@ -30,13 +30,13 @@ class Wish(StrEnum):
 
 
 @dataclass(frozen=True)
-class Order:
+class LeaseOrder:
     """What the scheduler wants of one lease."""
 
     lease: int
     job: int
     until_clock_s: float
-    wish: Wish
+    kind: OrderKind
     steps_saved: float = 0.0
     assignment: Assignment | None = None  # None = none was sent, or it is refused
     refusal: str = ""  # why the launch that was sent cannot be used
@@ -49,7 +49,7 @@ class Orders:
     incarnation: int
     stream: int  # counts the connections of this agent
     sequence: int
-    leases: tuple[Order, ...] = ()
+    leases: tuple[LeaseOrder, ...] = ()
     forget: frozenset[int] = frozenset()
     cluster_id: str = ""  # of the scheduler; empty = it does not say
     echo_clock_s: float = 0.0  # of this agent's message that the scheduler had received last
@@ -62,11 +62,11 @@ class Orders:
         return self.incarnation, self.stream, self.sequence
 
 
-_WISHES: Final = {
-    agent_pb2.LEASE_WISH_PREPARE: Wish.PREPARE,
-    agent_pb2.LEASE_WISH_RUN: Wish.RUN,
-    agent_pb2.LEASE_WISH_STOP: Wish.STOP,
-    agent_pb2.LEASE_WISH_KILL: Wish.KILL,
+_KINDS: Final = {
+    agent_pb2.LEASE_WISH_PREPARE: OrderKind.PREPARE,
+    agent_pb2.LEASE_WISH_RUN: OrderKind.RUN,
+    agent_pb2.LEASE_WISH_STOP: OrderKind.STOP,
+    agent_pb2.LEASE_WISH_KILL: OrderKind.KILL,
 }
 
 
@@ -123,10 +123,10 @@ def is_newer(orders: Orders, than: Orders | None) -> bool:
     return than is None or orders.order > than.order
 
 
-def _order_of(order: agent_pb2.LeaseOrder) -> Order:
-    wish = _WISHES.get(order.wish)
-    if wish is None:
-        raise RemoteViolation(f"lease {order.lease}: wish must be one of {sorted(_WISHES)}, got {order.wish}")
+def _order_of(order: agent_pb2.LeaseOrder) -> LeaseOrder:
+    kind = _KINDS.get(order.wish)
+    if kind is None:
+        raise RemoteViolation(f"lease {order.lease}: wish must be one of {sorted(_KINDS)}, got {order.wish}")
     if not 0 <= order.lease <= _LEASE_MAX or not 0 <= order.job <= _LEASE_MAX:
         raise RemoteViolation(f"lease and job must not be negative, got {order.lease} and {order.job}")
     if not math.isfinite(order.until_clock_s) or abs(order.until_clock_s) > _CLOCK_S_MAX:
@@ -139,4 +139,4 @@ def _order_of(order: agent_pb2.LeaseOrder) -> Order:
             assignment = assignment_of(order.launch)
         except RemoteViolation as violation:
             refusal = str(violation)
-    return Order(order.lease, order.job, order.until_clock_s, wish, order.steps_saved, assignment, refusal)
+    return LeaseOrder(order.lease, order.job, order.until_clock_s, kind, order.steps_saved, assignment, refusal)

@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import secrets
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from gavelpy.runtime.agent.orphans import Orphans
+from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Answer, Member, agrees
 from gavelpy.runtime.security.exposure import is_loopback
@@ -45,7 +46,7 @@ Context = grpc.aio.ServicerContext[Any, Any]  # of any messages
 class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
     """Answers other agents of the view."""
 
-    def __init__(self, orphans: Orphans) -> None:
+    def __init__(self, orphans: QuorumMember) -> None:
         self._orphans = orphans
 
     async def LastContact(  # noqa: N802 the protocol's name
@@ -67,7 +68,7 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
         return _sealed(orphans.key, _ANSWERS, answer.SerializeToString())
 
 
-async def serve_peers(orphans: Orphans, host: str, port: int) -> tuple[grpc.aio.Server, int]:
+async def serve_peers(orphans: QuorumMember, host: str, port: int) -> tuple[grpc.aio.Server, int]:
     """Serves on a port of the address that other agents use, or on another port where that is taken; 0 = any."""
     where = "127.0.0.1" if _is_near(host) else "[::]"
     server = _server(orphans)
@@ -82,7 +83,7 @@ async def serve_peers(orphans: Orphans, host: str, port: int) -> tuple[grpc.aio.
 
 
 async def ask_members(
-    orphans: Orphans, rng: random.Random, *, enough: float = math.inf, asked_max: int | None = None
+    orphans: QuorumMember, rng: random.Random, *, enough: float = math.inf, asked_max: int | None = None
 ) -> list[Answer]:
     """What other members of the view answer; in random order, until `enough` agree or all (`asked_max`) were asked."""
     view, contact = orphans.view, orphans.contact
@@ -101,7 +102,7 @@ async def ask_members(
     return answers
 
 
-async def ask_member(orphans: Orphans, member: Member) -> Answer | None:
+async def ask_member(orphans: QuorumMember, member: Member) -> Answer | None:
     """The answer of one member; None where it does not answer in time, or is not the member."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     question = peer_pb2.ContactQuestion(
@@ -131,7 +132,7 @@ def peer_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _server(orphans: Orphans) -> grpc.aio.Server:
+def _server(orphans: QuorumMember) -> grpc.aio.Server:
     options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=CALLS_MAX)
     peer_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(orphans), server)
@@ -164,3 +165,74 @@ def _opened(
 
 def _mac(key: bytes, purpose: bytes, body: bytes) -> bytes:
     return hmac.new(key, purpose + b"\0" + body, sha256).digest()
+
+
+TICK_S: Final = 0.5
+PROBE_S: Final = 60.0
+PROBED_MAX: Final = 32  # members, at each probe
+
+
+class LeaseExtender:
+    """`has_leases`: whether anything runs that could be extended. `extended` is called after an extension."""
+
+    def __init__(self, orphans: QuorumMember, has_leases: Callable[[], bool], extended: Callable[[], None]) -> None:
+        self._orphans = orphans
+        self._has_leases = has_leases
+        self._extended = extended
+        self._rng = random.Random()
+        self._said = ""
+        self._probe_clock_s = -math.inf
+        self._probed_epoch = 0
+        self.unreached = 0  # members that did not answer the last probe
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        ask_clock_s = -math.inf
+        while True:
+            await asyncio.sleep(min(TICK_S, self._orphans.ask_every_s))
+            now_clock_s = clock_s()
+            if not self._orphans.is_asking(now_clock_s):
+                self._say("")
+                await self._probe(now_clock_s)
+            elif now_clock_s >= ask_clock_s and self._has_leases():
+                ask_clock_s = now_clock_s + self._orphans.ask_every_s
+                await self._ask()
+
+    async def _ask(self) -> None:
+        orphans = self._orphans
+        view, contact, asked_clock_s = orphans.view, orphans.contact, clock_s()
+        assert view is not None, "without a view nothing is asked"
+        answers = await ask_members(orphans, self._rng, enough=view.majority - 1)
+        if contact != orphans.contact:
+            return  # the scheduler is back
+        before_clock_s = orphans.until_clock_s
+        count = orphans.answered(contact, answers, asked_clock_s)
+        if orphans.until_clock_s > before_clock_s:
+            self._extended()
+        is_majority = count >= view.majority
+        self._say("leases run on without the scheduler" if is_majority else "leases are not extended", count)
+
+    async def _probe(self, now_clock_s: float) -> None:
+        """Whether other agents can be reached shows before it matters."""
+        view = self._orphans.view
+        if view is None or view.orphan_max_s <= 0 or not view.has(self._orphans.me.node_id, self._orphans.me.state_id):
+            self.unreached = 0
+            return
+        if now_clock_s < self._probe_clock_s + PROBE_S and view.epoch == self._probed_epoch:
+            return
+        self._probe_clock_s, self._probed_epoch = now_clock_s, view.epoch
+        asked = min(PROBED_MAX, len(view.members) - 1)
+        answers = await ask_members(self._orphans, self._rng, asked_max=asked)
+        unreached = asked - len(answers)
+        if unreached != self.unreached:
+            level = logging.WARNING if unreached else logging.INFO
+            logger.log(level, "other agents that do not answer this one", extra={"agents": unreached, "of": asked})
+        self.unreached = unreached
+
+    def _say(self, what: str, count: int = 0) -> None:
+        """Once when it changes."""
+        view = self._orphans.view
+        if what and what != self._said and view is not None:
+            extra = {"agree": count, "majority": view.majority, "members": len(view.members)}
+            logger.warning(what, extra=extra)
+        self._said = what

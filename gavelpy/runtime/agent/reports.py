@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable
 from typing import Final
 
-from gavelpy.runtime.agent.checkpoint_watch import Sight, SightState
-from gavelpy.runtime.agent.folder import LeaseFolder
-from gavelpy.runtime.agent.reconcile import LocalPhase
+from gavelpy import __version__
+from gavelpy.runtime.agent.checkpoint_watch import DirectoryState, DirectoryStatus
+from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.gpus import Gpus
+from gavelpy.runtime.agent.leases.directory import LeaseDirectory
+from gavelpy.runtime.agent.leases.reconcile import LocalPhase
+from gavelpy.runtime.agent.orders import API_VERSIONS
 from gavelpy.runtime.lease_files import Outcome
+from gavelpy.runtime.security.exposure import is_loopback
+from gavelpy.runtime.shim.processes import boot_id, this_process
 from gavelpy.runtime.wire import agent_pb2
 
 DETAIL_CHARACTERS_MAX: Final = 1_000
@@ -30,13 +38,13 @@ _OUTCOMES: Final = {
 
 
 _SIGHTS: Final = {
-    SightState.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
-    SightState.SEEN: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
-    SightState.UNSEEN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN,
+    DirectoryState.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
+    DirectoryState.AVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
+    DirectoryState.UNAVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN,
 }
 
 
-def sight_of(sight: Sight, now_clock_s: float) -> agent_pb2.CheckpointSight:
+def status_message(sight: DirectoryStatus, now_clock_s: float) -> agent_pb2.CheckpointSight:
     """What the node sees of its checkpoint directory."""
     age_s = max(0.0, now_clock_s - sight.since_clock_s)
     return agent_pb2.CheckpointSight(
@@ -44,19 +52,19 @@ def sight_of(sight: Sight, now_clock_s: float) -> agent_pb2.CheckpointSight:
     )
 
 
-def report_of(folder: LeaseFolder) -> agent_pb2.LeaseReport:
+def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
     """All that the scheduler should know of a lease."""
-    standing, end, saved = folder.standing, folder.end, folder.standing.steps_saved
+    progress, end, saved = folder.progress, folder.end, folder.progress.steps_saved
     if folder.launch is not None and folder.assignment is not None and saved <= folder.launch.steps_done:
         saved = folder.assignment.steps_done  # what it resumed from, perhaps newer, is in another lease's directory
     report = agent_pb2.LeaseReport(
         lease=folder.lease,
         job=folder.job,
         phase=_PHASES[folder.phase],
-        steps_done=standing.steps_done,
+        steps_done=progress.steps_done,
         steps_saved=saved,
-        rate_steps_per_s=standing.rate_steps_per_s,
-        by_time=folder.is_by_time,
+        rate_steps_per_s=progress.rate_steps_per_s,
+        by_time=folder.is_estimated,
         saves_at_end=folder.saves_at_end,
         last_step_done=folder.is_done,
     )
@@ -94,3 +102,37 @@ def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object,
         )
         for report in reports
     )
+
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> agent_pb2.Node:
+    """The node, but for what its leases say."""
+    return agent_pb2.Node(
+        node_id=config.node_id,
+        host_id=boot_id(),
+        agent_version=__version__,
+        api_versions=API_VERSIONS,
+        gpu_type=gpus.gpu_type,
+        gpu_count=len(gpus.devices),
+        address=config.address or address_towards(config.scheduler),
+        checkpoint_marker=checkpoint_marker,
+        agent_process=os.getpid(),
+        agent_process_start=this_process().start_ticks,
+        state_directory=str(config.state),
+    )
+
+
+def address_towards(scheduler: str) -> str:
+    """This machine's address on the way to HOST:PORT, by which others that reach the scheduler may reach it."""
+    if is_loopback(scheduler):
+        return LOOPBACK
+    host, _, port = scheduler.rpartition(":")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

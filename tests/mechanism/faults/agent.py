@@ -9,23 +9,23 @@ from pathlib import Path
 from random import Random
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.runtime.agent.orders import Orders, is_newer
-from gavelpy.runtime.agent.orphans import Orphans
-from gavelpy.runtime.agent.reconcile import (
+from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
     Action,
     Amend,
-    Destroy,
-    Drop,
+    Cancel,
     Forget,
+    Kill,
     LocalLease,
     LocalPhase,
-    Place,
+    NodeGpus,
     Refuse,
     Start,
     extended,
     reconcile,
 )
+from gavelpy.runtime.agent.orders import Orders, is_newer
+from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.lease_values import PartReport, Phase
 from gavelpy.runtime.quorum import Answer, Contact, Member
 from tests.mechanism.faults.machine import Machine, Record, Run
@@ -86,7 +86,7 @@ class Agent:
         self.sequence = self.obeyed = 0
         name, boot, clock_s = self.machine.name, f"boot {self.machine.boots}", self.machine.clock_s
         member = Member(name, f"of {name}", f"{name}:1")
-        self.orphans = Orphans(self.disk, member, CLUSTER, self.incarnation, boot, clock_s)
+        self.orphans = QuorumMember(self.disk, member, CLUSTER, self.incarnation, boot, clock_s)
         self.ask_clock_s = -math.inf
         self.next_heartbeat_s = self.heard_at_s = self.retry_s = -math.inf
         self.told: tuple[object, ...] = ()
@@ -188,7 +188,7 @@ class Agent:
         for record in list(self.machine.records.values()):
             self._observe(record, now_s)
         local = [_local(record) for record in self.machine.records.values()]
-        place = Place(self.machine.gpu_type, self.machine.gpu_count)
+        place = NodeGpus(self.machine.gpu_type, self.machine.gpu_count)
         for action in reconcile(local, self.orders, place, self.machine.clock_s):
             self._act(action, now_s)
         local = [_local(record) for record in self.machine.records.values()]
@@ -208,7 +208,7 @@ class Agent:
         elif record.last_word is not None:
             record.conclude(record.last_word)
         else:
-            record.is_orphan = True
+            record.has_lost_shim = True
 
     def _start(self, record: Record, now_s: float) -> None:
         """As the real starter: the orders are looked at once more when all is ready."""
@@ -241,9 +241,9 @@ class Agent:
                     record.killed_clock_s = self.machine.clock_s
                 record.until_clock_s, record.stop, record.kill = until_clock_s, stop, kill
                 record.steps_acknowledged = steps_saved
-            case Drop(lease, _):
+            case Cancel(lease, _):
                 records[lease].conclude(Outcome.STOPPED)
-            case Destroy(lease):
+            case Kill(lease):
                 self._destroy(records[lease])
             case Forget(lease):
                 del records[lease]
@@ -253,7 +253,7 @@ class Agent:
 
     def _destroy(self, record: Record) -> None:
         record.kill = True
-        if record.copy is None and record.phase is LocalPhase.STARTING and not record.is_orphan:
+        if record.copy is None and record.phase is LocalPhase.STARTING and not record.has_lost_shim:
             return  # whoever prepares the start will see it
         if record.copy is not None and record.copy.is_alive:
             record.copy.end(None)
@@ -271,7 +271,7 @@ def _local(record: Record) -> LocalLease:
         record.kill,
         record.killed_clock_s,
         record.steps_acknowledged,
-        record.is_orphan,
+        record.has_lost_shim,
     )
 
 

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.reconcile import LocalPhase
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
 
 GRACE_S = 2.0
@@ -40,11 +40,11 @@ class Record:
     copy: Copy | None = None
     last_word: Outcome | None = None
     outcome: Outcome | None = None  # once ended
-    is_orphan: bool = False
+    has_lost_shim: bool = False
 
     def conclude(self, outcome: Outcome) -> None:
         """The lease has ended here; what it has saved counts."""
-        self.outcome, self.phase, self.is_orphan, self.start_due_s = outcome, LocalPhase.ENDED, False, math.inf
+        self.outcome, self.phase, self.has_lost_shim, self.start_due_s = outcome, LocalPhase.ENDED, False, math.inf
 
 
 @dataclass(eq=False)

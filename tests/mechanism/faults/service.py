@@ -34,9 +34,8 @@ from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.orders import Order, Orders
-from gavelpy.runtime.agent.orders import Wish as AgentWish
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
 from gavelpy.runtime.daemon import lease_values
 from gavelpy.runtime.daemon.config import NodeSettings
 from gavelpy.runtime.daemon.execution import Execution
@@ -307,11 +306,11 @@ class Service:
         view = self.execution.absences.sending(node.node_id, sequence, now_s)
         return Orders(self.incarnation, stream, sequence, told, forget, CLUSTER, node.clock_s, view, b"key")
 
-    def _order(self, order: lease_values.Order, node: Node) -> Order:
+    def _order(self, order: lease_values.Order, node: Node) -> LeaseOrder:
         start, until_clock_s = order.start, node.clock_of(order.until_s)
-        wish = AgentWish[order.wish.name]
+        kind = OrderKind[order.wish.name]
         if start is None:
-            return Order(order.lease, order.job, until_clock_s, wish, order.steps_saved)
+            return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved)
         assignment = Assignment(
             argv=("train",), working_directory="/", gpus=start.gpus, gpu_type=start.gpu_type,
             node_rank=start.node_rank, node_count=start.node_count, first_rank=start.first_rank,
@@ -320,4 +319,4 @@ class Service:
             rate_steps_per_s=start.rate_steps_per_s, resume_lease=start.resume_lease,
             resume_steps=start.resume_steps, grace_s=GRACE_S, checkpoint_every_s=CHECKPOINT_EVERY_S,
         )  # fmt: skip
-        return Order(order.lease, order.job, until_clock_s, wish, order.steps_saved, assignment)
+        return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved, assignment)

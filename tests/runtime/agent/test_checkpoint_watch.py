@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gavelpy.runtime.agent.checkpoint_watch import CheckpointWatch, Sight, SightState
+from gavelpy.runtime.agent.checkpoint_watch import CheckpointWatch, DirectoryState, DirectoryStatus
 from gavelpy.runtime.checkpoint_directory import ID_FILE, mark
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
@@ -23,9 +23,9 @@ SILENT = "does not answer"
 Watching = Callable[[CheckpointWatch, Storage], Coroutine[Any, Any, None]]
 
 
-def sights(root: Path, work: Watching, known: str = "") -> list[Sight]:
+def sights(root: Path, work: Watching, known: str = "") -> list[DirectoryStatus]:
     """All that a node finds while a test does its work."""
-    found: list[Sight] = []
+    found: list[DirectoryStatus] = []
 
     async def run() -> None:
         storage = Storage()
@@ -42,7 +42,7 @@ def sights(root: Path, work: Watching, known: str = "") -> list[Sight]:
     return found
 
 
-async def becomes(watch: CheckpointWatch, state: SightState) -> None:
+async def becomes(watch: CheckpointWatch, state: DirectoryState) -> None:
     while watch.sight.state is not state:
         await asyncio.sleep(0.005)
 
@@ -51,11 +51,11 @@ def test_hang_replaces_no_sight_and_the_answer_comes_at_once_when_it_is_over(tmp
     mark(str(tmp_path), "c1")
 
     async def work(watch: CheckpointWatch, storage: Storage) -> None:
-        await becomes(watch, SightState.SEEN)
+        await becomes(watch, DirectoryState.AVAILABLE)
         storage.is_hung = True
-        await becomes(watch, SightState.UNKNOWN)
+        await becomes(watch, DirectoryState.UNKNOWN)
         storage.is_hung = False
-        await becomes(watch, SightState.SEEN)
+        await becomes(watch, DirectoryState.AVAILABLE)
 
     *_, seen, unknown, again = sights(tmp_path, work)
 
@@ -73,13 +73,13 @@ def test_directory_that_hangs_from_the_start_is_not_known(tmp_path: Path) -> Non
 
     [sight] = sights(tmp_path, work)
 
-    assert (sight.state, sight.directory) == (SightState.UNKNOWN, "")
+    assert (sight.state, sight.directory) == (DirectoryState.UNKNOWN, "")
     assert sight.trouble
 
 
 def test_mount_that_is_missing_is_not_seen_and_nothing_is_written_below_it(tmp_path: Path) -> None:
     async def work(watch: CheckpointWatch, storage: Storage) -> None:
-        await becomes(watch, SightState.UNSEEN)
+        await becomes(watch, DirectoryState.UNAVAILABLE)
 
     *_, sight = sights(tmp_path, work, known="0123abcd")
 
@@ -145,4 +145,4 @@ def test_lease_is_refused_where_the_directory_is_another_than_the_scheduler_expe
 
     ended = peer.until_phase(70, pb.LEASE_PHASE_ENDED)
     assert ended.outcome == pb.LEASE_OUTCOME_LOST
-    assert "and not another as the scheduler expects" in ended.detail
+    assert "the scheduler expects another" in ended.detail

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent import saved_steps, starter
-from gavelpy.runtime.agent.book import LeaseBook
-from gavelpy.runtime.agent.environment import Surroundings
-from gavelpy.runtime.agent.folder import LeaseFolder
-from gavelpy.runtime.agent.orders import Order, Wish
-from gavelpy.runtime.agent.reconcile import Accept, LocalPhase
-from gavelpy.runtime.agent.saved_steps import SavedSteps
-from gavelpy.runtime.agent.starter import Starter
+from gavelpy.runtime.agent.leases import starter
+from gavelpy.runtime.agent.leases.directory import LeaseDirectory
+from gavelpy.runtime.agent.leases.environment import NodeEnvironment
+from gavelpy.runtime.agent.leases.reconcile import Accept, LocalPhase
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry
+from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter
+from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind
 from gavelpy.runtime.lease_files import Launch, Outcome, clock_s
 from tests.runtime.agent.storage_that_hangs import Storage
 from tests.runtime.agent.test_starting import make_assignment
@@ -25,20 +24,20 @@ JOB, LEASE = 5, 8
 NEVER_S = 1e12
 
 
-def starting(state: Path, act: Callable[[LeaseFolder], None]) -> LeaseFolder:
+def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirectory:
     """A lease whose start is prepared on storage that hangs, after something was done to it and it has ended."""
 
-    async def run() -> LeaseFolder:
+    async def run() -> LeaseDirectory:
         storage = Storage()
         storage.is_hung = True
         ended = asyncio.Event()
         starts = Starter(storage, ended.set)
-        starts.around = Surroundings("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
-        book = LeaseBook(state, starts.begin)
+        starts.around = NodeEnvironment("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
+        registry = LeaseRegistry(state, starts.begin)
         assignment = make_assignment()
-        order = Order(LEASE, JOB, clock_s() + NEVER_S, Wish.RUN, assignment=assignment)
-        book.act(Accept(order, assignment, start=True), clock_s())
-        [folder] = book.folders
+        order = LeaseOrder(LEASE, JOB, clock_s() + NEVER_S, OrderKind.RUN, assignment=assignment)
+        registry.act(Accept(order, assignment, start=True), clock_s())
+        [folder] = registry.folders
         await asyncio.sleep(0.05)
         assert folder.phase is LocalPhase.STARTING
         act(folder)
@@ -79,19 +78,22 @@ def test_end_waits_a_while_for_whole_checkpoints_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hung: bool, steps: float
 ) -> None:
     """What nobody counted is found by the job's next lease."""
-    monkeypatch.setattr(saved_steps, "COUNT_S", 0.2 if is_hung else 60.0)
+    monkeypatch.setattr(starter, "COUNT_S", 0.2 if is_hung else 60.0)
     own = tmp_path / "own"
     (own / lease_files.step_name(70)).mkdir(parents=True)
 
-    async def run() -> LeaseFolder:
+    async def run() -> LeaseDirectory:
         storage = Storage()
         storage.is_hung = is_hung
         counted = asyncio.Event()
-        counting = SavedSteps(storage, counted.set)
-        book = LeaseBook(tmp_path, lambda folder: None, counting.count)
+        counting = CheckpointCounter(storage, counted.set)
+        registry = LeaseRegistry(tmp_path, lambda folder: None, counting.count)
         assignment = make_assignment(steps_done=30.0)
-        book.act(Accept(Order(LEASE, JOB, NEVER_S, Wish.PREPARE, assignment=assignment), assignment, start=False), 1.0)
-        [folder] = book.folders
+        registry.act(
+            Accept(LeaseOrder(LEASE, JOB, NEVER_S, OrderKind.PREPARE, assignment=assignment), assignment, start=False),
+            1.0,
+        )
+        [folder] = registry.folders
         environment = {lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(own)}
         folder.launch = Launch(LEASE, JOB, ("true",), "/", environment, ({},), steps_done=30.0)
         folder.conclude(Outcome.LOST, "its shim vanished", 2.0)
@@ -105,4 +107,4 @@ def test_end_waits_a_while_for_whole_checkpoints_and_no_longer(
     folder = asyncio.run(run())
 
     assert folder.phase is LocalPhase.ENDED
-    assert folder.standing.steps_saved == steps
+    assert folder.progress.steps_saved == steps

@@ -13,7 +13,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent import log_reader
-from gavelpy.runtime.agent.ended import prune
+from gavelpy.runtime.agent.leases.retention import prune
 from gavelpy.runtime.agent.log_reader import TIE_BITS, LogPage, LogQuery, read_page
 from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.wire import agent_pb2 as pb

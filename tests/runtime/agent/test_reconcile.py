@@ -8,26 +8,26 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.orders import Order, Orders, Wish, is_newer
-from gavelpy.runtime.agent.reconcile import (
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.reconcile import (
     OVERDUE_S,
     Accept,
     Action,
     Amend,
-    Destroy,
-    Drop,
+    Cancel,
     Forget,
+    Kill,
     LocalLease,
     LocalPhase,
-    Place,
+    NodeGpus,
     Refuse,
     Start,
     reconcile,
 )
+from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders, is_newer
 from gavelpy.runtime.lease_files import Outcome
 
-PLACE = Place("v100", 4)
+PLACE = NodeGpus("v100", 4)
 
 
 def make_assignment(gpus: tuple[int, ...] = (0,), **fields: object) -> Assignment:
@@ -35,12 +35,12 @@ def make_assignment(gpus: tuple[int, ...] = (0,), **fields: object) -> Assignmen
     return Assignment(**values)  # type: ignore[arg-type]  # fields of any type
 
 
-def make_order(lease: int = 1, wish: Wish = Wish.RUN, until_s: float = 100.0, **fields: object) -> Order:
+def make_order(lease: int = 1, wish: OrderKind = OrderKind.RUN, until_s: float = 100.0, **fields: object) -> LeaseOrder:
     values = {"job": lease, "assignment": make_assignment(), **fields}
-    return Order(lease, until_clock_s=until_s, wish=wish, **values)  # type: ignore[arg-type]  # fields of any type
+    return LeaseOrder(lease, until_clock_s=until_s, kind=wish, **values)  # type: ignore[arg-type]  # fields of any type
 
 
-def make_orders(*leases: Order, forget: frozenset[int] = frozenset()) -> Orders:
+def make_orders(*leases: LeaseOrder, forget: frozenset[int] = frozenset()) -> Orders:
     return Orders(1, 1, 1, leases, forget)
 
 
@@ -111,18 +111,18 @@ def test_part_of_a_gang_starts_when_it_is_known_where_the_ranks_meet() -> None:
 def test_prepared_lease_whose_time_is_over_is_dropped() -> None:
     (action,) = reconcile([make_local(phase=LocalPhase.PREPARED)], make_orders(make_order()), PLACE, 100.0)
 
-    assert isinstance(action, Drop)
+    assert isinstance(action, Cancel)
 
 
 def test_lease_that_waited_for_one_that_is_dropped_is_taken_on_at_the_next_look() -> None:
     prepared = make_local(2, LocalPhase.PREPARED, until_clock_s=1.0, job=0)
-    waiting = make_order(3, Wish.PREPARE, until_s=2.0, job=0)
-    orders = make_orders(make_order(2, Wish.PREPARE, until_s=1.0, job=0), waiting)
+    waiting = make_order(3, OrderKind.PREPARE, until_s=2.0, job=0)
+    orders = make_orders(make_order(2, OrderKind.PREPARE, until_s=1.0, job=0), waiting)
 
     (dropped,) = reconcile([prepared], orders, PLACE, 1.0)
     (taken_on,) = reconcile([replace(prepared, phase=LocalPhase.ENDED)], orders, PLACE, 1.0)
 
-    assert isinstance(dropped, Drop)
+    assert isinstance(dropped, Cancel)
     assert taken_on == Accept(waiting, make_assignment(), start=False)
 
 
@@ -142,9 +142,9 @@ def test_lease_is_forgotten_only_when_it_has_ended() -> None:
 
 def test_what_is_left_after_time_and_grace_is_destroyed_with_and_without_orders() -> None:
     assert reconcile([make_local()], None, PLACE, 105.0) == ()
-    assert reconcile([make_local()], None, PLACE, 105.1 + OVERDUE_S) == (Destroy(1),)
-    assert reconcile([make_local(kill=True, killed_clock_s=10.0)], None, PLACE, 10.1 + OVERDUE_S) == (Destroy(1),)
-    assert reconcile([make_local(is_orphan=True)], None, PLACE, 1.0) == (Destroy(1),)
+    assert reconcile([make_local()], None, PLACE, 105.1 + OVERDUE_S) == (Kill(1),)
+    assert reconcile([make_local(kill=True, killed_clock_s=10.0)], None, PLACE, 10.1 + OVERDUE_S) == (Kill(1),)
+    assert reconcile([make_local(has_lost_shim=True)], None, PLACE, 1.0) == (Kill(1),)
 
 
 @given(st.permutations([(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 3, 1), (2, 3, 2)]))
@@ -178,12 +178,12 @@ class Node(RuleBasedStateMachine):
         self.sequence += 1
         self.sent.append(Orders(1, 1, self.sequence, orders, forget))
 
-    def _drawn_order(self, data: st.DataObject, lease: int) -> Order:
+    def _drawn_order(self, data: st.DataObject, lease: int) -> LeaseOrder:
         gpus = tuple(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True)))
         assignment = data.draw(st.sampled_from([make_assignment(gpus), None]))
-        wish, until_s = data.draw(st.sampled_from(Wish)), self.now_s + data.draw(st.floats(-5, 50))
+        wish, until_s = data.draw(st.sampled_from(OrderKind)), self.now_s + data.draw(st.floats(-5, 50))
         self.largest_until_s[lease] = max(self.largest_until_s.get(lease, until_s), until_s)
-        return Order(lease, data.draw(st.integers(0, 3)), until_s, wish, assignment=assignment)
+        return LeaseOrder(lease, data.draw(st.integers(0, 3)), until_s, wish, assignment=assignment)
 
     @rule(data=st.data())
     def a_message_arrives(self, data: st.DataObject) -> None:
@@ -237,7 +237,7 @@ class Node(RuleBasedStateMachine):
                         old, until_clock_s=until_s, stop=stop, kill=kill, steps_saved=saved, killed_clock_s=killed_s
                     )
                 )
-            case Drop(lease, _) | Destroy(lease):
+            case Cancel(lease, _) | Kill(lease):
                 self._put(replace(self.leases[lease], phase=LocalPhase.ENDED))
             case Forget(lease):
                 assert self.leases.pop(lease).phase is LocalPhase.ENDED
@@ -260,7 +260,7 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def acting_again_does_what_had_to_wait_for_an_end_and_then_nothing(self) -> None:
-        freed = [self.leases[action.lease] for action in self._act() if isinstance(action, Drop | Destroy)]
+        freed = [self.leases[action.lease] for action in self._act() if isinstance(action, Cancel | Kill)]
 
         again = self._act()
 

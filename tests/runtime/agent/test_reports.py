@@ -9,7 +9,7 @@ import pytest
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.reports import report_of
 from gavelpy.runtime.lease_files import Launch, Outcome, Progress
-from tests.runtime.agent.test_book import launched, make_book
+from tests.runtime.agent.test_lease_registry import launched, make_book
 
 
 def reported(state: Path, steps_saved: float) -> float:

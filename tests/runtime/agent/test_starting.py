@@ -11,17 +11,17 @@ import pytest
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment, assignment_of
-from gavelpy.runtime.agent.checkpoints import (
-    CheckpointMissing,
-    CheckpointsForeign,
-    CheckpointUnseen,
-    Resume,
-    resume_of,
-)
-from gavelpy.runtime.agent.environment import Spot, Surroundings, job_environment, launch_of
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
-from gavelpy.runtime.agent.ports import ReservedPort
+from gavelpy.runtime.agent.leases.assignment import Assignment, assignment_of
+from gavelpy.runtime.agent.leases.directory import ReservedPort
+from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
+from gavelpy.runtime.agent.leases.resume import (
+    CheckpointMissing,
+    CheckpointNotVisible,
+    ForeignCheckpoints,
+    Resume,
+    find_resume,
+)
 from gavelpy.runtime.checkpoint_directory import marker
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.peer import order
@@ -50,15 +50,15 @@ def make_environment(assignment: Assignment, resume: Path | None = None, **aroun
         "job_service": "127.0.0.1:9",
         **around,
     }
-    spot = Spot(8, JOB, Path("/state/leases/00000008"), "token", resume, 40.0)
-    return job_environment(assignment, spot, Surroundings(**values))  # type: ignore[arg-type]  # fields of any type
+    spot = LeaseContext(8, JOB, Path("/state/leases/00000008"), "token", resume, 40.0)
+    return job_environment(assignment, spot, NodeEnvironment(**values))  # type: ignore[arg-type]  # fields of any type
 
 
 def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 100)
     newest = make_checkpoint(tmp_path, 3, 150)
 
-    resume = resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100, steps_done=100))
+    resume = find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100, steps_done=100))
 
     assert resume == Resume(newest, 150.0)
     assert lease_files.lease_checkpoints(tmp_path, JOB, 8).is_dir()
@@ -68,62 +68,62 @@ def test_checkpoint_of_a_later_lease_that_was_never_heard_of_is_taken(tmp_path: 
     make_checkpoint(tmp_path, 3, 100)
     unheard = make_checkpoint(tmp_path, 6, 120)
 
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(unheard, 120.0)
-    assert resume_of(tmp_path, JOB, 9, make_assignment()) == Resume(unheard, 120.0)
+    assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(unheard, 120.0)
+    assert find_resume(tmp_path, JOB, 9, make_assignment()) == Resume(unheard, 120.0)
 
 
 def test_checkpoint_of_a_lease_before_the_one_on_record_is_not_taken(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 2, 900)
     named = make_checkpoint(tmp_path, 3, 100)
 
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
+    assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
 
 
 def test_what_a_lease_given_up_for_lost_still_writes_is_not_preferred(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 4, 900)
     later = make_checkpoint(tmp_path, 6, 150)
 
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(later, 150.0)
+    assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(later, 150.0)
 
 
 def test_later_lease_without_a_checkpoint_hides_none(tmp_path: Path) -> None:
     named = make_checkpoint(tmp_path, 3, 100)
     lease_files.lease_checkpoints(tmp_path, JOB, 7).mkdir()
 
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
+    assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
 
 
 def test_checkpoint_that_has_gone_is_missed(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 50)
 
     with pytest.raises(CheckpointMissing, match=r"with 100 steps or more .* newest has 50"):
-        resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100))
+        find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100))
 
 
 def test_job_with_checkpoints_of_its_own_goes_on_counting(tmp_path: Path) -> None:
-    assert resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=-1, steps_done=70)) == Resume(None, 70)
+    assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=-1, steps_done=70)) == Resume(None, 70)
 
 
 def test_job_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match=r"with 70 steps or more in .*/5/lease-00000003, where there is none"):
-        resume_of(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=70, steps_done=70))
+        find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=70, steps_done=70))
 
 
 def test_gang_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
     part = make_assignment(node_count=2, world_size=2, resume_lease=3, resume_steps=70, steps_done=70)
 
     with pytest.raises(CheckpointMissing):
-        resume_of(tmp_path, JOB, 8, part)
+        find_resume(tmp_path, JOB, 8, part)
 
     with pytest.raises(CheckpointMissing):
-        resume_of(tmp_path, JOB, 8, replace(part, node_rank=1))
+        find_resume(tmp_path, JOB, 8, replace(part, node_rank=1))
 
 
 def test_new_lease_does_not_take_over_checkpoints_that_it_did_not_write(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 8, 500)
 
-    with pytest.raises(CheckpointsForeign, match=r"lease-00000008 holds a checkpoint of 500 steps"):
-        resume_of(tmp_path, JOB, 8, make_assignment())
+    with pytest.raises(ForeignCheckpoints, match=r"lease-00000008 contains a checkpoint of 500 steps"):
+        find_resume(tmp_path, JOB, 8, make_assignment())
 
 
 def test_gang_agrees_on_one_checkpoint_whoever_comes_first(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_gang_agrees_on_one_checkpoint_whoever_comes_first(tmp_path: Path) -> No
     part = make_assignment(node_count=8, world_size=8, resume_lease=3, resume_steps=100)
 
     with ThreadPoolExecutor(8) as threads:
-        first = threads.submit(resume_of, tmp_path, JOB, 8, part).result()
+        first = threads.submit(find_resume, tmp_path, JOB, 8, part).result()
         make_checkpoint(tmp_path, 3, 200)
-        others = [threads.submit(resume_of, tmp_path, JOB, 8, replace(part, node_rank=rank)) for rank in range(1, 8)]
+        others = [threads.submit(find_resume, tmp_path, JOB, 8, replace(part, node_rank=rank)) for rank in range(1, 8)]
 
     assert {other.result() for other in others} == {first}
 
@@ -143,8 +143,8 @@ def test_choice_that_points_elsewhere_is_not_followed(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "RESUME").write_text("../../../etc/step-000000000001")
 
-    with pytest.raises(CheckpointUnseen):
-        resume_of(tmp_path, JOB, 8, make_assignment(node_count=2, world_size=2))
+    with pytest.raises(CheckpointNotVisible):
+        find_resume(tmp_path, JOB, 8, make_assignment(node_count=2, world_size=2))
 
 
 def test_marker_of_the_cluster_is_seen(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_job_learns_where_to_resume_and_where_to_save() -> None:
 
 def test_one_process_a_node_has_all_gpus() -> None:
     assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
-    spot = Spot(8, JOB, Path("/state"), "token", None, 0.0)
-    around = Surroundings("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
+    spot = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)
+    around = NodeEnvironment("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
 
     launch = launch_of(replace(assignment, first_rank=1), spot, around)
 

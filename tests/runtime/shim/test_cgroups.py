@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import storage
-from gavelpy.runtime.agent import containment
-from gavelpy.runtime.agent.containment import Containment
+from gavelpy.runtime.agent.leases import containment
+from gavelpy.runtime.agent.leases.containment import Containment
 from gavelpy.runtime.lease_files import Phase, ShimState
 from gavelpy.runtime.shim import cgroups, processes
 from gavelpy.runtime.shim.processes import kill_lease, process_facts

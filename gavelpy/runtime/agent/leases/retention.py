@@ -16,7 +16,7 @@ import msgspec
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE, Kept
+from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE, AssignmentRecord
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ def lease_directories(parent: Path) -> list[Path]:
     return sorted(entry for entry in parent.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def kept_in(directory: Path) -> Kept | None:
+def read_assignment(directory: Path) -> AssignmentRecord | None:
     """What assignment.json says; None where it cannot be read."""
     try:
         text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
-        return msgspec.json.decode(text, type=Kept) if text is not None else None
+        return msgspec.json.decode(text, type=AssignmentRecord) if text is not None else None
     except (RemoteViolation, msgspec.DecodeError) as error:
         logger.warning("file of a lease ignored: %s", error)
         return None
@@ -43,9 +43,9 @@ def kept_in(directory: Path) -> Kept | None:
 def scrub(directory: Path) -> None:
     """Removes the environment of a job that is over, which may hold secrets, from its lease's directory."""
     (directory / lease_files.LAUNCH_FILE).unlink(missing_ok=True)
-    found = kept_in(directory)
+    found = read_assignment(directory)
     if found is not None and found.assignment is not None:
-        bare = Kept(found.lease, found.job, None)
+        bare = AssignmentRecord(found.lease, found.job, None)
         lease_files.write_text_whole(directory / ASSIGNMENT_FILE, msgspec.json.encode(bare).decode())
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.containment import Containment
 from gavelpy.runtime.agent.gpus import Gpus
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.containment import Containment
 
 RESERVED_PREFIX: Final = "GAVEL_"
 _FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
@@ -20,7 +20,7 @@ _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTH
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NodeEnvironment:
     """What is the same for all jobs of a node."""
 
     node_id: str
@@ -36,9 +36,9 @@ class Surroundings:
     containment: Containment = field(default_factory=Containment)
 
 
-def surroundings_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> Surroundings:
+def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> NodeEnvironment:
     """What this node's jobs have in common."""
-    return Surroundings(
+    return NodeEnvironment(
         node_id=config.node_id,
         gpu_type=gpus.gpu_type,
         devices=gpus.devices,
@@ -54,7 +54,7 @@ def surroundings_of(config: NodeConfig, gpus: Gpus, containment: Containment, jo
 
 
 @dataclass(frozen=True)
-class Spot:
+class LeaseContext:
     """What is particular to one lease."""
 
     lease: int
@@ -65,7 +65,7 @@ class Spot:
     steps_done: float  # of the checkpoint it resumes from
 
 
-def launch_of(assignment: Assignment, spot: Spot, around: Surroundings) -> lease_files.Launch:
+def launch_of(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> lease_files.Launch:
     """The shim's orders for an assignment."""
     return lease_files.Launch(
         lease=spot.lease,
@@ -90,7 +90,7 @@ def launch_of(assignment: Assignment, spot: Spot, around: Surroundings) -> lease
     )
 
 
-def job_environment(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+def job_environment(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
     """The whole environment of a job but for its rank's. The job's own wins over the node's, ours over all."""
     node = {name: around.node_environment[name] for name in _FROM_NODE if around.node_environment.get(name)}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
@@ -103,7 +103,7 @@ def rank_environment(assignment: Assignment, local_rank: int) -> dict[str, str]:
     return {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
 
 
-def _torch(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+def _torch(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
     return {
         "MASTER_ADDR": (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1",
         "MASTER_PORT": str(assignment.rendezvous_port),
@@ -120,7 +120,7 @@ def _torch(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str
     }
 
 
-def _gavel(assignment: Assignment, spot: Spot, around: Surroundings) -> dict[str, str]:
+def _gavel(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
     checkpoints = lease_files.lease_checkpoints(around.checkpoint_root, spot.job, spot.lease)
     told = {
         lease_files.LEASE_DIRECTORY_VARIABLE: str(spot.directory),

@@ -19,8 +19,8 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.orders import Order, Orders, Wish
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
 from gavelpy.runtime.lease_files import Outcome
 
 OVERDUE_S: Final = 0.5  # what a shim may be late by
@@ -50,7 +50,7 @@ class LocalLease:
     kill: bool = False
     killed_clock_s: float = inf  # when `kill` was ordered
     steps_saved: float = 0.0  # as the scheduler has it on record
-    is_orphan: bool = False  # its shim has vanished
+    has_lost_shim: bool = False  # its shim has vanished
 
     @property
     def is_living(self) -> bool:
@@ -69,7 +69,7 @@ class LocalLease:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeGpus:
     """What the node has."""
 
     gpu_type: str
@@ -80,7 +80,7 @@ class Place:
 class Accept:
     """Take on a new lease: hold its GPUs and, if `start`, start it."""
 
-    order: Order
+    order: LeaseOrder
     assignment: Assignment
     start: bool
 
@@ -108,13 +108,13 @@ class Amend:
 class Refuse:
     """Record that a lease ended without anything having been started."""
 
-    order: Order
+    order: LeaseOrder
     outcome: Outcome
     detail: str
 
 
 @dataclass(frozen=True)
-class Drop:
+class Cancel:
     """End a lease that is prepared and was never started."""
 
     lease: int
@@ -122,7 +122,7 @@ class Drop:
 
 
 @dataclass(frozen=True)
-class Destroy:
+class Kill:
     """Kill what is left of a lease, now."""
 
     lease: int
@@ -135,11 +135,11 @@ class Forget:
     lease: int
 
 
-Action = Accept | Start | Amend | Refuse | Drop | Destroy | Forget
+Action = Accept | Start | Amend | Refuse | Cancel | Kill | Forget
 
 
 def reconcile(
-    local: Sequence[LocalLease], orders: Orders | None, place: Place, now_clock_s: float
+    local: Sequence[LocalLease], orders: Orders | None, place: NodeGpus, now_clock_s: float
 ) -> tuple[Action, ...]:
     """What to do now, in this order."""
     living = [lease for lease in sorted(local, key=lambda lease: lease.lease) if lease.is_living]
@@ -169,20 +169,20 @@ def extended(local: Sequence[LocalLease], until_clock_s: float, now_clock_s: flo
 def _expired(lease: LocalLease, now_clock_s: float) -> Iterator[Action]:
     if lease.phase is LocalPhase.PREPARED:
         if now_clock_s >= lease.until_clock_s:
-            yield Drop(lease.lease, "its time was over before all its nodes were ready")
-    elif lease.is_orphan or lease.is_overdue(now_clock_s):
-        yield Destroy(lease.lease)
+            yield Cancel(lease.lease, "its time was over before all its nodes were ready")
+    elif lease.has_lost_shim or lease.is_overdue(now_clock_s):
+        yield Kill(lease.lease)
 
 
-def _amended(lease: LocalLease, order: Order | None, now_clock_s: float) -> Iterator[Action]:
+def _amended(lease: LocalLease, order: LeaseOrder | None, now_clock_s: float) -> Iterator[Action]:
     """What the newest orders change for a lease that lives."""
     if lease.phase is LocalPhase.PREPARED and now_clock_s >= lease.until_clock_s:
         return  # it is being dropped
-    wish = order.wish if order is not None and order.job == lease.job else Wish.KILL
-    if lease.phase is LocalPhase.PREPARED and wish in (Wish.STOP, Wish.KILL):
-        yield Drop(lease.lease, "it was called off before it had started")
+    kind = order.kind if order is not None and order.job == lease.job else OrderKind.KILL
+    if lease.phase is LocalPhase.PREPARED and kind in (OrderKind.STOP, OrderKind.KILL):
+        yield Cancel(lease.lease, "it was called off before it had started")
         return
-    stop, kill = lease.stop or wish is Wish.STOP, lease.kill or wish is Wish.KILL
+    stop, kill = lease.stop or kind is OrderKind.STOP, lease.kill or kind is OrderKind.KILL
     until_clock_s, steps_saved = lease.until_clock_s, lease.steps_saved
     if order is not None and not stop and not kill and now_clock_s < until_clock_s:
         is_longer = order.until_clock_s > until_clock_s + LENGTHENED_S_MIN
@@ -192,11 +192,11 @@ def _amended(lease: LocalLease, order: Order | None, now_clock_s: float) -> Iter
     new = Amend(lease.lease, until_clock_s, stop, kill, steps_saved)
     if new != Amend(lease.lease, lease.until_clock_s, lease.stop, lease.kill, lease.steps_saved):
         yield new
-    if lease.phase is LocalPhase.PREPARED and wish is Wish.RUN and order is not None:
+    if lease.phase is LocalPhase.PREPARED and kind is OrderKind.RUN and order is not None:
         yield from _started(lease, order)
 
 
-def _started(lease: LocalLease, order: Order) -> Iterator[Action]:
+def _started(lease: LocalLease, order: LeaseOrder) -> Iterator[Action]:
     """Starts a prepared lease once it is known where its ranks meet: the port is in the order that says run."""
     assert lease.assignment is not None, "a prepared lease has its assignment"
     told = order.assignment
@@ -206,7 +206,9 @@ def _started(lease: LocalLease, order: Order) -> Iterator[Action]:
         yield Start(lease.lease, replace(lease.assignment, rendezvous_address=address, rendezvous_port=port))
 
 
-def _taken_on(new: Sequence[Order], living: Sequence[LocalLease], place: Place, now_clock_s: float) -> Iterator[Action]:
+def _taken_on(
+    new: Sequence[LeaseOrder], living: Sequence[LocalLease], place: NodeGpus, now_clock_s: float
+) -> Iterator[Action]:
     """Answers to orders for leases that the node does not know."""
     held = frozenset[int]().union(*(lease.gpus for lease in living))
     jobs = {lease.job for lease in living}
@@ -219,20 +221,20 @@ def _taken_on(new: Sequence[Order], living: Sequence[LocalLease], place: Place, 
         if held & set(order.assignment.gpus) or order.job in jobs:
             continue  # waits for an older lease to end
         may_start = bool(order.assignment.rendezvous_port) or not order.assignment.is_gang_of_nodes
-        yield Accept(order, order.assignment, start=may_start and order.wish is Wish.RUN)
+        yield Accept(order, order.assignment, start=may_start and order.kind is OrderKind.RUN)
         held |= set(order.assignment.gpus)
         jobs.add(order.job)
 
 
-def _refusal(order: Order, place: Place, now_clock_s: float) -> Refuse | None:
+def _refusal(order: LeaseOrder, place: NodeGpus, now_clock_s: float) -> Refuse | None:
     """Why a new lease is not taken on; None where it is."""
     if order.refusal:
         return Refuse(order, Outcome.FAILED, f"the launch cannot be used: {order.refusal}")
     if order.assignment is None:
         return Refuse(order, Outcome.LOST, "this node does not know the lease")
-    if order.wish is Wish.KILL:
+    if order.kind is OrderKind.KILL:
         return Refuse(order, Outcome.LOST, "it was killed before it had started")
-    if order.wish is Wish.STOP:
+    if order.kind is OrderKind.STOP:
         return Refuse(order, Outcome.STOPPED, "it was stopped before it had started")
     wrong = [gpu for gpu in order.assignment.gpus if gpu >= place.gpu_count]
     if wrong or order.assignment.gpu_type not in ("", place.gpu_type):

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.ended import prune
-from gavelpy.runtime.agent.folder import ASSIGNMENT_FILE
+from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE
+from gavelpy.runtime.agent.leases.retention import prune
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, order, until

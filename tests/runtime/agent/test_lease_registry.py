@@ -6,29 +6,29 @@ import os
 from pathlib import Path
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.book import LeaseBook
-from gavelpy.runtime.agent.folder import SHIM_APPEARS_S, LeaseFolder
-from gavelpy.runtime.agent.orders import Order, Wish
-from gavelpy.runtime.agent.reconcile import Accept, Destroy, Forget, LocalPhase, Refuse
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.directory import SHIM_APPEARS_S, LeaseDirectory
+from gavelpy.runtime.agent.leases.reconcile import Accept, Forget, Kill, LocalPhase, Refuse
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry
+from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind
 from gavelpy.runtime.lease_files import Launch, Outcome, Phase, Progress, ShimState
 from gavelpy.runtime.shim.processes import boot_id
 
 ASSIGNMENT = Assignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
-ORDER = Order(7, 3, 1_000.0, Wish.PREPARE, assignment=ASSIGNMENT)
+ORDER = LeaseOrder(7, 3, 1_000.0, OrderKind.PREPARE, assignment=ASSIGNMENT)
 NOBODY = 1 << 22  # above every process id
 
 
-def make_book(state: Path, *, has_booted_since: bool = False) -> LeaseBook:
-    book = LeaseBook(state, begin=lambda folder: None)
-    book.load(10.0, has_booted_since=has_booted_since)
-    return book
+def make_book(state: Path, *, has_booted_since: bool = False) -> LeaseRegistry:
+    registry = LeaseRegistry(state, begin=lambda folder: None)
+    registry.load(10.0, has_booted_since=has_booted_since)
+    return registry
 
 
-def prepared(state: Path) -> LeaseFolder:
-    book = make_book(state)
-    book.act(Accept(ORDER, ASSIGNMENT, start=False), 10.0)
-    return book.folders[0]
+def prepared(state: Path) -> LeaseDirectory:
+    registry = make_book(state)
+    registry.act(Accept(ORDER, ASSIGNMENT, start=False), 10.0)
+    return registry.folders[0]
 
 
 def launched(state: Path) -> Path:
@@ -67,12 +67,12 @@ def test_leases_of_another_boot_are_lost(tmp_path: Path) -> None:
 def test_lease_whose_shim_never_came_up_is_lost_with_what_was_saved(tmp_path: Path) -> None:
     directory = launched(tmp_path)
     lease_files.write_progress(directory, 0, Progress(steps_done=90.0, steps_saved=80.0))
-    book = make_book(tmp_path)
-    assert not book.folders[0].is_orphan
+    registry = make_book(tmp_path)
+    assert not registry.folders[0].has_lost_shim
 
     later_s = 10.1 + SHIM_APPEARS_S
-    book.observe(later_s)
-    book.act(Destroy(7), later_s)
+    registry.observe(later_s)
+    registry.act(Kill(7), later_s)
 
     end = lease_files.read_end(directory)
     assert end is not None
@@ -85,7 +85,7 @@ def test_shim_whose_number_is_another_process_now_is_gone(tmp_path: Path) -> Non
 
     (found,) = make_book(tmp_path).folders
 
-    assert found.is_orphan
+    assert found.has_lost_shim
     assert found.shim_process == 0
 
 
@@ -97,7 +97,7 @@ def test_end_that_an_earlier_agent_did_not_see_is_found(tmp_path: Path) -> None:
     (found,) = make_book(tmp_path).folders
 
     assert found.phase is LocalPhase.ENDED
-    assert (found.standing.steps_done, found.standing.steps_saved) == (40.0, 35.0)
+    assert (found.progress.steps_done, found.progress.steps_saved) == (40.0, 35.0)
 
 
 def test_directory_that_was_being_made_is_no_lease(tmp_path: Path) -> None:
@@ -111,12 +111,12 @@ def test_directory_that_was_being_made_is_no_lease(tmp_path: Path) -> None:
 def test_refused_lease_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:
     make_book(tmp_path).act(Refuse(ORDER, Outcome.FAILED, "no"), 10.0)
 
-    book = make_book(tmp_path)
-    assert book.folders[0].phase is LocalPhase.ENDED
-    assert book.folders[0].local.until_clock_s == ORDER.until_clock_s
-    book.act(Forget(7), 11.0)
+    registry = make_book(tmp_path)
+    assert registry.folders[0].phase is LocalPhase.ENDED
+    assert registry.folders[0].local.until_clock_s == ORDER.until_clock_s
+    registry.act(Forget(7), 11.0)
 
-    assert book.folders == ()
+    assert registry.folders == ()
     assert make_book(tmp_path).folders == ()
 
 

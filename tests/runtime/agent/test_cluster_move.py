@@ -11,11 +11,11 @@ import pytest
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.agent.agent_state import AgentState
+from gavelpy.runtime.agent.cluster_move import OrdersKind, archive, classify_orders, final_orders
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.membership import Regard, farewell, put_aside, regard
-from gavelpy.runtime.agent.memory import Memory
+from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase, NodeGpus, reconcile
 from gavelpy.runtime.agent.orders import Orders, orders_of
-from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase, Place, reconcile
 from gavelpy.runtime.checkpoint_directory import MARKER_FILE
 from gavelpy.runtime.shim import processes
 from gavelpy.runtime.wire import agent_pb2 as pb
@@ -28,30 +28,30 @@ RUNNING, ENDED = pb.LEASE_PHASE_RUNNING, pb.LEASE_PHASE_ENDED
 @pytest.mark.parametrize(
     ("incarnation", "cluster_id", "regarded"),
     [
-        (5, "c1", Regard.ITS_OWN),
-        (4, "c1", Regard.OLDER),
-        (4, "", Regard.OLDER),
-        (5, "", Regard.ITS_OWN),
-        (1, "c2", Regard.ANOTHER_CLUSTER),
-        (9, "c2", Regard.ANOTHER_CLUSTER),
+        (5, "c1", OrdersKind.CURRENT),
+        (4, "c1", OrdersKind.OUTDATED),
+        (4, "", OrdersKind.OUTDATED),
+        (5, "", OrdersKind.CURRENT),
+        (1, "c2", OrdersKind.OTHER_CLUSTER),
+        (9, "c2", OrdersKind.OTHER_CLUSTER),
     ],
 )
 def test_numbers_of_a_scheduler_mean_something_in_its_cluster_only(
-    incarnation: int, cluster_id: str, regarded: Regard
+    incarnation: int, cluster_id: str, regarded: OrdersKind
 ) -> None:
-    known = Memory("n0", "boot", cluster_id="c1", incarnation=5)
+    known = AgentState("n0", "boot", cluster_id="c1", incarnation=5)
 
-    assert regard(Orders(incarnation, 1, 1, cluster_id=cluster_id), known) is regarded
+    assert classify_orders(Orders(incarnation, 1, 1, cluster_id=cluster_id), known) is regarded
 
 
 def test_node_that_has_no_cluster_joins_any() -> None:
-    assert regard(Orders(1, 1, 1, cluster_id="c2"), Memory("n0", "boot")) is Regard.ITS_OWN
+    assert classify_orders(Orders(1, 1, 1, cluster_id="c2"), AgentState("n0", "boot")) is OrdersKind.CURRENT
 
 
 def test_farewell_kills_what_lives_and_forgets_what_has_ended() -> None:
     living, ended = LocalLease(1, 1, LocalPhase.RUNNING, until_clock_s=9.0), LocalLease(2, 2, LocalPhase.ENDED)
 
-    actions = reconcile([living, ended], farewell([living, ended]), Place("v100", 1), 1.0)
+    actions = reconcile([living, ended], final_orders([living, ended]), NodeGpus("v100", 1), 1.0)
 
     assert [(type(action).__name__, getattr(action, "kill", None)) for action in actions] == [
         ("Amend", True),
@@ -70,8 +70,8 @@ def test_what_the_old_cluster_left_on_this_node_is_put_aside(tmp_path: Path) -> 
     (checkpoints / "0" / "lease-00000001").mkdir(parents=True)
     (tmp_path / "former" / "ended" / "00000009").mkdir(parents=True)
 
-    put_aside(tmp_path, checkpoints, "c2")
-    put_aside(tmp_path, checkpoints, "c2")  # as after a crash on the way
+    archive(tmp_path, checkpoints, "c2")
+    archive(tmp_path, checkpoints, "c2")  # as after a crash on the way
 
     assert [entry.name for entry in (tmp_path / "former" / "ended").iterdir()] == ["00000001"]
     assert [entry.name for entry in (tmp_path / "former" / "checkpoints").iterdir()] == ["0"]
@@ -84,8 +84,8 @@ def test_checkpoints_that_are_the_new_clusters_or_elsewhere_stay(tmp_path: Path)
     (shared / MARKER_FILE).write_text("c2\n")
     (elsewhere / "0").mkdir(parents=True)
 
-    put_aside(tmp_path / "state", shared, "c2")
-    put_aside(tmp_path / "state", None, "c2")
+    archive(tmp_path / "state", shared, "c2")
+    archive(tmp_path / "state", None, "c2")
 
     assert (shared / "0").exists()
     assert (elsewhere / "0").exists()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gavelpy.runtime.agent import peers
-from gavelpy.runtime.agent.orphans import CONTACT_FILE, VIEW_FILE, Orphans
+from gavelpy.runtime.agent.quorum_member import CONTACT_FILE, VIEW_FILE, QuorumMember
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Answer, Member, View
 
@@ -21,12 +21,12 @@ A, B = Member("a", "of a", "127.0.0.1:1"), Member("b", "of b", "127.0.0.1:1")
 VIEW = View(3, (A, B), orphan_max_s=100.0, window_s=8.0, step_s=20.0)
 
 
-def orphans(directory: Path, *, me: Member = A, boot: str = "boot", now_s: float = 1000.0) -> Orphans:
+def orphans(directory: Path, *, me: Member = A, boot: str = "boot", now_s: float = 1000.0) -> QuorumMember:
     directory.mkdir(exist_ok=True)
-    return Orphans(directory, me, "c1", 0, boot, now_s)
+    return QuorumMember(directory, me, "c1", 0, boot, now_s)
 
 
-def heard(directory: Path, at_s: float = 1010.0) -> Orphans:
+def heard(directory: Path, at_s: float = 1010.0) -> QuorumMember:
     """An agent with a view that has heard a scheduler."""
     found = orphans(directory)
     found.heard(2, at_s - 1.0, at_s)
@@ -102,7 +102,7 @@ def run(work: Coroutine[Any, Any, Answer | list[Answer] | None]) -> Any:  # what
     return asyncio.run(work)
 
 
-async def asked(asking: Orphans, answering: Orphans, *, named: Member = B) -> Answer | None:
+async def asked(asking: QuorumMember, answering: QuorumMember, *, named: Member = B) -> Answer | None:
     server, port = await peers.serve_peers(answering, "127.0.0.1", 0)
     try:
         return await peers.ask_member(asking, replace(named, address=f"127.0.0.1:{port}"))
@@ -110,7 +110,7 @@ async def asked(asking: Orphans, answering: Orphans, *, named: Member = B) -> An
         await server.stop(None)
 
 
-def two(tmp_path: Path, key: bytes = KEY) -> tuple[Orphans, Orphans]:
+def two(tmp_path: Path, key: bytes = KEY) -> tuple[QuorumMember, QuorumMember]:
     asking, answering = heard(tmp_path / "a"), orphans(tmp_path / "b", me=B)
     answering.heard(2, clock_s() - 6.0, clock_s() - 5.0)
     answering.take(VIEW, key)
@@ -118,12 +118,12 @@ def two(tmp_path: Path, key: bytes = KEY) -> tuple[Orphans, Orphans]:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Orphans, Orphans]:
+def pair(tmp_path: Path) -> tuple[QuorumMember, QuorumMember]:
     (tmp_path / "a").mkdir()
     return two(tmp_path)
 
 
-def test_a_member_answers_with_the_age_of_its_contact(pair: tuple[Orphans, Orphans]) -> None:
+def test_a_member_answers_with_the_age_of_its_contact(pair: tuple[QuorumMember, QuorumMember]) -> None:
     answer = run(asked(*pair))
 
     assert (answer.node_id, answer.state_id, answer.incarnation) == ("b", "of b", 2)
@@ -136,7 +136,7 @@ def test_an_agent_with_another_key_gets_no_answer(tmp_path: Path) -> None:
     assert run(asked(*two(tmp_path, b"another key"))) is None
 
 
-def test_an_agent_on_another_disk_is_not_the_member(pair: tuple[Orphans, Orphans]) -> None:
+def test_an_agent_on_another_disk_is_not_the_member(pair: tuple[QuorumMember, QuorumMember]) -> None:
     assert run(asked(*pair, named=replace(B, state_id="of an older disk"))) is None
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hmac
 import logging
 import signal
+import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,8 @@ import msgspec
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.ports import ReservedPort
-from gavelpy.runtime.agent.reconcile import LocalLease, LocalPhase
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
 from gavelpy.runtime.shim.verdict import estimated_steps, has_done_all
@@ -47,7 +47,7 @@ _PHASES: Final = {
 
 
 @dataclass(frozen=True)
-class Kept:
+class AssignmentRecord:
     """What assignment.json says."""
 
     lease: int
@@ -56,7 +56,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaseProgress:
     """How far the job is."""
 
     steps_done: float = 0.0
@@ -65,7 +65,7 @@ class Standing:
 
 
 @dataclass(eq=False)
-class LeaseFolder:
+class LeaseDirectory:
     """What the agent knows of one lease."""
 
     directory: Path
@@ -81,14 +81,14 @@ class LeaseFolder:
     launched_clock_s: float = float("inf")  # when its shim was started
     destroyed_clock_s: float = float("inf")  # when its job was first killed from here
     port: ReservedPort | None = None
-    is_orphan: bool = False
-    standing: Standing = field(default_factory=Standing)
-    count_saved: Callable[[LeaseFolder], None] | None = None  # counts its whole checkpoints, and calls `finish`
+    has_lost_shim: bool = False
+    progress: LeaseProgress = field(default_factory=LeaseProgress)
+    count_saved: Callable[[LeaseDirectory], None] | None = None  # counts its whole checkpoints, and calls `finish`
     closing: End | None = None  # how it ended, while its whole checkpoints are counted
-    _last_word: End | None = None  # of a shim that is gone
+    _written_end: End | None = None  # of a shim that is gone
     _child: subprocess.Popen[bytes] | None = None
     _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    _progress: dict[int, Progress] = field(default_factory=dict)
+    _reports: dict[int, Progress] = field(default_factory=dict)
 
     @property
     def local(self) -> LocalLease:
@@ -103,7 +103,7 @@ class LeaseFolder:
             kill=self.orders.kill,
             killed_clock_s=self.killed_clock_s,
             steps_saved=self.orders.steps_saved,
-            is_orphan=self.is_orphan,
+            has_lost_shim=self.has_lost_shim,
         )
 
     @property
@@ -116,28 +116,28 @@ class LeaseFolder:
         if self.launch is None and not self.is_starting:
             return LocalPhase.PREPARED
         phase = LocalPhase.STARTING if self.shim is None else _PHASES[self.shim.phase]
-        is_told_to_end = self.orders.stop or self.orders.kill
-        return LocalPhase.STOPPING if is_told_to_end and self.shim is not None else phase
+        is_ending = self.orders.stop or self.orders.kill
+        return LocalPhase.STOPPING if is_ending and self.shim is not None else phase
 
     @property
-    def is_by_time(self) -> bool:
+    def is_estimated(self) -> bool:
         """Whether its job runs, or has run, without having reported anything: its steps are counted by time."""
-        return self.launch is not None and not self._progress
+        return self.launch is not None and not self._reports
 
     @property
     def saves_at_end(self) -> bool:
         """Whether a rank of its job has declared that it writes a checkpoint when its lease ends."""
-        return any(report.saves_at_end for report in self._progress.values())
+        return any(report.saves_at_end for report in self._reports.values())
 
     @property
     def is_done(self) -> bool:
         """Whether its ranks here have all reported their last step."""
-        return self.launch is not None and has_done_all(self.launch, list(self._progress.values()))
+        return self.launch is not None and has_done_all(self.launch, list(self._reports.values()))
 
     @property
     def shim_process(self) -> int:
         """Process id of its living shim; 0 = none known."""
-        if self.is_over or self.is_orphan or self._last_word is not None:
+        if self.is_over or self.has_lost_shim or self._written_end is not None:
             return 0
         if self.shim is not None:
             return self.shim.process
@@ -149,7 +149,7 @@ class LeaseFolder:
         """Whether nothing of it runs any more, though its checkpoints may not be counted yet."""
         return self.end is not None or self.closing is not None
 
-    def knows_token(self, token: str) -> bool:
+    def has_token(self, token: str) -> bool:
         """Whether this is the token of its job."""
         known = self.launch.environment.get(TOKEN_VARIABLE, "") if self.launch else ""
         return bool(known) and hmac.compare_digest(known.encode(), token.encode())
@@ -160,23 +160,23 @@ class LeaseFolder:
             self._reap()
             return
         if not self.directory.is_dir():
-            self._make_anew()
+            self._recreate()
         if self.launch is None:
             return
         self._read_shim()
         self._read_progress()
-        self._update_standing(now_clock_s)
+        self._update_progress(now_clock_s)
         if self._is_shim_there(now_clock_s):
             return
         self._read_shim()  # its last words, and the job's, may be younger than the look above
         self._read_progress()
-        self._last_word = self._read(lease_files.END_FILE, lease_files.read_end) or self._last_word
-        if self._last_word is None:
-            self.is_orphan = True
+        self._written_end = self._read(lease_files.END_FILE, lease_files.read_end) or self._written_end
+        if self._written_end is None:
+            self.has_lost_shim = True
         elif processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
-            self._ended(self._last_word)
+            self._ended(self._written_end)
 
-    def recall_end(self) -> None:
+    def load_end(self) -> None:
         """Takes over an end of which nothing ran, or of an earlier agent."""
         end = self._read(lease_files.END_FILE, lease_files.read_end)
         if end is not None:
@@ -230,8 +230,8 @@ class LeaseFolder:
         self.destroyed_clock_s = min(self.destroyed_clock_s, now_clock_s)
         if not processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
             return
-        if not self.is_orphan:
-            shim = self.shim_process or shim_by_command(self.directory)
+        if not self.has_lost_shim:
+            shim = self.shim_process or find_shim_process(self.directory)
             if now_clock_s > self.destroyed_clock_s + SHIM_DIES_S and shim > 0:
                 logger.warning("shim does not answer: killed", extra={"lease": self.lease, "job": self.job})
                 processes.send(shim, signal.SIGKILL)
@@ -242,7 +242,7 @@ class LeaseFolder:
 
     def conclude(self, outcome: Outcome, detail: str, now_clock_s: float) -> None:
         """Ends a lease of which nothing runs; what it has saved counts."""
-        saved = self.standing.steps_saved
+        saved = self.progress.steps_saved
         end = End(outcome, 0, saved, saved, detail, now_clock_s)
         lease_files.write_end(self.directory, end)
         self.is_starting = False
@@ -254,9 +254,9 @@ class LeaseFolder:
             self.port.release()
             self.port = None
 
-    def keep(self) -> None:
+    def write_assignment(self) -> None:
         """Writes assignment.json."""
-        kept = Kept(self.lease, self.job, self.assignment)
+        kept = AssignmentRecord(self.lease, self.job, self.assignment)
         lease_files.write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
 
     @property
@@ -269,12 +269,12 @@ class LeaseFolder:
         assert self.closing is not None, "a lease is finished once nothing of it runs"
         end, self.end, self.closing = self.closing, self.closing, None
         saved = max(end.steps_saved, steps_on_disk)
-        self.standing = Standing(max(end.steps_done, saved), saved, self.standing.rate_steps_per_s)
+        self.progress = LeaseProgress(max(end.steps_done, saved), saved, self.progress.rate_steps_per_s)
 
     def _ended(self, end: End) -> None:
         """Takes the end over. The checkpoint directory may be on storage that hangs, so others look into it."""
         self.closing = end
-        self.is_orphan = False
+        self.has_lost_shim = False
         self.release_port()
         if self._cgroup:
             cgroups.remove(self._cgroup)
@@ -284,11 +284,11 @@ class LeaseFolder:
         else:
             self.finish(0.0)
 
-    def _make_anew(self) -> None:
+    def _recreate(self) -> None:
         """A job can remove its lease's directory; its shim and it are given their orders all the same."""
         self.directory.unlink(missing_ok=True)
         self.directory.mkdir(mode=0o700)
-        self.keep()
+        self.write_assignment()
         if self.launch is not None:
             lease_files.write_launch(self.directory, self.launch)
         if self.shim is not None:
@@ -321,7 +321,7 @@ class LeaseFolder:
             return is_child_alive or processes.is_shim_alive(self.shim)
         if is_child_alive or now_clock_s < self.launched_clock_s + SHIM_APPEARS_S:
             return is_child_alive or self._child is None  # a child that has died will not appear any more
-        return shim_by_command(self.directory) > 0
+        return find_shim_process(self.directory) > 0
 
     def _read_shim(self) -> None:
         self.shim = self._read(lease_files.SHIM_FILE, lease_files.read_shim) or self.shim
@@ -331,7 +331,7 @@ class LeaseFolder:
             name = lease_files.progress_file(rank)
             found = self._read(name, partial(lease_files.read_progress, local_rank=rank))
             if found is not None:
-                self._progress[rank] = found
+                self._reports[rank] = found
 
     def _read(self, name: str, read: Callable[[Path], Said | None]) -> Said | None:
         """The content of a file if it has changed since it was last read; a damaged one is logged and ignored."""
@@ -349,23 +349,23 @@ class LeaseFolder:
             logger.warning("file of a lease ignored: %s", violation, extra={"lease": self.lease, "job": self.job})
             return None
 
-    def _update_standing(self, now_clock_s: float) -> None:
+    def _update_progress(self, now_clock_s: float) -> None:
         assert self.launch is not None, "asked of what was launched"
         began = self.launch.steps_done
-        if self._progress:
-            reports = self._progress.values()
-            is_whole = len(self._progress) == self.launch.local_ranks
-            self.standing = Standing(
+        if self._reports:
+            reports = self._reports.values()
+            is_whole = len(self._reports) == self.launch.local_ranks
+            self.progress = LeaseProgress(
                 min(report.steps_done for report in reports) if is_whole else began,
                 max(began, *(report.steps_saved for report in reports)),
                 min(report.rate_steps_per_s for report in reports) if is_whole else 0.0,
             )
         elif self.shim is not None and self.shim.phase is not Phase.STARTING:
             ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)
-            self.standing = Standing(estimated_steps(self.launch, ran_s), began)
+            self.progress = LeaseProgress(estimated_steps(self.launch, ran_s), began)
 
 
-def shim_by_command(directory: Path) -> int:
+def find_shim_process(directory: Path) -> int:
     """The process that was started with this lease directory as an argument, as its shim is; 0 = none."""
     wanted = str(directory).encode()
     found = (facts.process for facts in processes.all_processes() if wanted in _arguments(facts.process))
@@ -377,3 +377,19 @@ def _arguments(process: int) -> list[bytes]:
         return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return []
+
+
+class ReservedPort:
+    """A port that is bound and not listened on; `release` it just before its user starts."""
+
+    def __init__(self, preferred: int = 0) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.bind(("", preferred))
+        except OSError:
+            self._socket.bind(("", 0))  # somebody has taken it meanwhile
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Lets others bind it."""
+        self._socket.close()

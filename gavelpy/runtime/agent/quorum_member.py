@@ -3,7 +3,7 @@
 Both the view and the contact are files in the state directory, so that a restart of the agent changes neither:
 
     view.json       the view, with its key (mode 0600)
-    contact.json    the last contact, with `heard` rounded up by an eighth of the window, at most KEPT_S
+    contact.json    the last contact, with `heard` rounded up by an eighth of the window, at most ROUND_UP_S_MAX
 
 The contact is written again when a message comes later than what the file says, so `heard` in the file is never too
 early. A message that could not be written counts here, but is not acknowledged to the scheduler, which therefore does
@@ -29,16 +29,16 @@ from gavelpy.runtime.quorum import Answer, Contact, Member, View, agreeing, exte
 
 VIEW_FILE: Final = "view.json"
 CONTACT_FILE: Final = "contact.json"
-KEPT_S: Final = 2.0
-KEPT: Final = 1 / 8  # of the window
+ROUND_UP_S_MAX: Final = 2.0
+ROUND_UP: Final = 1 / 8  # of the window
 ASK_AFTER: Final = 0.5  # of the window, without a message of the scheduler
 ASK_EVERY: Final = 1 / 6  # of a step
 ASK_EVERY_S_MIN: Final = 0.2
-Kept = TypeVar("Kept")
+Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True)
-class KeptView:
+class StoredView:
     """The contents of view.json."""
 
     cluster_id: str
@@ -47,7 +47,7 @@ class KeptView:
 
 
 @dataclass(frozen=True)
-class KeptContact:
+class StoredContact:
     """The contents of contact.json."""
 
     boot_id: str
@@ -55,7 +55,7 @@ class KeptContact:
     contact: Contact
 
 
-class Orphans:
+class QuorumMember:
     """What one agent knows. `boot_id`: of the machine now; `incarnation`: the newest scheduler that was obeyed."""
 
     def __init__(
@@ -69,21 +69,21 @@ class Orphans:
         self.key = b""
         self.until_clock_s = -math.inf  # leases may run until then, by a majority
         self.contact = Contact(incarnation, -math.inf, now_clock_s)
-        self._kept_clock_s = -math.inf  # `heard` in contact.json as this agent wrote it; -inf = it did not
-        self._recall(now_clock_s)
+        self._written_clock_s = -math.inf  # `heard` in contact.json as this agent wrote it; -inf = it did not
+        self._load(now_clock_s)
 
     # The scheduler ------------------------------------------------------------------------------------------------
 
     def heard(self, incarnation: int, echoed_clock_s: float, now_clock_s: float) -> bool:
         """A message of the own cluster's scheduler was taken; whether that is sure to outlive this agent."""
-        is_due = now_clock_s > self._kept_clock_s or incarnation != self.contact.incarnation
+        is_due = now_clock_s > self._written_clock_s or incarnation != self.contact.incarnation
         echoed_clock_s = max(min(echoed_clock_s, now_clock_s), self.contact.echoed_clock_s)
         self.contact = Contact(max(incarnation, self.contact.incarnation), echoed_clock_s, now_clock_s)
         self.until_clock_s = -math.inf
         if self.view is None or not is_due:
             return True
         try:
-            self._keep_contact(self.view)
+            self._write_contact(self.view)
         except OSError:
             return False
         return True
@@ -92,8 +92,8 @@ class Orphans:
         """A newer view replaces the old one. Raises OSError, and it does not."""
         if self.view is not None and view.epoch <= self.view.epoch:
             return
-        self._keep_contact(view)
-        self._keep(VIEW_FILE, KeptView(self.cluster_id, view, key.hex()))
+        self._write_contact(view)
+        self._write(VIEW_FILE, StoredView(self.cluster_id, view, key.hex()))
         self.view, self.key = view, key
 
     def move(self, cluster_id: str, now_clock_s: float) -> None:
@@ -101,7 +101,11 @@ class Orphans:
         for name in (VIEW_FILE, CONTACT_FILE):
             (self._state / name).unlink(missing_ok=True)
         self.cluster_id, self.view, self.key = cluster_id, None, b""
-        self.contact, self.until_clock_s, self._kept_clock_s = Contact(0, -math.inf, now_clock_s), -math.inf, -math.inf
+        self.contact, self.until_clock_s, self._written_clock_s = (
+            Contact(0, -math.inf, now_clock_s),
+            -math.inf,
+            -math.inf,
+        )
 
     # Other agents -------------------------------------------------------------------------------------------------
 
@@ -133,18 +137,18 @@ class Orphans:
 
     # Files --------------------------------------------------------------------------------------------------------
 
-    def _recall(self, now_clock_s: float) -> None:
-        kept = self._read(VIEW_FILE, KeptView)
+    def _load(self, now_clock_s: float) -> None:
+        kept = self._read(VIEW_FILE, StoredView)
         if kept is not None and kept.cluster_id == self.cluster_id and self.cluster_id:
             self.view, self.key = kept.view, bytes.fromhex(kept.key)
-        last = self._read(CONTACT_FILE, KeptContact)
+        last = self._read(CONTACT_FILE, StoredContact)
         if last is None or (last.boot_id, last.cluster_id) != (self._boot_id, self.cluster_id) or self.view is None:
             return
         heard_clock_s = min(now_clock_s, last.contact.heard_clock_s)
         incarnation = max(last.contact.incarnation, self.contact.incarnation)
         self.contact = replace(last.contact, incarnation=incarnation, heard_clock_s=heard_clock_s)
 
-    def _read(self, name: str, kind: type[Kept]) -> Kept | None:
+    def _read(self, name: str, kind: type[Stored]) -> Stored | None:
         """None where there is no such file; what is damaged says nothing either, and is replaced by the next."""
         try:
             text = lease_files.read_text_whole(self._state / name)
@@ -152,12 +156,12 @@ class Orphans:
         except (RemoteViolation, msgspec.DecodeError):
             return None
 
-    def _keep_contact(self, view: View) -> None:
-        self._kept_clock_s = -math.inf  # until it is written
-        heard_clock_s = self.contact.heard_clock_s + min(KEPT_S, view.window_s * KEPT)
+    def _write_contact(self, view: View) -> None:
+        self._written_clock_s = -math.inf  # until it is written
+        heard_clock_s = self.contact.heard_clock_s + min(ROUND_UP_S_MAX, view.window_s * ROUND_UP)
         rounded = replace(self.contact, heard_clock_s=heard_clock_s)
-        self._keep(CONTACT_FILE, KeptContact(self._boot_id, self.cluster_id, rounded))
-        self._kept_clock_s = heard_clock_s
+        self._write(CONTACT_FILE, StoredContact(self._boot_id, self.cluster_id, rounded))
+        self._written_clock_s = heard_clock_s
 
-    def _keep(self, name: str, value: KeptView | KeptContact) -> None:
+    def _write(self, name: str, value: StoredView | StoredContact) -> None:
         lease_files.write_text_whole(self._state / name, msgspec.json.encode(value).decode())

@@ -7,10 +7,12 @@ STATE/ended/00000042/            what is kept of one that the scheduler has forg
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +20,21 @@ from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.assignment import Assignment
-from gavelpy.runtime.agent.ended import DAMAGED, ENDED, kept_in, lease_directories, scrub
-from gavelpy.runtime.agent.folder import Kept, LeaseFolder, Standing
-from gavelpy.runtime.agent.ports import ReservedPort
-from gavelpy.runtime.agent.reconcile import (
+from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.directory import AssignmentRecord, LeaseDirectory, LeaseProgress, ReservedPort
+from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
     Action,
     Amend,
-    Destroy,
-    Drop,
+    Cancel,
     Forget,
+    Kill,
     LocalPhase,
     Refuse,
     Start,
     extended,
 )
+from gavelpy.runtime.agent.leases.retention import DAMAGED, ENDED, lease_directories, read_assignment, scrub
 from gavelpy.runtime.lease_files import Lease, Outcome
 from gavelpy.runtime.shim import processes
 
@@ -43,31 +44,31 @@ LEASES: Final = lease_files.LEASES_DIRECTORY
 KILL_TIMEOUT_S: Final = 5.0
 _NEW = ".new-"
 
-Begin = Callable[[LeaseFolder], None]
+Begin = Callable[[LeaseDirectory], None]
 
 
-class LeaseBook:
+class LeaseRegistry:
     """The leases of a state directory. `begin` prepares the start of a lease, `count_saved` counts what one saved."""
 
     def __init__(self, state: Path, begin: Begin, count_saved: Begin | None = None) -> None:
         self._state = state
         self._begin = begin
         self._count_saved = count_saved
-        self._folders: dict[int, LeaseFolder] = {}
+        self._folders: dict[int, LeaseDirectory] = {}
         for name in (LEASES, ENDED):
             (state / name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
-    def folders(self) -> tuple[LeaseFolder, ...]:
+    def folders(self) -> tuple[LeaseDirectory, ...]:
         """All leases that are not forgotten, by number."""
         return tuple(self._folders[lease] for lease in sorted(self._folders))
 
     @property
-    def log_directories(self) -> tuple[tuple[Path, Kept], ...]:
+    def log_directories(self) -> tuple[tuple[Path, AssignmentRecord], ...]:
         """Lease directories that may hold logs, oldest lease first; forgotten ones, too."""
-        ended = ((folder, kept_in(folder)) for folder in lease_directories(self._state / ENDED))
+        ended = ((folder, read_assignment(folder)) for folder in lease_directories(self._state / ENDED))
         old = [(folder, kept) for folder, kept in ended if kept is not None]
-        new = [(folder.directory, Kept(folder.lease, folder.job, None)) for folder in self.folders]
+        new = [(folder.directory, AssignmentRecord(folder.lease, folder.job, None)) for folder in self.folders]
         return tuple(sorted([*old, *new], key=lambda entry: entry[1].lease))
 
     def load(self, now_clock_s: float, *, has_booted_since: bool) -> None:
@@ -75,9 +76,9 @@ class LeaseBook:
         for left in (self._state / LEASES).glob(f"{_NEW}*"):
             shutil.rmtree(left)
         for directory in lease_directories(self._state / LEASES):
-            kept = kept_in(directory)
+            kept = read_assignment(directory)
             if kept is None:
-                self._put_aside(directory)
+                self._quarantine(directory)
                 continue
             folder = _loaded(directory, kept, now_clock_s, self._count_saved)
             self._folders[folder.lease] = folder
@@ -118,9 +119,9 @@ class LeaseBook:
                     steps_saved=steps_saved,
                     now_clock_s=now_clock_s,
                 )
-            case Drop(lease, detail):
+            case Cancel(lease, detail):
                 self._folders[lease].conclude(Outcome.STOPPED, detail, now_clock_s)
-            case Destroy(lease):
+            case Kill(lease):
                 self._folders[lease].destroy(now_clock_s)
             case Forget(lease):
                 self._forget(self._folders.pop(lease))
@@ -140,14 +141,14 @@ class LeaseBook:
         for folder in self._folders.values():
             folder.release_port()
 
-    def by_token(self, token: str) -> LeaseFolder | None:
+    def by_token(self, token: str) -> LeaseDirectory | None:
         """The living lease whose job holds this token."""
         living = (folder for folder in self.folders if not folder.is_over)
-        return next((folder for folder in living if folder.knows_token(token)), None)
+        return next((folder for folder in living if folder.has_token(token)), None)
 
     def _made(
         self, lease: int, job: int, assignment: Assignment | None, until_clock_s: float, now_clock_s: float
-    ) -> LeaseFolder:
+    ) -> LeaseDirectory:
         """A new lease with a directory that appears whole."""
         final = lease_files.lease_directory(self._state / LEASES, lease)
         new = final.with_name(f"{_NEW}{final.name}")
@@ -155,8 +156,8 @@ class LeaseBook:
             shutil.rmtree(new)
         new.mkdir(mode=0o700)
         orders = Lease(1, until_clock_s, steps_max=assignment.steps_max if assignment else 0.0)
-        folder = LeaseFolder(new, lease, job, assignment, orders, count_saved=self._count_saved)
-        folder.keep()
+        folder = LeaseDirectory(new, lease, job, assignment, orders, count_saved=self._count_saved)
+        folder.write_assignment()
         lease_files.write_lease(new, orders)
         new.rename(final)
         folder.directory = final
@@ -164,12 +165,12 @@ class LeaseBook:
         self._folders[lease] = folder
         return folder
 
-    def _started(self, folder: LeaseFolder, assignment: Assignment) -> None:
+    def _started(self, folder: LeaseDirectory, assignment: Assignment) -> None:
         folder.assignment = assignment
         folder.is_starting = True
         self._begin(folder)
 
-    def _forget(self, folder: LeaseFolder) -> None:
+    def _forget(self, folder: LeaseDirectory) -> None:
         """Keeps the log, without the environment of the job."""
         target = self._state / ENDED / folder.directory.name
         if target.exists():
@@ -178,7 +179,7 @@ class LeaseBook:
             folder.directory.rename(target)
             scrub(target)
 
-    def _put_aside(self, directory: Path) -> None:
+    def _quarantine(self, directory: Path) -> None:
         """A directory that does not say what it is holds nothing that may run on."""
         target = self._state / DAMAGED / f"{directory.name}-{lease_files.clock_s():.6f}"
         target.parent.mkdir(mode=0o700, exist_ok=True)
@@ -190,7 +191,7 @@ class LeaseBook:
 
 def log_action(action: Action) -> None:
     """A line for each thing that is done once; what is repeated until it works has its own."""
-    if isinstance(action, Destroy):
+    if isinstance(action, Kill):
         return
     name = type(action).__name__.lower()
     order = getattr(action, "order", None)
@@ -199,14 +200,14 @@ def log_action(action: Action) -> None:
     logger.info("lease: %s", name, extra={"lease": lease, **details})
 
 
-def _loaded(directory: Path, kept: Kept, now_clock_s: float, count_saved: Begin | None) -> LeaseFolder:
+def _loaded(directory: Path, kept: AssignmentRecord, now_clock_s: float, count_saved: Begin | None) -> LeaseDirectory:
     try:
         orders = lease_files.read_lease(directory)
     except RemoteViolation:
         orders = None
     # Without its orders a lease is over: nobody knows how long it may run.
     orders = orders or Lease(0, now_clock_s, kill=True)
-    folder = LeaseFolder(directory, kept.lease, kept.job, kept.assignment, orders, count_saved=count_saved)
+    folder = LeaseDirectory(directory, kept.lease, kept.job, kept.assignment, orders, count_saved=count_saved)
     folder.killed_clock_s = now_clock_s if folder.orders.kill else folder.killed_clock_s
     try:
         folder.launch = lease_files.read_launch(directory)
@@ -215,21 +216,21 @@ def _loaded(directory: Path, kept: Kept, now_clock_s: float, count_saved: Begin 
     folder.launched_clock_s = now_clock_s
     _settle(folder, now_clock_s)
     if folder.launch is None:
-        folder.recall_end()
+        folder.load_end()
     return folder
 
 
-def _settle(folder: LeaseFolder, now_clock_s: float) -> None:
+def _settle(folder: LeaseDirectory, now_clock_s: float) -> None:
     """What follows from the assignment: where the job stands, and the port where its ranks meet."""
     assignment = folder.assignment
     if assignment is None:
         return
-    folder.standing = Standing(assignment.steps_done, assignment.steps_done)
+    folder.progress = LeaseProgress(assignment.steps_done, assignment.steps_done)
     is_prepared = folder.local.phase is LocalPhase.PREPARED and now_clock_s < folder.orders.until_clock_s
     if is_prepared and assignment.is_first_node and not (folder.directory / lease_files.END_FILE).exists():
         folder.port = ReservedPort(assignment.rendezvous_port)
         folder.assignment = replace(assignment, rendezvous_port=folder.port.number)
-        folder.keep()
+        folder.write_assignment()
 
 
 def _until(is_done: Callable[[], bool]) -> None:
@@ -237,3 +238,38 @@ def _until(is_done: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + KILL_TIMEOUT_S
     while not is_done() and time.monotonic() < deadline_s:
         time.sleep(0.01)
+
+
+class ShimWatch:
+    """Calls `ended` when a process that is followed ends. A process that has ended already is not followed."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._descriptors: dict[int, int] = {}
+
+    def follow(self, processes: Iterable[int]) -> None:
+        """Follows these from now on and no others; 0 stands for none."""
+        wanted = set(processes) - {0}
+        for process in set(self._descriptors) - wanted:
+            self._forget(process)
+        for process in wanted - set(self._descriptors):
+            try:
+                descriptor = os.pidfd_open(process)
+            except OSError:
+                continue  # it is gone already, which the next look sees
+            self._descriptors[process] = descriptor
+            asyncio.get_running_loop().add_reader(descriptor, self._see_end, descriptor)
+
+    def close(self) -> None:
+        """Follows none any more."""
+        self.follow(())
+
+    def _see_end(self, descriptor: int) -> None:
+        """Once: what has ended stays so."""
+        asyncio.get_running_loop().remove_reader(descriptor)
+        self._ended()
+
+    def _forget(self, process: int) -> None:
+        descriptor = self._descriptors.pop(process)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)

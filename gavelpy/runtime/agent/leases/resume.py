@@ -1,0 +1,158 @@
+"""Choose the checkpoint that a lease resumes from, and check what else its start needs of storage.
+
+The checkpoint directory and a job's working directory can be on shared storage that hangs: the agent calls `prepare` in
+a `StorageWorkers` process. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.checkpoint_directory import identify
+
+CHOICE_FILE: Final = "RESUME"
+_SCRATCH = "scratch"
+_CHOICE = re.compile(r"lease-\d{8,19}/step-\d{12}")
+
+
+@dataclass(frozen=True)
+class ResumeTarget:
+    """What the scheduler has on record about the job's checkpoints."""
+
+    resume_lease: int  # lease of the checkpoint on record; -1 = none
+    resume_steps: float  # its steps
+    steps_done: float  # steps that count as done
+    is_gang_of_nodes: bool  # several nodes must agree on the checkpoint
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where a lease resumes; no directory = from scratch, or by the job's own means."""
+
+    directory: Path | None
+    steps_done: float
+
+
+class CheckpointMissing(RemoteViolation):
+    """The checkpoint that a lease should resume from does not exist."""
+
+
+class ForeignCheckpoints(RemoteViolation):
+    """The directory for a new lease's checkpoints contains some already."""
+
+
+class CheckpointNotVisible(RemoteViolation):
+    """The checkpoint that a gang resumes from is not visible on this node."""
+
+
+def prepare(
+    root: str, is_new: bool, directory: str, working_directory: str, job: int, lease: int, target: list[float]
+) -> dict[str, str | float]:
+    """Checks the working directory, finds the checkpoint and makes the lease's own directory.
+
+    Returns `resume` and `steps_done`; or, if the lease cannot start, `failed` (a problem of the job) or `lost` (of the
+    node) with the reason. `directory`: the id that the checkpoint directory must have; empty = any. `target`: the
+    fields of ResumeTarget.
+    """
+    resume_lease, resume_steps, steps_done, is_gang = target
+    try:
+        if not os.path.isdir(working_directory):  # noqa: PTH112 a Path would turn "" into "."
+            return {"failed": f"the working directory {working_directory!r} does not exist"}
+        found = identify(Path(root), is_new=is_new)
+        if directory and found != directory:
+            return {"lost": f"the checkpoint directory ({root!r}) is {found}; the scheduler expects {directory}"}
+        resume = find_resume(
+            Path(root), job, lease, ResumeTarget(int(resume_lease), resume_steps, steps_done, bool(is_gang))
+        )
+    except (CheckpointMissing, ForeignCheckpoints) as error:
+        return {"failed": str(error)}
+    except CheckpointNotVisible as error:
+        return {"lost": str(error)}
+    except RemoteViolation as error:
+        return {"lost": f"the checkpoint directory ({root!r}) {error}"}
+    except OSError as error:
+        return {"lost": f"cannot use the checkpoint directory: {error}"}
+    return {"resume": str(resume.directory or ""), "steps_done": resume.steps_done}
+
+
+def find_resume(root: Path, job: int, lease: int, target: ResumeTarget) -> Resume:
+    """What the lease resumes from. Makes the lease's checkpoint directory.
+
+    The newest complete checkpoint of the newest lease that has one, not older than the lease on record and with at
+    least its steps: a checkpoint that was written but never reported counts. On several nodes, the first node chooses
+    for all. If no lease is on record but steps count as done, they were estimated from time, and the job resumes by its
+    own means. Raises CheckpointMissing or CheckpointNotVisible if there is no such checkpoint, ForeignCheckpoints if
+    the lease's own directory is not new.
+    """
+    own = lease_files.lease_checkpoints(root, job, lease)
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not target.is_gang_of_nodes:
+        _check_new(own)
+        return _newest(root, job, lease, target)
+    of_job = lease_files.job_checkpoints(root, job)
+    if not (own / CHOICE_FILE).exists():
+        _check_new(own)
+        newest = _newest(root, job, lease, target).directory
+        _choose(own, str(newest.relative_to(of_job)) if newest else _SCRATCH)
+    chosen = (own / CHOICE_FILE).read_text(encoding="utf-8").strip()
+    if chosen == _SCRATCH:
+        return Resume(None, target.steps_done)
+    directory = of_job / chosen
+    if not _CHOICE.fullmatch(chosen) or not directory.is_dir():
+        raise CheckpointNotVisible(f"this gang agreed on the checkpoint {chosen[:100]!r}, which is not in {of_job}")
+    return _resume(directory)
+
+
+def _newest(root: Path, job: int, lease: int, target: ResumeTarget) -> Resume:
+    """A later lease comes before more steps: a lease that was declared lost may still write."""
+    on_record = target.resume_lease
+    if on_record < 0 and target.steps_done > 0:
+        return Resume(None, target.steps_done)
+    for earlier in reversed(lease_files.leases_of(lease_files.job_checkpoints(root, job))):
+        if on_record <= earlier < lease:
+            directory = lease_files.lease_checkpoints(root, job, earlier)
+            newest = lease_files.newest_checkpoint(directory, target.resume_steps)
+            if newest is not None:
+                return _resume(newest)
+    if on_record < 0:
+        return Resume(None, 0.0)
+    directory = lease_files.lease_checkpoints(root, job, on_record)
+    complete = lease_files.whole_checkpoints(directory)
+    found = f"where the newest has {complete[-1]}" if complete else "where there is none"
+    raise CheckpointMissing(
+        f"no complete checkpoint with {target.resume_steps:g} steps or more in {directory}, {found}, nor of a later "
+        "lease; a job with steps done does not start from scratch"
+    )
+
+
+def _resume(checkpoint: Path) -> Resume:
+    steps = lease_files.step_of(checkpoint.name)
+    assert steps is not None, f"{checkpoint} is not named as a checkpoint"
+    return Resume(checkpoint, float(steps))
+
+
+def _check_new(own: Path) -> None:
+    """Lease ids are never reused, so an existing checkpoint belongs to another cluster."""
+    complete = lease_files.whole_checkpoints(own)
+    if complete:
+        raise ForeignCheckpoints(
+            f"{own} contains a checkpoint of {complete[-1]} steps before the lease has started: another cluster's"
+        )
+
+
+def _choose(own: Path, choice: str) -> None:
+    """Records the choice if there is none: a hard link is made once, also on shared file systems."""
+    temporary = own / f".{CHOICE_FILE}.{os.uname().nodename}-{os.getpid()}"
+    temporary.write_text(choice, encoding="utf-8")
+    try:
+        os.link(temporary, own / CHOICE_FILE)
+    except FileExistsError:
+        return  # another node was first
+    finally:
+        temporary.unlink(missing_ok=True)
