@@ -41,8 +41,8 @@ class MinCost:
     came early, by the sum of their places in the queue. `verdicts` says job by job what became of each. A floor is the
     job's average rate from now on, so a deadline that is kept at every solve is kept in the end, if shares are kept
     exactly. Rounds keep them to about a round, and starts take time: there left_j is  (left_j - slack_s) work,  and a
-    deadline that is kept with less to spare gets all that its job can use. The simulator sets both (a round and the
-    cost of a turn; the part of a round that it leaves) where they are not given; for the daemon they are parameters.
+    deadline that is kept with less to spare gets all that its job can use. The simulator and the daemon set
+    both (a round and the cost of a turn; the part of a round that it leaves) where they are not given.
 
     >>> p = AllocationProblem.of(
     ...     ["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[60.0, 90.0], deadline_s=[20.0, 30.0]

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,11 @@ class EngineProcess:
 
     def change(self, choice: PolicyChoice) -> None:
         """Another policy answers from the next question on."""
-        self.choice = choice
+        self.choice = replace(choice, round_s=self.choice.round_s)
+
+    def plan_over(self, round_s: float) -> None:
+        """The policy's answers are carried out in rounds of this length, from the next question on."""
+        self.choice = replace(self.choice, round_s=round_s)
 
     def stop(self) -> None:
         """Ends the process; `run` returns."""

@@ -18,7 +18,6 @@ from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, LearnRates
 from gavelpy.runtime.daemon.learner import Learner
 from gavelpy.runtime.daemon.pipe_messages import read_message, write_message
@@ -74,7 +73,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
-    policy, throughputs = policy_named(choice.name, **choice.arguments), _throughputs(choice.throughputs_file)
+    policy, throughputs = choice.policy, _throughputs(choice.throughputs_file)
     if not estimation.is_on:
         return Engine(policy, _blind(choice), throughputs)
     from gavelpy.estimator.online import ThroughputEstimator
@@ -90,8 +89,7 @@ def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
 
 def _changed(engine: Engine, choice: PolicyChoice) -> Engine:
     """Another policy, over the same rates."""
-    policy = policy_named(choice.name, **choice.arguments)
-    return replace(engine, policy=policy, blind=_blind(choice), solver=Solver(), shadow_prices={})
+    return replace(engine, policy=choice.policy, blind=_blind(choice), solver=Solver(), shadow_prices={})
 
 
 def _blind(choice: PolicyChoice) -> BlindView | None:

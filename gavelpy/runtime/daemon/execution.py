@@ -24,6 +24,7 @@ from gavelpy.mechanism.commands import (
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AgentRejoined,
+    ConfigChanged,
     DirectorySeen,
     Event,
     LeaseEnded,
@@ -228,6 +229,8 @@ class Execution:
                 self.unheard.discard(event.node_id)
             case PolicyChanged():
                 self.around.policy_changed(event)
+            case ConfigChanged():
+                self.around.engine.plan_over(event.settings.round_s)
             case _:
                 pass
         if isinstance(event, _OF_NODES):

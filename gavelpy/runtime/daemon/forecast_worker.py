@@ -7,13 +7,13 @@ import os
 import pickle
 import signal
 import sys
+from dataclasses import replace
 from typing import BinaryIO
 
 from gavelpy.engine import Engine
 from gavelpy.mechanism.events import JobSubmitted, SchedulerRestarted
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
 from gavelpy.runtime.daemon.forecast_world import Costs, World
 from gavelpy.runtime.daemon.pipe_messages import read_message, write_message
@@ -57,7 +57,7 @@ def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahea
     core, choice = question.core, question.choice
     core.jobs.specs = [spec for part in question.specs for spec in pickle.loads(part)]
     blind = BlindView(choice.blind) if choice.blind else None
-    engine = Engine(policy_named(choice.name, **choice.arguments), blind, throughputs)
+    engine = Engine(replace(choice, round_s=core.settings.round_s).policy, blind, throughputs)
     world = World(core, engine, question.rates, Costs(), question.now_s)
     world.tell(SchedulerRestarted(core.incarnation + 1))  # so that no answer to an older question is waited for
     for spec in question.submitted:

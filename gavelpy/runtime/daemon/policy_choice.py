@@ -10,8 +10,11 @@ from typing import Any
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy
+from gavelpy.policies.base import Policy, planned_over_rounds
 from gavelpy.policies.registry import policy_named
+from gavelpy.simulator.settings import Costs
+
+TURN_S = Costs().turn_s  # what a start and a stop cost a job, for policies that plan with it
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class PolicyChoice:
     blind: str = ""  # a BlindView; empty = it may tell GPU types apart
     throughputs_file: str = ""
     throughputs_version: int = 0  # grows when the file is to be read again
+    round_s: float = 0.0  # of the mechanism that carries its answers out; not in the journal; 0 = unknown
 
     @classmethod
     def of(cls, name: str, parameters: str, blind: str = "", throughputs_file: str = "") -> PolicyChoice:
@@ -57,8 +61,9 @@ class PolicyChoice:
 
     @property
     def policy(self) -> Policy:
-        """The policy itself, for what it declares."""
-        return policy_named(self.name, **self.arguments)
+        """The policy itself, with slack for rounds and starts if it plans with them."""
+        policy = policy_named(self.name, **self.arguments)
+        return planned_over_rounds(policy, self.round_s, TURN_S) if self.round_s else policy
 
 
 def _arguments(parameters: str) -> dict[str, Any]:  # a policy's hyper-parameters are its own

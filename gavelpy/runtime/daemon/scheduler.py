@@ -99,7 +99,8 @@ class Scheduler:
         self.metrics = Metrics()
         self.logs = LogNodes()
         estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
-        self.engine = EngineProcess(self.choice, self._answered, estimation=estimation)
+        choice = replace(self.choice, round_s=self.core.settings.round_s)
+        self.engine = EngineProcess(choice, self._answered, estimation=estimation)
         self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)
         self.execution.absences.keep = self._keep_views
         self.measuring = self.execution.measuring

@@ -88,6 +88,9 @@ class Engine:
         """Into the queue."""
         self.asked.append(question)
 
+    def plan_over(self, round_s: float) -> None:
+        """There is no policy."""
+
 
 class Service:
     """One scheduler after another on one journal."""

@@ -15,11 +15,12 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
+from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
 from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
 from gavelpy.runtime.daemon.pipe_messages import write_message
-from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.policy_choice import TURN_S, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
 FASTER = {"v100": 2.0, "k80": 1.0}
@@ -75,6 +76,22 @@ def test_a_policy_that_was_changed_answers_the_next_question() -> None:
     (answer,) = answers(process, heard, make_question())
 
     assert shares(answer) == shares(Engine(policy_named("fifo")).solve(make_question()))
+
+
+def test_deadlines_are_planned_with_a_round_and_a_start_of_slack() -> None:
+    """Job a needs 600 of 1000 seconds: enough for shares that are kept exactly, too little for rounds of 360 s."""
+    specs = [make_spec("a", steps=6000.0, deadline_s=1000.0), make_spec("b", rates={"v100": 99.0})]
+    question = questions(wake(make_core(*specs)))[0]
+    process, heard = make_process(PolicyChoice.of("min_cost", '{"deadlines": 1}'))
+    process.plan_over(360.0)
+    process.change(PolicyChoice.of("min_cost", '{"deadlines": 1}'))
+
+    (answer,) = answers(process, heard, question)
+
+    exact = policy_named("min_cost", deadlines=1)
+    assert shares(Engine(exact).solve(question))[0] == (0, 0, pytest.approx(0.6))
+    assert shares(answer) == shares(Engine(planned_over_rounds(exact, 360.0, TURN_S)).solve(question))
+    assert shares(answer)[0] == (0, 0, pytest.approx(1.0))
 
 
 def test_a_question_that_takes_too_long_fails_after_a_second_try() -> None:

@@ -34,7 +34,7 @@ def test_a_policy_that_was_changed_stays_changed_after_a_restart(tmp_path: Path)
         async with running(config) as cluster:
             assert cluster.scheduler.choice.name == "shortest_job_first"
             assert cluster.scheduler.choice.arguments == {"by": "total"}
-            assert cluster.core.settings.round_s == 77.0
+            assert cluster.core.settings.round_s == cluster.scheduler.engine.choice.round_s == 77.0
 
     run(scenario())
 
@@ -58,6 +58,7 @@ def test_a_reload_changes_what_may_change_and_names_the_rest(tmp_path: Path) -> 
             ignored = await cluster.scheduler.reload(changed)
 
             assert (cluster.scheduler.choice.name, cluster.core.settings.round_s) == ("fifo", 9.0)
+            assert cluster.scheduler.engine.choice.round_s == 9.0
             assert ignored == ["nodes.grace_s"]
 
     run(scenario())
