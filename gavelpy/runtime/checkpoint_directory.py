@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ DIRECTORY_MODE: Final = 0o700
 _ID_BYTES = 12
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MARKER_CHARACTERS_MAX = 200
+_JOB = re.compile(r"[0-9]{1,18}")
+_LEASE = re.compile(r"lease-([0-9]{8,18})")
 
 
 class DirectoryUnknown(RemoteViolation):
@@ -37,6 +40,23 @@ def marker(root: Path) -> str:
     except RemoteViolation:
         return ""
     return (text or "").strip()[:_MARKER_CHARACTERS_MAX]
+
+
+def owner_of(root: str) -> str:
+    """As `marker`; raises OSError where the file cannot be read."""
+    try:
+        return (Path(root) / MARKER_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def used_numbers(root: str) -> tuple[int, int]:
+    """The first job and the first lease that no directory under a root is named for: `<root>/<job>/lease-<lease>`."""
+    place = Path(root)
+    jobs = [name for name in _directories(place) if _JOB.fullmatch(name)]
+    matches = (_LEASE.fullmatch(name) for job in jobs for name in _directories(place / job))
+    leases = (int(match[1]) for match in matches if match is not None)
+    return max((int(job) + 1 for job in jobs), default=0), max((lease + 1 for lease in leases), default=0)
 
 
 def mark(root: str, cluster_id: str) -> str:
@@ -121,6 +141,15 @@ def _read(file: Path) -> str | None:
             raise violation.__cause__ from None
         raise
     return None if text is None else text.strip()
+
+
+def _directories(place: Path) -> Iterator[str]:
+    """Names of directories in a directory; none where there is none, or it was removed meanwhile."""
+    try:
+        with os.scandir(place) as found:
+            yield from (entry.name for entry in found if entry.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 def _link_new(file: Path) -> None:

@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
@@ -19,11 +18,10 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
 from gavelpy.runtime.daemon.absences import VIEWS
-from gavelpy.runtime.daemon.checkpoint_owner import owner_of
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.lost_evidence import LIMIT_S, Evidence, evidence_in
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
-from gavelpy.runtime.daemon.used_numbers import numbers_in
 
 logger = logging.getLogger(__name__)
 CLOCK, CONFIGURED = "clock", "configured"
@@ -46,8 +44,12 @@ class Recovered:
     views: str = ""  # of the cluster, that nodes may hold
 
 
-def recover(store: EventStore, config: Config) -> Recovered:
-    """Takes the journal over and reads it."""
+def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) -> Recovered:
+    """Takes the journal over and reads it.
+
+    Where events are lost it reads the checkpoint directory, too: raises InvalidInput if that takes more than
+    `storage_s`.
+    """
     incarnation = store.begin_incarnation()
     loaded = store.load()
     core, facts = SchedulerCore(), Facts()
@@ -60,14 +62,15 @@ def recover(store: EventStore, config: Config) -> Recovered:
     for _, now_s, event in loaded.events:
         replay(core, facts, event, now_s)
         count += 1
-    skipped = [] if loaded.loss is None else [numbers_skipped(loaded.loss, core, config.nodes.checkpoint_directory)]
+    evidence = Evidence() if loaded.loss is None else evidence_in(config.nodes.checkpoint_directory, storage_s)
+    skipped = [] if loaded.loss is None else [numbers_skipped(loaded.loss, core, evidence.numbers)]
     if loaded.damage:
         logger.error("journal was damaged", extra={"detail": loaded.damage})
     clock = clocks.started(
         store.meta(CLOCK), core.now_s, boot=clocks.boot_id(), boot_s=clocks.boot_clock_s(), date_s=time.time()
     )
     store.set_meta(CLOCK, clock.text)
-    cluster_id = _cluster_id(store, config, is_lost=loaded.loss is not None)
+    cluster_id = _cluster_id(store, evidence)
     store.set_cluster_id(cluster_id)
     choice, events = _configured(store, config, core, facts)
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
@@ -77,22 +80,19 @@ def recover(store: EventStore, config: Config) -> Recovered:
     )  # fmt: skip
 
 
-def _cluster_id(store: EventStore, config: Config, *, is_lost: bool) -> str:
+def _cluster_id(store: EventStore, evidence: Evidence) -> str:
     """The id of the cluster, a new one for a new cluster.
 
     Where it is lost with the journal, as accepted, and missing from the marks, it is that of the checkpoint directory:
     under another id, the directory and every node would belong to another cluster.
     """
-    directory = config.nodes.checkpoint_directory
-    found = store.cluster_id or (owner_of(directory) if is_lost and directory else "")
-    return found or secrets.token_hex(8)
+    return store.cluster_id or evidence.cluster_id or secrets.token_hex(8)
 
 
-def numbers_skipped(loss: Loss, core: SchedulerCore, checkpoints: str) -> NumbersSkipped:
+def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) -> NumbersSkipped:
     """What makes numbers go on above all that lost events may have given out, by the marks and by checkpoints."""
     given = Numbers(core.jobs.count + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
-    if checkpoints:
-        given = given.above(numbers_in(Path(checkpoints)))
+    given = given.above(in_checkpoints)
     skipped = NumbersSkipped(given.jobs, given.leases, f"lost with the journal: {loss.span}")
     logger.error(
         "events of the journal are lost, as accepted",

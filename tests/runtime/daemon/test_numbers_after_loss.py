@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -9,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavelpy.errors import EventsLost, JournalCorrupt
+from gavelpy.errors import EventsLost, InvalidInput, JournalCorrupt
 from gavelpy.journal.loss_detection import MarkFile, Marks, Numbers
 from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NumbersSkipped
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.checkpoint_directory import MARKER_FILE
+from gavelpy.runtime.checkpoint_directory import MARKER_FILE, used_numbers
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.service import Service
-from gavelpy.runtime.daemon.used_numbers import numbers_in
 from gavelpy.runtime.lease_files import lease_checkpoints
 from tests.conftest import costly
 from tests.runtime.daemon.clerk import JOURNAL, Clerk, clerk, url_in
@@ -270,7 +270,21 @@ def test_directories_of_checkpoints_are_evidence(young: Crashed, tmp_path: Path)
 
     (skipped,) = [event for event in recovered.events if isinstance(event, NumbersSkipped)]
     assert (skipped.jobs, skipped.leases) == (5_001, 70_001)
-    assert numbers_in(tmp_path / "none") == numbers_in(root / "lost+found")
+    assert used_numbers(str(tmp_path / "none")) == used_numbers(str(root / "lost+found")) == (0, 0)
+
+
+def test_checkpoints_that_hang_end_a_start_in_time(young: Crashed, tmp_path: Path) -> None:
+    folder, root = young.placed(tmp_path), tmp_path / "checkpoints"
+    root.mkdir()
+    os.mkfifo(root / MARKER_FILE)  # a reader waits for a writer
+    harm(folder / f"{JOURNAL}-wal", "cut", 0.5)
+    config = make_config(folder, nodes={"checkpoint_directory": str(root)})
+
+    with (
+        open_store(url_in(folder), accept_loss=True) as store,
+        pytest.raises(InvalidInput, match=r"it does not answer within 0\.5 s; start again when it answers"),
+    ):
+        recover(store, config, storage_s=0.5)
 
 
 def test_an_append_that_was_never_acknowledged_needs_no_word(young: Crashed, tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""What the checkpoint directory shows of a cluster whose journal has lost events: its id, and numbers that were used.
+
+The directory may be on storage that hangs, so worker processes read it, within a time limit. This happens while a
+scheduler starts, before it serves: nothing else waits for the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from gavelpy.errors import InvalidInput
+from gavelpy.journal.loss_detection import Numbers
+from gavelpy.runtime.checkpoint_directory import owner_of, used_numbers
+from gavelpy.runtime.storage import StorageSilent, StorageWorkers
+
+LIMIT_S: Final = 60.0  # for the directory to answer
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a checkpoint directory shows."""
+
+    cluster_id: str = ""  # that it belongs to; empty = none
+    numbers: Numbers = field(default_factory=Numbers)  # the first ones that no directory of a job or lease has
+
+
+def evidence_in(directory: str, limit_s: float = LIMIT_S) -> Evidence:
+    """Reads a checkpoint directory; empty = there is none. Raises InvalidInput where it cannot be read in time."""
+    if not directory:
+        return Evidence()
+    try:
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
+            return thread.submit(asyncio.run, _read(directory, limit_s)).result()
+    except StorageSilent:
+        why = f"does not answer within {limit_s:g} s; start again when it answers"
+    except OSError as error:
+        why = f"cannot be used: {error}"
+    raise InvalidInput(
+        f"nodes.checkpoint_directory = {directory!r} must be readable where events of the journal are lost, as it "
+        f"shows which numbers were used; it {why}"
+    )
+
+
+async def _read(directory: str, limit_s: float) -> Evidence:
+    storage = StorageWorkers()
+    try:
+        async with asyncio.timeout(limit_s):
+            cluster_id = await storage.call(owner_of, directory, limit_s=limit_s)
+            jobs, leases = await storage.call(used_numbers, directory, limit_s=limit_s)
+    except TimeoutError:
+        raise StorageSilent(f"storage did not answer within {limit_s:g} s") from None
+    finally:
+        storage.close()
+    return Evidence(cluster_id, Numbers(jobs, leases))
