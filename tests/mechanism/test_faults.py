@@ -11,20 +11,23 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from gavelpy.journal.codec import decode
 from gavelpy.mechanism import lots
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import NodeHindered, NodeLost, NodeSilent
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.lease_values import Lease
 from gavelpy.runtime.daemon.leases import LeaseTable
 from tests.mechanism.faults.troubles import Hostility
-from tests.mechanism.faults.world import World
+from tests.mechanism.faults.world import JOBS, World
 
 SEEDS = range(8)
 FAULTS = 500
 CALM = Hostility(**dict.fromkeys(vars(Hostility()), 0.0))
 APART_S = 110.0
+HANG_S = 60.0
 LONG = (2_000, 4_000)  # steps of a job
 
 
@@ -102,6 +105,27 @@ def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pyte
 
     with pytest.raises(AssertionError, match="still runs"):
         run_apart(World(6, 1, CALM, LONG))
+
+
+def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
+    """It hangs on all machines, for longer than rounds and silence last; half of the jobs use it."""
+    world = World(6, 0, CALM, (300, 500), keep_unsaved=True)
+    world.truth.plain = set(range(0, JOBS, 2))
+    world.advance(40.0)
+    jobs, heard = world.service.core.jobs, len(world.service.journal)
+    before = {job: int(jobs.lease[job]) for job in jobs.leased.tolist() if job in world.truth.plain}
+
+    world.troubles.hang(list(world.machines.values()), HANG_S)
+    world.advance(HANG_S)
+    during = {job: int(jobs.lease[job]) for job in before}
+    events = [decode(record)[1] for record in world.service.journal[heard:]]
+    episode = world.run()
+
+    assert during == before
+    assert before
+    assert not [event for event in events if isinstance(event, NodeSilent | NodeLost)]
+    assert [event for event in events if isinstance(event, NodeHindered)]
+    assert episode.finished == JOBS
 
 
 def run_apart(world: World) -> int:

@@ -141,7 +141,7 @@ class Agent:
             reports,
             is_first,
             is_dead,
-            self.machine.trouble,
+            self.machine.trouble or self.machine.is_hung * "the checkpoint directory does not answer",
             tuple((record.job, record.lease) for record in records if _has_finished_alone(record)),
             self.obeyed,
             self.orphans.view.epoch if self.orphans.view is not None else 0,
@@ -216,7 +216,7 @@ class Agent:
             record.conclude(Outcome.LOST)
         elif record.stop or self.machine.clock_s >= record.until_clock_s:
             record.conclude(Outcome.STOPPED)
-        else:
+        elif not self.machine.is_hung or record.job in self.truth.plain:  # else its preparation waits
             self.machine.spawn(record, self.runs, self.truth, now_s)
 
     def _act(self, action: Action, now_s: float) -> None:

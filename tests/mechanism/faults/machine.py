@@ -111,6 +111,7 @@ class Run:
     stopping_at_s: float = math.inf
     hangs_since_s: float = math.inf
     exits_at_s: float = math.inf  # after the last step
+    saves: bool = True  # a job that does not uses no checkpoint directory
 
     @property
     def is_done(self) -> bool:
@@ -125,6 +126,8 @@ class Run:
             self._hang(now_s)
             return
         self.hangs_since_s = math.inf
+        if self._waits_for_directory(now_s):
+            return
         if self.is_done:
             if now_s >= self.exits_at_s:
                 self._end(Outcome.FINISHED)
@@ -143,6 +146,11 @@ class Run:
         elif now_s - self.saved_at_s >= self.checkpoint_every_s:
             self._save(now_s)
 
+    def _waits_for_directory(self, now_s: float) -> bool:
+        """Whether it is in a call to a directory that hangs."""
+        is_due = now_s >= self.stopping_at_s or now_s - self.saved_at_s >= self.checkpoint_every_s
+        return self.saves and is_due and any(copy.machine.is_hung for copy in self.copies)
+
     @property
     def _is_moving(self) -> bool:
         return len(self.copies) == self.node_count and all(c.is_alive and not c.is_frozen for c in self.copies)
@@ -157,7 +165,7 @@ class Run:
 
     def _save(self, now_s: float) -> None:
         self.saved_at_s = now_s
-        if math.floor(self.steps) <= self.saved:
+        if not self.saves or math.floor(self.steps) <= self.saved:
             return
         self.saved = self.steps = float(math.floor(self.steps))
         first = self.copies[0].machine
@@ -186,6 +194,8 @@ class Machine:
         self.boots = 1
         self.records: dict[int, Record] = {}
         self.trouble = ""  # why it takes no leases
+        self.hung_until_s = -math.inf  # its checkpoint directory answers no call
+        self.is_hung = False
         self._ahead_s, self._drift = ahead_s, drift
         self.clock_s = ahead_s
 
@@ -201,6 +211,7 @@ class Machine:
     def tick(self, now_s: float) -> None:
         """The clock goes on, and the processes look at it."""
         self.clock_s = self._ahead_s + now_s * (1 + self._drift)
+        self.is_hung = now_s < self.hung_until_s
         for copy in self.copies:
             if not copy.is_frozen:
                 copy.look(now_s)
@@ -222,6 +233,7 @@ class Machine:
             run = runs[record.lease] = Run(
                 record.job, record.lease, told.rate_steps_per_s, told.steps_total, resumed, told.node_count,
                 told.checkpoint_every_s, truth, saved=resumed, saved_at_s=now_s,
+                saves=record.job not in truth.plain,
             )  # fmt: skip
         record.copy = Copy(run, self, record)
         run.copies.append(record.copy)

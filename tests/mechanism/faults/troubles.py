@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class Hostility:
     drain: float = 0.02
     cancel: float = 0.005
     fill_disk: float = 0.02
+    hang_directory: float = 0.01
 
 
 class Troubles:
@@ -64,6 +66,7 @@ class Troubles:
             (odds.drain, self._drain),
             (odds.cancel, self._cancel),
             (odds.fill_disk, self._fill_disk),
+            (odds.hang_directory, self._hang_directory),
         ):
             if rng.random() < chance * TICK_S:
                 self.world.faults += 1
@@ -159,6 +162,17 @@ class Troubles:
         machine = self.world.rng.choice(list(self.world.machines.values()))
         machine.trouble = "little room is left"
         self.world.after(self.world.rng.uniform(5.0, 60.0), machine.make_room)
+
+    def _hang_directory(self) -> None:
+        """On one machine, or on all at once."""
+        machines = list(self.world.machines.values())
+        hung = machines if self.world.rng.random() < 0.5 else [self.world.rng.choice(machines)]
+        self.hang(hung, self.world.rng.uniform(2.0, 40.0))
+
+    def hang(self, machines: Sequence[Machine], seconds: float) -> None:
+        """The checkpoint directories of these machines answer again after a while."""
+        for machine in machines:
+            machine.hung_until_s = max(machine.hung_until_s, self.world.now_s + seconds)
 
     def _cancel(self) -> None:
         job = self.world.any(

@@ -31,6 +31,7 @@ class Truth:
         self.checkpoints: defaultdict[tuple[int, int], list[Checkpoint]] = defaultdict(list)  # by job and lease
         self.choices: dict[int, float] = {}  # what a gang's lease resumes from, chosen once
         self.done: set[tuple[int, int]] = set()  # jobs whose last step was done, and the lease
+        self.plain: set[int] = set()  # jobs that use no checkpoint directory
         self.acknowledged: set[int] = set()
         self.cancelled: set[int] = set()
         self.finished: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -11,6 +12,7 @@ from tests.runtime.live.stage import Settings, Stage, StartStage
 
 V100 = {"v100": 40.0}
 MANY = 4_000.0  # steps that nobody waits for: jobs hurry when all is seen
+QUIET_S = 6.0  # three times the silence after which a single node is declared silent
 
 FENCING: Settings = {
     "nodes": {"on_node_lost": "fence", "silent_after_s": 1.0},
@@ -90,6 +92,31 @@ def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start:
     assert stage.job(settled).state == pb.JOB_STATE_FINISHED
     assert stage.job(newcomer).state == pb.JOB_STATE_FINISHED
     assert not stage.node("n1").sees_checkpoints
+
+
+def test_silence_of_all_nodes_at_once_costs_no_lease(start: StartStage) -> None:
+    """Agents that stand still for longer than `silent_after_s`, as when a switch or the scheduler's network is away."""
+    names = ("n0", "n1")
+    settings = {"nodes": {"silent_after_s": 2.0, "lease_overlap_s": 30.0}, "mechanism": {"round_s": 60.0}}
+    stage = start(*(LocalNode(name, "v100:1") for name in names), settings=settings)
+    jobs = [stage.submit_witness(name, MANY, V100) for name in names]
+    before = [stage.wait_saved(job) for job in jobs]
+
+    for name in names:
+        stage.cluster.processes[name].send_signal(signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    states = set()
+    while time.monotonic() < stopped_s + QUIET_S:
+        states |= {stage.node(name).state for name in names}
+        time.sleep(0.2)
+    for name in names:
+        stage.cluster.processes[name].send_signal(signal.SIGCONT)
+    stage.hurry()
+    stage.wait_over(*jobs)
+
+    assert states == {"up"}
+    assert [stage.job(job).restarts for job in jobs] == [0, 0]
+    assert [{line.lease for line in stage.lines(job)} for job in jobs] == [{job.lease} for job in before]
 
 
 def test_a_job_that_ends_while_its_agent_is_updated_runs_once(start: StartStage) -> None:

@@ -12,7 +12,7 @@ from tests.runtime.live.stage import Settings, Stage, StartStage
 
 V100 = {"v100": 40.0}
 MANY = 8_000.0  # steps that nobody waits for: jobs hurry when all is seen
-LEASES_END: Settings = {"nodes": {"lease_overlap_s": 6.0}, "mechanism": {"round_s": 2.0}}
+LEASES_END: Settings = {"nodes": {"lease_overlap_s": 6.0, "unsaved_overlap_s": 6.0}, "mechanism": {"round_s": 2.0}}
 AWAY_S = 11.0  # a round, the overlap, the grace, and more
 
 
@@ -34,6 +34,30 @@ def test_jobs_run_on_once_while_the_scheduler_is_away(start: StartStage) -> None
     assert [len([line for line in told if line.kind == "began"]) for told in lines] == [1, 1]
     assert [stage.job(job).state for job in jobs] == [pb.JOB_STATE_FINISHED] * 2
     assert not evidence.double_jobs(evidence.stays([*lines[0], *lines[1]]))
+
+
+def test_a_gang_over_two_nodes_runs_on_and_finishes_once_while_the_scheduler_is_away(start: StartStage) -> None:
+    """It saves nothing: a lease that ended would cost all its work."""
+    stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=LEASES_END)
+    runs, go = stage.witnessed / "runs", stage.witnessed / "go"
+    script = f"echo began $RANK >> {runs}; while [ ! -e {go} ]; do sleep 0.2; done; echo done $RANK >> {runs}"
+    gang = stage.submit("gang", f"/bin/sh -c '{script}'", MANY, V100, gpus=2)
+    stage.wait(lambda: stage.job(gang).state == pb.JOB_STATE_RUNNING, "the gang runs")
+    stage.wait(lambda: all(members(stage, node) == 2 for node in ("n0", "n1")), "both agents hold the view of both")
+
+    stage.cluster.kill(SCHEDULER)
+    gone_s = clock_s()
+    stage.wait(lambda: clock_s() > gone_s + AWAY_S, "leases would have ended")
+    began = sorted(runs.read_text().splitlines())
+    go.touch()
+    stage.wait(lambda: all(stage.is_idle(node) for node in ("n0", "n1")), "all ranks have ended")
+    stage.cluster.start_scheduler()
+    stage.wait_over(gang)
+
+    assert began == ["began 0", "began 1"]
+    assert sorted(runs.read_text().splitlines()) == [*began, "done 0", "done 1"]
+    assert stage.job(gang).state == pb.JOB_STATE_FINISHED
+    assert stage.job(gang).restarts == 0
 
 
 def members(stage: Stage, node: str) -> int:
