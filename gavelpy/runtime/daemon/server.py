@@ -22,7 +22,7 @@ from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_p
 
 logger = logging.getLogger(__name__)
 SENT_BYTES_MAX = 256 << 20  # what this server sends is its own
-STREAMS_A_CONNECTION_MAX = 1_000
+STREAMS_A_CONNECTION = 4  # times what one user may have under way: a call above a limit is refused, not left waiting
 AGENT_CALLS_MAX = 20_000  # at a time, in reserve for agents, which hold two each
 HANDSHAKE_MS = 10_000  # for a connection to show that it is one of gRPC
 STOP_GRACE_S = 2.0
@@ -49,7 +49,7 @@ class Server:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", config.limits.message_bytes_max),
                 ("grpc.max_send_message_length", SENT_BYTES_MAX),
-                ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION_MAX),
+                ("grpc.max_concurrent_streams", _streams_a_connection(config.limits)),
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -95,6 +95,10 @@ class Server:
         await self._server.stop(STOP_GRACE_S)
         await self._clients.close()
         await self._clients.close()
+
+
+def _streams_a_connection(limits: LimitSettings) -> int:
+    return STREAMS_A_CONNECTION * (limits.calls_a_user_max + limits.streams_a_user_max)
 
 
 def _budget(limits: LimitSettings) -> Budget:

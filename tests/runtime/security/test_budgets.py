@@ -71,6 +71,19 @@ def test_a_user_at_its_limit_keeps_neither_others_nor_agents_out(tmp_path: Path)
     assert "limits.calls_a_user_max is 3" in (refused.details() or "")
 
 
+def test_more_calls_on_one_connection_than_a_user_may_have_are_refused(tmp_path: Path) -> None:
+    with serving(tmp_path) as scheduler, scheduler.client() as client:
+        client.submit([make_description("waits")])
+        wait = pb.WaitJobsRequest(jobs=["waits"], wait_s=60.0)
+        with grpc.insecure_channel(scheduler.address) as channel:
+            stub = client_pb2_grpc.SchedulerServiceStub(channel)
+            calls = [stub.WaitJobs.future(wait, timeout=60.0) for _ in range(1_050)]
+            until(lambda: sum(call.done() for call in calls) == 50, "calls too many are refused")
+            codes = {call.code() for call in calls if call.done()}
+
+    assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+
+
 def test_a_client_says_when_its_connection_takes_no_more_calls() -> None:
     calls = CallLimit(1)
 
