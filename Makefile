@@ -23,7 +23,7 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check format lint types layers tidy bench bench-all generate help clean
+.PHONY: demo test test-slow check format lint types layers tidy docs bench bench-all generate help clean
 
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
@@ -37,6 +37,10 @@ test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, examples t
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy
 
+docs: $(STAMP)  ## the documentation site in out/site, with executed notebooks; a warning is an error (minutes)
+	@$(PIP) --editable '.[report,docs]'
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -c docs/site . out/site && echo out/site/docs/index.html
+
 bench: $(STAMP)  ## speed and quality, each as a ratio against a peer (minutes)
 	@$(BIN)/python -m benchmarks
 
@@ -47,7 +51,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 clean:  ## remove everything that make and the tools have made here, the environment included
-	@rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) out docs/tutorials build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 generate: $(STAMP)  ## the code of the protocol from its .proto files

@@ -1,0 +1,97 @@
+"""The code in README and docs runs: Python blocks as written, command lines as far as their options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from gavelpy import AllocationProblem
+from gavelpy.cli.main import app
+from tests.conftest import PROJECT
+
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+SLOW = {"guide.md"}
+COMMAND = re.compile(r"^ {4,}(gavel (?!COMMAND).+)$", re.MULTILINE)
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def surroundings(page: Path) -> dict[str, Any]:
+    """The names that the blocks of a page use and do not define."""
+    names: dict[str, Any] = {"problem": AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])}
+    if page.name == "README.md":
+        names |= {"loader": [1, 2], "save": lambda directory: None, "load": lambda directory: None}
+        names["train"] = lambda batch: None
+    if page.name == "policies.md":
+        exec(_POLICY_IMPORTS, names)
+    if page.name == "training-scripts.md":
+        exec(_TRAINING, names)
+    return names
+
+
+_POLICY_IMPORTS = """
+from dataclasses import dataclass
+from typing import ClassVar
+import numpy as np
+from gavelpy import Allocation, AllocationProblem
+from gavelpy.policies.min_cost import MinCost
+from gavelpy.solve.ladder import solve
+from gavelpy.solve.objective import MaxSum
+from gavelpy.solve.solver import Solver
+"""
+_TRAINING = """
+import torch
+Model = lambda: torch.nn.Linear(2, 1)
+dataset = torch.utils.data.TensorDataset(torch.zeros(64, 2), torch.zeros(64, 1))
+"""
+
+
+WITH_PYTHON = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+    for page in PAGES
+    if python_blocks(page)
+]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT if page.name == "guide.md" else tmp_path)
+    names = surroundings(page)
+
+    for block in python_blocks(page):
+        exec(compile(block, str(page), "exec", dont_inherit=True), names)
+
+
+def options_of(words: list[str]) -> tuple[set[str], set[str]]:
+    """The options that a command line uses, and those that its command has."""
+    command: Any = get_command(app)
+    context = typer.Context(command)
+    while hasattr(command, "get_command") and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"no command {words[0]!r}"
+        command, words = found, words[1:]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    used = words[: words.index("--")] if "--" in words else words
+    return {word.partition("=")[0] for word in used if re.match(r"--?[a-zA-Z]", word)}, known
+
+
+COMMANDS = sorted({line for page in PAGES for line in COMMAND.findall(page.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_documented_command_line_has_options_that_exist(line: str) -> None:
+    for part in re.split(r"; | {2,}", line.split("  #")[0]):
+        if not part.startswith("gavel "):
+            continue
+
+        used, known = options_of(shlex.split(part.removesuffix(" &"))[1:])
+
+        assert used - known == set()
