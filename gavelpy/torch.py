@@ -1,4 +1,4 @@
-"""For PyTorch scripts: checkpoints that go on exactly, loaders that resume within an epoch, and process groups.
+"""PyTorch: exact checkpoints, loaders that resume within an epoch, and process groups, for use with LeaseIterator.
 
     with process_group() as ranks:
         model = ranks.wrap(Model())
@@ -7,9 +7,9 @@
         for batch in LeaseIterator(loader, state.save, load=state.load, epochs=10):
             ...
 
-A run that was stopped and resumed then takes the same steps as one that was not: the order of the data is a function of
-seed and epoch, and models, optimizers and random numbers are as they were. In a gang whose ranks draw random numbers
-(dropout, for one) that takes `save_on="all"`, so that each rank keeps its own.
+A run that is stopped and resumed takes the same steps as an uninterrupted one: the order of the data is a function of
+seed and epoch, and models, optimizers and random states are restored. In a gang whose ranks draw random numbers (for
+example dropout), use `save_on="all"`, so that each rank saves its own random state.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ T = TypeVar("T")
 
 
 class Stateful(Protocol):
-    """What has a state: models, optimizers, schedulers, scalers."""
+    """Anything with a state: models, optimizers, schedulers, scalers."""
 
     def state_dict(self) -> Mapping[str, Any]:  # Any: as in torch
-        """The state."""
+        """Returns the state."""
         ...
 
     def load_state_dict(self, state_dict: Any) -> object:  # Any: as in torch
-        """Takes a state over."""
+        """Restores a state."""
         ...
 
 
 class TrainingState:
-    """Named parts of a training run and its random numbers, as one checkpoint.
+    """Named parts of a training run and its random state, as one checkpoint.
 
-    `save` and `load` are what LeaseIterator asks for. The first rank saves the parts, each rank that is asked to save
-    its random numbers. It is a part itself, so that `torch.distributed.checkpoint` can save sharded models: save
+    Pass `save` and `load` to LeaseIterator. The first rank saves the parts; each rank that calls `save` saves its
+    random state. It is Stateful itself, so `torch.distributed.checkpoint` can save sharded models: save
     `{"training": state}` with `save_on="all"`.
     """
 
     def __init__(self, **parts: Stateful) -> None:
         if not parts:
-            raise InvalidInput("parts must name what is to be saved (model=model, ...), got none")
+            raise InvalidInput("parts must name at least one part to save (model=model, ...), got none")
         self._parts = parts
 
     def save(self, directory: Path) -> None:
@@ -69,7 +69,7 @@ class TrainingState:
         torch.save(random_state(), directory / _random_file(rank))
 
     def load(self, directory: Path) -> None:
-        """Takes over what `save` wrote. The parts must be those that were saved; they stay on their devices."""
+        """Restores a checkpoint of `save`. The parts must have the same names; they stay on their devices."""
         saved = torch.load(directory / STATE_FILE, map_location="cpu", weights_only=True)
         if set(saved) != set(self._parts):
             raise InvalidInput(f"parts must be those in {directory}: {sorted(saved)}, got {sorted(self._parts)}")
@@ -80,17 +80,17 @@ class TrainingState:
             set_random_state(torch.load(own, map_location="cpu", weights_only=True))
 
     def state_dict(self) -> dict[str, Any]:  # Any: as in torch
-        """The states of all parts by name; random numbers are not among them."""
+        """The states of all parts by name, without the random state."""
         return {name: dict(_plain(part).state_dict()) for name, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # Any: as in torch
-        """Takes over what `state_dict` gave."""
+        """Restores the states of `state_dict`."""
         for name, part in self._parts.items():
             _plain(part).load_state_dict(state_dict[name])
 
 
 def random_state() -> dict[str, Any]:  # Any: tensors, numbers and tuples of them
-    """Where this process's random numbers stand: torch's on all devices, Python's, and numpy's where it is loaded."""
+    """This process's random state: torch's on all devices, Python's, and numpy's if it is loaded."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
@@ -101,8 +101,8 @@ def random_state() -> dict[str, Any]:  # Any: tensors, numbers and tuples of the
     return state
 
 
-def set_random_state(state: Mapping[str, Any]) -> None:  # Any: what random_state gave
-    """Puts random numbers back where they stood; devices that are not there any more are left out."""
+def set_random_state(state: Mapping[str, Any]) -> None:  # Any: the result of random_state
+    """Restores the random state, except of devices that do not exist any more."""
     torch.set_rng_state(state["torch"])
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
@@ -116,9 +116,9 @@ def set_random_state(state: Mapping[str, Any]) -> None:  # Any: what random_stat
 
 
 class ResumableSampler(Sampler[int]):
-    """Indices of a dataset in an order that depends on seed and epoch only, dealt out to the ranks.
+    """Indices of a dataset in an order that depends on seed and epoch only, split among the ranks.
 
-    As many for each rank: where the ranks do not divide the dataset, its first items come again at the end.
+    Each rank gets the same number: if the ranks do not divide the dataset, its first items are repeated at the end.
     """
 
     def __init__(self, length: int, *, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1) -> None:
@@ -135,27 +135,27 @@ class ResumableSampler(Sampler[int]):
         self._begins_at = 0
 
     def resume_at(self, epoch: int, items: int) -> None:
-        """The next iteration is of this epoch and begins after so many indices of this rank."""
+        """Makes the next iteration start in this epoch, after `items` indices of this rank."""
         self._epoch = epoch
         self._begins_at = items
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(epoch_seed(self._seed, self._epoch))
         order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
-        dealt = torch.arange(self._rank, len(self) * self._world, self._world) % self._length
+        of_rank = torch.arange(self._rank, len(self) * self._world, self._world) % self._length
         begins_at, self._begins_at = self._begins_at, 0
-        return iter(order[dealt[begins_at:]].tolist())
+        return iter(order[of_rank[begins_at:]].tolist())
 
     def __len__(self) -> int:
         return -(-self._length // self._world)
 
 
 class ResumableLoader(DataLoader[T]):
-    """A DataLoader that LeaseIterator can begin within an epoch, without loading what comes before.
+    """A DataLoader that LeaseIterator can start within an epoch, without loading the earlier items.
 
-    Takes the options of DataLoader but those that say which items come when. It draws no global random numbers; those
-    of its workers depend on seed and epoch only, so augmentation in workers is exactly resumed where it is a function
-    of the item.
+    Takes the options of DataLoader, except those that determine the order of items. It draws no global random
+    numbers; those of its workers depend on seed and epoch only, so augmentation in workers resumes exactly if it is a
+    function of the item.
     """
 
     def __init__(
@@ -176,20 +176,20 @@ class ResumableLoader(DataLoader[T]):
         self.resume_at(0, 0)
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """The next iteration is of this epoch and begins after so many batches."""
-        assert self.batch_size is not None, "the constructor asks for one"
+        """Makes the next iteration start in this epoch, after `position` batches."""
+        assert self.batch_size is not None, "the constructor requires a batch size"
         self._indices.resume_at(epoch, position * self.batch_size)
         self._own.manual_seed(epoch_seed(self._seed, epoch))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """A seed for an epoch: far from those of its neighbours and of nearby seeds."""
+    """A seed for an epoch, far from those of neighbouring epochs and seeds."""
     return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % (1 << 63)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who this process is among those of its job, and the device it computes on."""
+    """The rank of this process in its job, and its device."""
 
     rank: int
     local_rank: int
@@ -197,12 +197,12 @@ class Ranks:
     device: torch.device
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model on this rank's device, and its gradients averaged over all ranks where there are several.
+        """The model on this rank's device, with gradients averaged over all ranks if there are several.
 
-        DDP rebuilds its buckets after the first backward pass, in the order in which gradients arrived. A ring of
-        three or more ranks adds up in an order that depends on the place in a bucket, so the first step of a resumed
-        run would differ in its last bits. `find_unused_parameters` keeps the first buckets; it costs a pass over the
-        graph and prints a warning. It is set on CPUs, and on GPUs after `torch.use_deterministic_algorithms(True)`.
+        DDP rebuilds its buckets after the first backward pass, in the order in which gradients arrived. A ring of three
+        or more ranks sums in an order that depends on the position in a bucket, so the first step of a resumed run
+        would differ in its last bits. `find_unused_parameters` keeps the first buckets; it costs a pass over the graph
+        and prints a warning. It is set on CPUs, and on GPUs after `torch.use_deterministic_algorithms(True)`.
         """
         moved = model.to(self.device)
         if self.world == 1:
@@ -216,9 +216,9 @@ class Ranks:
 
 @contextmanager
 def process_group(backend: str = "", *, on_cpu: bool = False) -> Iterator[Ranks]:
-    """Joins the ranks of the job, as the environment names them, and leaves them at the end.
+    """Initialises torch.distributed for the ranks of the job, from the environment, and destroys it at the end.
 
-    By default NCCL where each has a GPU, else gloo. A job of one process joins nothing. `on_cpu` leaves GPUs alone.
+    Default backend: NCCL if there are GPUs, else gloo. A job of one process needs none. `on_cpu` ignores GPUs.
     """
     rank, local_rank, world = (int(os.environ.get(name, default)) for name, default in _RANK_VARIABLES)
     gpus = 0 if on_cpu else torch.cuda.device_count()
@@ -247,7 +247,7 @@ def _random_file(rank: int) -> str:
 
 
 def _plain(part: Stateful) -> Stateful:
-    """The model inside a wrapper for several ranks, so that its checkpoint fits any number of them."""
+    """The model without its DDP wrapper, so that its checkpoint fits any number of ranks."""
     return part.module if isinstance(part, DistributedDataParallel) else part
 
 

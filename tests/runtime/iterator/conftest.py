@@ -1,4 +1,4 @@
-"""A process that believes to be in a lease, and the lease directory it looks at."""
+"""A process in a simulated lease, and its lease directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLES = ("GAVEL_RESUME_DIR", "GAVEL_STEPS_TOTAL", "GAVEL_CHECKPOINT_EVERY_S"
 
 @dataclass
 class Held:
-    """A lease that the test, as the agent, gives and changes."""
+    """A lease that the test orders in place of the agent."""
 
     directory: Path
     checkpoints: Path

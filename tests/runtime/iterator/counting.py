@@ -1,4 +1,4 @@
-"""The smallest training there is: a count, and its checkpoint."""
+"""A minimal training: a count and its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gavelpy import LeaseIterator
 
 
 class Count:
-    """Counts steps and remembers what it saw."""
+    """Counts steps and records its items."""
 
     def __init__(self, save_s: float = 0.0) -> None:
         self.value = 0
@@ -42,7 +42,7 @@ class Count:
 
 
 class OneShot:
-    """Items that are told which epoch they are of."""
+    """Items with `set_epoch`."""
 
     def __init__(self, items: Iterable[int]) -> None:
         self._items = list(items)
@@ -57,7 +57,7 @@ class OneShot:
 
 
 class Seekable:
-    """Items that can begin within an epoch."""
+    """Items that can start within an epoch."""
 
     def __init__(self, length: int) -> None:
         self._length = length

@@ -1,4 +1,4 @@
-"""What a loop declares of itself: whether its job may be preempted."""
+"""A loop declares whether its job can be preempted."""
 
 from __future__ import annotations
 

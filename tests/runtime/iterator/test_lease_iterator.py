@@ -1,4 +1,4 @@
-"""The loop in one process: counting, saving, stopping, going on."""
+"""LeaseIterator in one process: count, save, stop, resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.runtime.shim.driver import wait_for
 pytestmark = pytest.mark.usefixtures("outside")
 
 
-def test_outside_a_lease_it_is_a_plain_loop() -> None:
+def test_outside_a_lease_it_is_an_ordinary_loop() -> None:
     count = Count()
 
     batches = count.run(LeaseIterator(range(5), count.save, load=count.load))
@@ -31,7 +31,7 @@ def test_outside_a_lease_it_is_a_plain_loop() -> None:
     assert (batches.steps_done, batches.steps_saved, batches.finished, batches.should_stop()) == (5, 0, True, True)
 
 
-def test_loop_goes_through_its_epochs() -> None:
+def test_loop_runs_its_epochs() -> None:
     count, items = Count(), OneShot(range(3))
 
     count.run(LeaseIterator(items, epochs=2))
@@ -40,7 +40,7 @@ def test_loop_goes_through_its_epochs() -> None:
     assert items.epochs == [0, 1]
 
 
-def test_loop_ends_at_its_total_of_steps_whatever_the_loader_has() -> None:
+def test_loop_ends_at_its_total_of_steps() -> None:
     count = Count()
 
     batches = count.run(LeaseIterator(range(3), steps_total=7))
@@ -49,7 +49,7 @@ def test_loop_ends_at_its_total_of_steps_whatever_the_loader_has() -> None:
     assert batches.finished
 
 
-def test_outside_a_lease_it_goes_on_from_the_directory_it_is_given(tmp_path: Path) -> None:
+def test_outside_a_lease_it_resumes_from_the_given_directory(tmp_path: Path) -> None:
     first, second = Count(), Count()
     first.run(LeaseIterator(range(5), first.save, steps_total=3, checkpoint_directory=tmp_path))
 
@@ -62,7 +62,7 @@ def test_outside_a_lease_it_goes_on_from_the_directory_it_is_given(tmp_path: Pat
     assert whole_checkpoints(tmp_path) == (3, 10)
 
 
-def test_finished_run_has_nothing_to_do_again(tmp_path: Path) -> None:
+def test_finished_run_has_no_more_steps(tmp_path: Path) -> None:
     Count().run(LeaseIterator(range(5), Count().save, checkpoint_directory=tmp_path))
     again = Count()
 
@@ -71,7 +71,7 @@ def test_finished_run_has_nothing_to_do_again(tmp_path: Path) -> None:
     assert (again.seen, batches.finished) == ([], True)
 
 
-def test_loader_that_can_seek_does_not_produce_what_was_used(tmp_path: Path) -> None:
+def test_resumable_loader_does_not_produce_used_items(tmp_path: Path) -> None:
     count, loader = Count(), Seekable(100)
     count.run(LeaseIterator(range(100), count.save, steps_total=60, checkpoint_directory=tmp_path))
 
@@ -81,7 +81,7 @@ def test_loader_that_can_seek_does_not_produce_what_was_used(tmp_path: Path) -> 
     assert loader.produced == 40
 
 
-def test_checkpoint_without_its_place_goes_on_by_its_name(tmp_path: Path) -> None:
+def test_checkpoint_without_data_position_resumes_by_its_name(tmp_path: Path) -> None:
     (tmp_path / step_name(12)).mkdir()
     (tmp_path / step_name(12) / "count").write_text("12")
     count = Count()
@@ -103,7 +103,7 @@ def test_loop_of_another_form_counts_its_steps(held: Held) -> None:
     assert whole_checkpoints(held.checkpoints) == (4,)
 
 
-def test_early_finish_saves_and_says_so(held: Held) -> None:
+def test_early_finish_saves_and_is_reported(held: Held) -> None:
     count = Count()
     batches = LeaseIterator(range(100), count.save)
 
@@ -142,7 +142,7 @@ def test_loop_stops_early_enough_for_its_checkpoint(held: Held) -> None:
     assert held.progress().steps_saved == count.value + 1
 
 
-def test_extension_before_the_stop_lets_the_loop_go_on(held: Held) -> None:
+def test_extension_before_the_stop_lets_the_loop_continue(held: Held) -> None:
     count = Count()
     first_until_s = clock_s() + 0.8
     held.order(until_clock_s=first_until_s)
@@ -174,7 +174,7 @@ def test_total_of_the_job_ends_the_loop(held: Held) -> None:
     assert (count.value, batches.finished) == (23, True)
 
 
-def test_checkpoints_come_on_their_cadence_and_old_ones_go_once_acknowledged(held: Held) -> None:
+def test_checkpoints_are_written_on_their_cadence_and_pruned_once_acknowledged(held: Held) -> None:
     count = Count()
     held.environment(GAVEL_CHECKPOINT_EVERY_S="0.1")
     batches = LeaseIterator(range(10_000), count.save)
@@ -194,7 +194,7 @@ def test_checkpoints_come_on_their_cadence_and_old_ones_go_once_acknowledged(hel
     batches.close()
 
 
-def test_checkpoint_of_an_earlier_lease_goes_once_one_of_this_is_on_record(held: Held) -> None:
+def test_checkpoint_of_an_earlier_lease_is_pruned_once_one_of_this_lease_is_on_record(held: Held) -> None:
     earlier = held.checkpoints.with_name("lease-00000003")
     resume = earlier / "step-000000000020"
     resume.mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_checkpoint_of_an_earlier_lease_goes_once_one_of_this_is_on_record(held:
     batches.close()
 
 
-def test_progress_is_told_while_the_loop_runs(held: Held) -> None:
+def test_progress_is_reported_while_the_loop_runs(held: Held) -> None:
     count = Count()
     batches = LeaseIterator(range(1_000_000), count.save)
 
@@ -257,7 +257,7 @@ def test_loop_that_wakes_after_its_lease_gives_up_and_saves_nothing(held: Held) 
     assert held.progress() == before
 
 
-def test_checkpoint_that_is_late_is_not_made_whole(held: Held) -> None:
+def test_late_checkpoint_is_not_completed(held: Held) -> None:
     count = Count(save_s=1.5)
     held.order(until_clock_s=clock_s() + 0.2)
 
@@ -281,7 +281,7 @@ def test_damaged_lease_file_leaves_the_last_one_in_force(held: Held, caplog: pyt
     assert held.progress().stopped
 
 
-def test_sigterm_stops_in_good_order(held: Held) -> None:
+def test_sigterm_stops_gracefully(held: Held) -> None:
     count = Count()
     batches = LeaseIterator(range(1_000_000), count.save)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -292,13 +292,13 @@ def test_sigterm_stops_in_good_order(held: Held) -> None:
     assert whole_checkpoints(held.checkpoints) == (count.value,)
 
 
-def test_sigterm_means_what_it_did_once_the_loop_is_over(held: Held) -> None:
+def test_sigterm_is_restored_once_the_loop_is_over(held: Held) -> None:
     Count().run(LeaseIterator(range(3)))
 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_handler_of_the_script_stays(held: Held) -> None:
+def test_handler_of_the_script_is_kept(held: Held) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     LeaseIterator(range(3)).close()
@@ -306,7 +306,7 @@ def test_handler_of_the_script_stays(held: Held) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-def test_error_in_save_reaches_the_script_and_leaves_no_whole_checkpoint(held: Held) -> None:
+def test_error_in_save_reaches_the_script_and_leaves_no_complete_checkpoint(held: Held) -> None:
     def save(directory: Path) -> None:
         (directory / "half").write_text("x")
         raise OSError("disk full")
@@ -328,7 +328,7 @@ def test_context_ends_the_thread(held: Held) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"epochs": 0}, "epochs must be 1 or more, got 0"),
         ({"steps_total": -1}, "steps_total must be 1 or more, got -1"),
@@ -336,11 +336,11 @@ def test_context_ends_the_thread(held: Held) -> None:
         ({"save_on": "some"}, "save_on must be 'first' or 'all', got 'some'"),
     ],
 )
-def test_bad_option_is_named(options: dict[str, object], complaint: str) -> None:
+def test_bad_option_is_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         LeaseIterator(range(3), **options)  # type: ignore[arg-type]  # wrong on purpose
 
-    assert str(caught.value) == complaint
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "one"), ("WORLD_SIZE", "0"), ("GAVEL_STEPS_TOTAL", "-5")])
@@ -351,7 +351,7 @@ def test_bad_variable_is_named(outside: pytest.MonkeyPatch, name: str, value: st
         LeaseIterator(range(3))
 
 
-def test_empty_loader_is_refused_rather_than_turned_forever() -> None:
+def test_empty_loader_is_refused() -> None:
     with pytest.raises(InvalidInput, match="loader must yield items"):
         list(LeaseIterator([], steps_total=5))
 

@@ -1,4 +1,4 @@
-"""Training with PyTorch: what was stopped and resumed is what was never stopped."""
+"""Training with PyTorch: a stopped and resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEPS = EPOCHS * ITEMS // BATCH
 
 
 @pytest.mark.parametrize("stop_at", [1, 9, 10, 17, STEPS - 1])
-def test_stopped_and_resumed_training_equals_one_in_one_go(held: Held, stop_at: int) -> None:
+def test_stopped_and_resumed_training_equals_an_uninterrupted_one(held: Held, stop_at: int) -> None:
     held.monkeypatch.delenv("GAVEL_LEASE_DIR")
     held.monkeypatch.delenv("GAVEL_CHECKPOINT_DIR")
     whole, _ = train()
@@ -52,7 +52,7 @@ def test_stopped_and_resumed_training_equals_one_in_one_go(held: Held, stop_at: 
     assert len(whole) == STEPS
 
 
-def test_gang_that_is_stopped_and_resumed_equals_one_in_one_go(tmp_path: Path) -> None:
+def test_gang_that_is_stopped_and_resumed_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.runtime.iterator.gang_of_torch", str(tmp_path)]
     base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     with reserved_port() as port:
@@ -120,7 +120,7 @@ def test_loader_draws_no_global_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_random_numbers_go_on_where_they_stood() -> None:
+def test_random_numbers_continue_after_a_restore() -> None:
     state = random_state()
     first = (torch.rand(3).tolist(), random.random(), np.random.rand(3).tolist())
 

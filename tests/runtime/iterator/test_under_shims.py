@@ -48,7 +48,7 @@ def environment(checkpoints: Path, **more: str) -> dict[str, str]:
 
 
 def gang(stack: ExitStack, root: Path, **more: str) -> tuple[Shim, Shim]:
-    """Two nodes of one rank each, which share nothing but the checkpoint directory. The second is slower."""
+    """Two nodes of one rank each, which share only the checkpoint directory. The second is slower."""
     shims = [
         stack.enter_context(
             started(
@@ -66,7 +66,7 @@ def gang(stack: ExitStack, root: Path, **more: str) -> tuple[Shim, Shim]:
     return shims[0], shims[1]
 
 
-def test_job_stops_before_the_end_of_its_lease_and_goes_on_under_the_next(tmp_path: Path) -> None:
+def test_job_stops_before_the_end_of_its_lease_and_resumes_under_the_next(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     with started(first, COUNTS, environment=environment(first / "c", GAVEL_STEPS_TOTAL="1000000")) as shim:
         on_the_edge(lambda: _steps(first, 0) > 0, 2.0, shim)
@@ -83,7 +83,7 @@ def test_job_stops_before_the_end_of_its_lease_and_goes_on_under_the_next(tmp_pa
     assert shim.lines() == [f"begins at {step} {step}", f"ends at {step + 50} True"]
 
 
-def test_stop_by_order_is_in_good_order(tmp_path: Path) -> None:
+def test_stop_by_order_is_graceful(tmp_path: Path) -> None:
     with started(tmp_path, COUNTS, environment=environment(tmp_path / "c", GAVEL_STEPS_TOTAL="1000000")) as shim:
         wait_for(lambda: _steps(tmp_path, 0) > 0)
         shim.order(stop=True)
@@ -161,7 +161,7 @@ def test_gang_that_loses_a_rank_ends_with_its_lease(tmp_path: Path) -> None:
 
     assert end.outcome is Outcome.STOPPED
     assert end.at_clock_s - first.lease.until_clock_s < 30.0
-    assert "ranks that said nothing: 1" in "".join(first.lines(is_error_stream=True))
+    assert "ranks without a proposal: 1" in "".join(first.lines(is_error_stream=True))
     assert whole_checkpoints(tmp_path / "checkpoints") == ()
 
 

@@ -1,7 +1,7 @@
-"""The thread beside a training loop: reads the lease ten times a second and reports progress twice a second.
+"""The background thread of a training loop: reads the lease ten times a second, reports progress twice a second.
 
-It also proposes the step at which this rank can meet the others, as soon as anybody wants to meet, because the loop
-itself may wait inside a collective operation just then. It never reports once the lease is surely over.
+It also proposes barriers for this rank as soon as another rank has, because the loop may be waiting inside a collective
+operation. It does not report after the lease and its grace are over.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gavelpy.runtime.lease_files import Lease, Progress, clock_s, read_lease, wr
 
 POLL_S: Final = 0.1
 REPORT_S: Final = 0.5
-CLOSE_S: Final = 2.0  # a thread that hangs on a dead disk longer than this is left behind
+CLOSE_S: Final = 2.0  # a thread that hangs longer, on a dead disk, is abandoned
 _logger = logging.getLogger(__name__)
 
 
-class Watch:
-    """Keeps `lease` as it is, and tells the shim what `progress` says. `beside` runs at each look."""
+class LeaseWatch:
+    """Keeps `lease` up to date and writes what `progress` returns. Calls `on_poll` at each reading."""
 
     def __init__(
         self,
@@ -30,34 +30,34 @@ class Watch:
         local_rank: int,
         grace_s: float,
         progress: Callable[[], Progress],
-        beside: Callable[[], None],
+        on_poll: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._local_rank = local_rank
         self._grace_s = grace_s
         self._progress = progress
-        self._beside = beside
+        self._on_poll = on_poll
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._reported_s = 0.0
-        self._complaint = ""
+        self._last_error = ""
         lease = read_lease(directory)
         if lease is None:
-            raise RemoteViolation(f"{directory} must hold the lease that GAVEL_LEASE_DIR promises")
+            raise RemoteViolation(f"{directory}, which GAVEL_LEASE_DIR names, must contain a lease")
         self.lease: Lease = lease
         self._thread = threading.Thread(target=self._run, name="gavel-lease", daemon=True)
 
     def start(self) -> None:
-        """Reports for the first time and goes on in the background."""
+        """Writes the first report and starts the thread."""
         self.report()
         self._thread.start()
 
     def over_s(self) -> float:
-        """From when on nothing that this job does counts."""
+        """When lease and grace are over; later results do not count."""
         return self.lease.until_clock_s + self._grace_s
 
     def report(self) -> None:
-        """Writes what the loop has done, unless the lease is over."""
+        """Writes the progress of the loop, unless the lease is over."""
         with self._lock:
             if clock_s() < self.over_s():
                 write_progress(self._directory, self._local_rank, self._progress())
@@ -72,20 +72,19 @@ class Watch:
     def _run(self) -> None:
         while not self._closed.wait(POLL_S):
             try:
-                self._look()
+                self._poll()
             except (OSError, RemoteViolation) as error:
-                self._complain(str(error))
+                self._log_once(str(error))
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         lease = read_lease(self._directory)
         if lease is not None and lease.version >= self.lease.version:
             self.lease = lease
-        self._beside()
+        self._on_poll()
         if clock_s() - self._reported_s >= REPORT_S:
             self.report()
 
-    def _complain(self, complaint: str) -> None:
-        """Once for each kind of trouble: what is damaged or full now may be whole at the next look."""
-        if complaint != self._complaint:
-            self._complaint = complaint
-            _logger.warning("lease directory: %s", complaint)
+    def _log_once(self, error: str) -> None:
+        if error != self._last_error:
+            self._last_error = error
+            _logger.warning("lease directory: %s", error)

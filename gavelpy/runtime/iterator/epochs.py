@@ -1,4 +1,4 @@
-"""Walking over a loader epoch by epoch, from the place where an earlier lease stopped."""
+"""Iterate over a loader epoch by epoch, from the data position at which an earlier lease stopped."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.iterator.checkpoints import Place
+from gavelpy.runtime.iterator.checkpoints import DataPosition
 
 Item = TypeVar("Item", covariant=True)
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A loader that can begin in the middle of an epoch without producing what comes before."""
+    """A loader that can start within an epoch without producing the earlier items."""
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """The next iteration is of this epoch, and begins after so many items."""
+        """Makes the next iteration start in this epoch, after `position` items."""
         ...
 
 
-class EpochWalk(Generic[Item]):
-    """Items of the loader from a place on. `position` counts those of this epoch that are used; its user raises it.
+class EpochCursor(Generic[Item]):
+    """The items of a loader from a data position on. `position` counts the items used in this epoch; the caller adds.
 
-    A loader, or its sampler, that has `set_epoch` is told each epoch. One that cannot resume has its items skipped.
+    Calls `set_epoch` of the loader and of its sampler, if they have one. Items of a loader that is not Resumable are
+    skipped one by one.
     """
 
-    def __init__(self, loader: Iterable[Item], epochs: int, start: Place) -> None:
+    def __init__(self, loader: Iterable[Item], epochs: int, start: DataPosition) -> None:
         self._loader = loader
         self._epochs = epochs
         passed, position = _split(loader, start.position)
         self.epoch = start.epoch + passed
         self.position = position
-        self._items = self._begun() if start.steps and self.epoch < epochs else None
+        self._items = self._start_epoch() if start.steps and self.epoch < epochs else None
 
     def __iter__(self) -> Iterator[Item]:
         while self.epoch < self._epochs:
-            items = self._items or self._begun()
+            items = self._items or self._start_epoch()
             before = self.position
             yield from items
             self._items = None
@@ -46,7 +47,7 @@ class EpochWalk(Generic[Item]):
             self.epoch += 1
             self.position = 0
 
-    def _begun(self) -> Iterator[Item]:
+    def _start_epoch(self) -> Iterator[Item]:
         for part in (self._loader, getattr(self._loader, "sampler", None)):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
                 set_epoch(self.epoch)
@@ -57,12 +58,12 @@ class EpochWalk(Generic[Item]):
         skipped = sum(1 for _ in islice(items, self.position))
         if skipped < self.position:
             raise InvalidInput(
-                f"loader must yield at least {self.position} items to go on where it stopped, got {skipped}"
+                f"loader must yield at least {self.position} items to resume at this position, got {skipped}"
             )
         return items
 
 
 def _split(loader: object, position: int) -> tuple[int, int]:
-    """Whole epochs in a count of items and the rest, for checkpoints that tell only how many steps they have."""
+    """Complete epochs and the rest, for checkpoints that record steps only."""
     length = len(loader) if isinstance(loader, Sized) else 0
     return divmod(position, length) if 0 < length < position else (0, position)

@@ -1,4 +1,4 @@
-"""Where a training script finds itself: what its environment says of its lease, its rank and its checkpoints."""
+"""What the environment variables of a job contain: its lease, rank and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gavelpy.runtime.lease_files import (
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """The facts of the environment; outside a lease `lease_directory` is None and the process is often alone."""
+class JobContext:
+    """The environment of a process of a job. Outside a lease `lease_directory` is None."""
 
     lease_directory: Path | None = None
     checkpoint_directory: Path | None = None
@@ -26,23 +26,23 @@ class Surroundings:
     rank: int = 0
     local_rank: int = 0
     world: int = 1
-    steps_total: int = 0  # 0 = not said
+    steps_total: int = 0  # 0 = not given
     checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
     grace_s: float = 0.0  # after the end of the lease
 
 
-def surroundings(environment: Mapping[str, str]) -> Surroundings:
-    """Reads the environment; raises InvalidInput naming the variable that makes no sense."""
+def read_context(environment: Mapping[str, str]) -> JobContext:
+    """Reads the environment; raises InvalidInput, which names the wrong variable."""
     lease = _path(environment, LEASE_DIRECTORY_VARIABLE)
     launch = read_launch(lease) if lease else None
     world = _whole(environment, "WORLD_SIZE", 1, 1)
     done = _number(environment, "GAVEL_STEPS_DONE") if lease else 0.0
     if done > 0 and not environment.get(RESUME_DIRECTORY_VARIABLE):
         raise InvalidInput(
-            f"GAVEL_STEPS_DONE must be 0 where there is no {RESUME_DIRECTORY_VARIABLE}, got {done:g}: these steps were "
-            "counted by time, as the script had not reported any, and there is no checkpoint to go on from"
+            f"GAVEL_STEPS_DONE must be 0 without {RESUME_DIRECTORY_VARIABLE}, got {done:g}: these steps were "
+            "estimated from time, as the script had reported none, and there is no checkpoint to resume from"
         )
-    return Surroundings(
+    return JobContext(
         lease_directory=lease,
         checkpoint_directory=_path(environment, CHECKPOINT_DIRECTORY_VARIABLE),
         resume_directory=_path(environment, RESUME_DIRECTORY_VARIABLE),
