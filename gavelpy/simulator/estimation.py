@@ -117,7 +117,7 @@ class Estimation:
         for row, lease, steps in zip(
             progress.jobs.tolist(), progress.leases.tolist(), progress.steps_done.tolist(), strict=True
         ):
-            partner, since_s = int(agents.beside[row]), float(agents.counted_s[row])
+            partner, since_s = int(agents.co_located[row]), float(agents.counted_s[row])
             seen = self._seen.get(row)
             if seen is None or seen.lease != lease or seen.now_s < since_s:
                 seen = _Seen(lease, partner, float(agents.steps_at_start[row]), since_s)

@@ -1,9 +1,8 @@
-"""The simulation loop: arrivals, the virtual cluster and the core's timer, merged in virtual time.
+"""A simulation of one policy on one trace: arrivals, node events, the virtual cluster and the core's timer.
 
-At one instant: first arrivals, then what the cluster tells, then the wakeup, if one is due. Everything the core is
-told also goes to the history, and to a journal if one is wanted. A journal that was cut off can be continued: the
-recorded events must then be exactly those that this trace produces, and recorded answers of the policy are taken
-instead of solving.
+At one instant, node events come first, then arrivals, events of the virtual cluster, and the wake-up. Every event also
+goes to the history, and to a journal if there is one. A truncated journal can be continued: its events must be exactly
+those that this trace produces, and its allocations are used instead of solving again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +19,7 @@ from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode
 from gavelpy.journal.history import History
-from gavelpy.mechanism.commands import (
-    Command,
-    EstimateThroughput,
-    KillLease,
-    QueryAgent,
-    Report,
-    RoundPlan,
-    SolveAllocation,
-)
+from gavelpy.mechanism.commands import SolveAllocation
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -50,22 +41,23 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import varies_with_time
 from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
-from gavelpy.simulator.company import Company, company_of
+from gavelpy.simulator.co_location import CoLocation, co_location_of
 from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.profiled import with_probes_made
 from gavelpy.simulator.result import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.stall import OF_JOB, Stall
+from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler
 
 HORIZON_S = 100 * 365.25 * 86400.0
 ENDLESS = "still running after 100 years, where simulations end"
 
 Recorded = tuple[float, Event]
 Observer = Callable[[Event, float], None]
-Progress = Callable[[str, int, int], None]  # label of the run, jobs done, jobs in all
+Progress = Callable[[str, int, int], None]  # label of the run, jobs done, all jobs
 
 
-class Simulation:
+class Simulation(VirtualScheduler):
     """One run of one policy. `run` once."""
 
     def __init__(
@@ -83,24 +75,24 @@ class Simulation:
         progress: Progress | None = None,
         estimation: Estimation | None = None,
         throughputs: ThroughputTable | None = None,
+        node_events: Iterable[tuple[float, NodeEvent]] = (),
     ) -> None:
-        self.trace, self.cluster, self.engine, self.settings = trace, cluster, engine, settings
+        super().__init__(SchedulerCore(), engine)
+        self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress
         self.measured = measured_jobs(trace, window)
         self.rng = np.random.default_rng(seed) if self.label in settings.shuffled else None
-        self.core = SchedulerCore()
         self.history = History()
         self.recorded = deque(recorded)
         self.stall = Stall(len(trace))
         self.observers: list[Observer] = [self.history.apply, self.stall, *observers]
-        self.reports: list[str] = []
         self.estimation = estimation
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # the true ones
-        self.agents: VirtualCluster
+        self.node_events = deque(node_events)
         self.event_count = 0
 
     def run(self) -> SimulationResult:
-        """Runs to the last measured job, or until nothing can happen or no job gains a step any more."""
+        """Runs until all measured jobs are done, no event is left, or no job gains a step any more."""
         wall_s, cpu_s, solve_s = time.perf_counter(), time.process_time(), self.engine.cpu_s
         self._set_up()
         self._loop()
@@ -116,12 +108,12 @@ class Simulation:
         policy, mechanism = self.engine.policy, self.settings.mechanism
         every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
         mechanism = replace(mechanism, fill_leftover=policy.fills_leftover, solve_at_least_every_s=every_s)
-        self._tell(ConfigChanged(mechanism), 0.0)
+        self.handle(ConfigChanged(mechanism))
         for server in self.cluster.servers:
-            self._tell(NodeJoined(server.node_id, server.gpu_type, server.gpu_count), 0.0)
+            self.handle(NodeJoined(server.node_id, server.gpu_type, server.gpu_count))
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
             if gpu_type in self.core.view().gpu_types:
-                self._tell(PriceChanged(gpu_type, price), 0.0)
+                self.handle(PriceChanged(gpu_type, price))
         jobs, view = self.trace.jobs, self.core.view()
         rates = [[rates.get(t, 0.0) for t in view.gpu_types] for rates in map(self._true_rates, range(len(jobs)))]
         self.agents = VirtualCluster(
@@ -130,17 +122,17 @@ class Simulation:
             np.array([job.steps_total for job in jobs], dtype=np.float64),
             self.settings.costs,
             whole_steps=self.settings.mechanism.whole_steps,
-            company=self._company(view.gpu_types) if self.settings.mechanism.packing else None,
+            co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
         )
 
-    def _company(self, gpu_types: tuple[str, ...]) -> Company:
+    def _co_location(self, gpu_types: tuple[str, ...]) -> CoLocation:
         table = self.throughputs
         if table is None or not len(table.pair_rows):
             raise InvalidInput(
                 "throughputs must hold rates of pairs for jobs to share GPUs, got "
                 + ("none" if table is None else f"a table of {len(table.keys)} job types and no pair")
             )
-        return company_of(self.trace, table, gpu_types)
+        return co_location_of(self.trace.jobs, table, gpu_types)
 
     def _true_rates(self, row: int) -> dict[str, float]:
         job, table = self.trace.jobs[row], self.throughputs
@@ -149,33 +141,28 @@ class Simulation:
         return dict(table.rates(job.job_type, job.gpus))
 
     def _loop(self) -> None:
-        core, agents, arrivals = self.core, self.agents, self.trace.arrival_s.tolist()
+        core, arrivals = self.core, self.trace.arrival_s.tolist()
         next_job, left, total = 0, int(self.measured.sum()), int(self.measured.sum())
         while left:
             arrival_s = arrivals[next_job] if next_job < len(arrivals) else np.inf
-            now_s = max(min(arrival_s, agents.next_s, core.wakeup_s), core.now_s)
+            event_s = self.node_events[0][0] if self.node_events else np.inf
+            now_s = max(min(arrival_s, event_s, self.next_s), core.now_s)
             if now_s > HORIZON_S or self._is_stalled():
                 break  # no job that is left can run, or they run forever, or start forever
+            self.now_s = now_s
+            while self.node_events and self.node_events[0][0] <= now_s:
+                self.handle(self.node_events.popleft()[1])
             while next_job < len(arrivals) and arrivals[next_job] <= now_s:
-                self._submit(next_job, now_s)
+                self._submit(next_job)
                 next_job += 1
-            if agents.next_s <= now_s:
-                self._hear(now_s)
+            if self.advance():
                 left = total - self._done()
-            if core.wakeup_s <= now_s:
-                self._wake(now_s)
             if self.progress is not None:
                 self.progress(self.label, total - left, total)
 
-    def _submit(self, row: int, now_s: float) -> None:
+    def _submit(self, row: int) -> None:
         job = self.trace.jobs[row]
-        self._tell(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)), now_s)
-
-    def _hear(self, now_s: float) -> None:
-        while self.agents.next_s <= now_s:
-            event = self.agents.pop()
-            if event is not None:
-                self._tell(event, now_s)
+        self.handle(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)))
 
     def _done(self) -> int:
         is_over = self.core.view().is_over
@@ -184,49 +171,27 @@ class Simulation:
     def _is_stalled(self) -> bool:
         return self.stall.lost > 0 and self.stall.is_reached(int(np.count_nonzero(~self.core.view().is_over)))
 
-    def _wake(self, now_s: float) -> None:
-        if self.core.needs_progress(now_s):
-            progress = self.agents.progress(now_s)
-            if progress is not None:
-                self._tell(progress, now_s)
-        if self.estimation is not None:
-            learned = self.estimation.learned(self.core, self.agents, now_s)
+    def before_wakeup(self) -> WakeupDue:
+        """Rates that the estimator learned come before the wake-up."""
+        if self.estimation is not None and self.agents is not None:
+            learned = self.estimation.learned(self.core, self.agents, self.now_s)
             if learned is not None:
-                self._tell(learned, now_s)
-        order = NO_INTS if self.rng is None else self.rng.permutation(len(self.core.view().gpu_types))
-        self._tell(WakeupDue(order), now_s)
+                self.handle(learned)
+        return WakeupDue(NO_INTS if self.rng is None else self.rng.permutation(len(self.core.view().gpu_types)))
 
-    def _tell(self, event: Event, now_s: float) -> None:
-        """One event: to the journal first, then applied, then acted upon."""
+    def observe(self, event: Event) -> None:
+        """Every event is compared with the recorded one, if there is one, and passed to the observers."""
         if self.recorded:
-            self._check_recorded(event, now_s)
+            self._check_recorded(event, self.now_s)
         self.event_count += 1
         for observer in self.observers:
-            observer(event, now_s)
-        for command in self.core.handle(event, now_s):
-            self._execute(command, now_s)
+            observer(event, self.now_s)
 
-    def _execute(self, command: Command, now_s: float) -> None:
-        match command:
-            case SolveAllocation():
-                self._tell(self._answer(command), now_s)
-            case RoundPlan():
-                self.agents.apply(command, now_s)
-            case EstimateThroughput():
-                self._tell(self.engine.estimate(command), now_s)
-            case KillLease():
-                self.agents.kill(command, now_s)
-            case Report():
-                self.reports.append(f"{command.topic}: {command.text}")
-            case QueryAgent():
-                raise AssertionError("a simulated scheduler does not restart")
-            case _:
-                assert_never(command)
-
-    def _answer(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+    def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        """The recorded answer if there is one, else the engine's."""
         if self.recorded and isinstance(answer := self.recorded[0][1], AllocationSolved | AllocationFailed):
             return answer
-        return self.engine.solve(question)
+        return super().solve(question)
 
     def _check_recorded(self, event: Event, now_s: float) -> None:
         recorded_s, recorded = self.recorded.popleft()

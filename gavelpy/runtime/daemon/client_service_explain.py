@@ -144,7 +144,7 @@ def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
     starts, ends = math.isfinite(expected.start_in_s), math.isfinite(expected.finish_in_s)
     return pb.Forecast(
         can_run=starts,
-        reason="" if starts and ends else why_not or "nothing will happen until something changes",
+        reason="" if starts and ends else why_not or "no job will start or end until something changes",
         gpu_type=expected.gpu_type,
         node_ids=expected.node_ids,
         start_in_s=_known(expected.start_in_s),

@@ -17,15 +17,14 @@ from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.runtime.daemon.forecast import Forecaster, without_specs
 from gavelpy.runtime.daemon.forecast_values import Ahead, LookAhead
-from gavelpy.runtime.daemon.forecast_worker import look_ahead
-from gavelpy.runtime.daemon.forecast_world import Costs
+from gavelpy.runtime.daemon.forecast_worker import COSTS, look_ahead
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 from tests.runtime.daemon.harness import make_spec
 from tests.runtime.daemon.table_builders import Bench, part
 
 FIRST_COME = PolicyChoice.of("fifo", "{}")
 FAIR = PolicyChoice.of("max_min_fairness", "{}")
-START_S = Costs().start_s
+START_S = COSTS.restart_s
 NO_RATES: Mapping[int, float] = {}
 
 
@@ -105,7 +104,7 @@ def test_gang_that_never_fits_is_unknown_with_the_reason() -> None:
     answer = ahead(bench(10.0, gang=4).core, 0)
 
     assert math.isinf(answer.expected[0].start_in_s)
-    assert answer.why_not == "nothing will happen until something changes"
+    assert answer.why_not == "no job will start or end until something changes"
 
 
 def test_time_for_computing_is_bounded() -> None:

@@ -1,0 +1,110 @@
+"""A core, an engine and a virtual cluster in virtual time: the part that simulations and forecasts share."""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import numpy as np
+
+from gavelpy.engine import Engine
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.commands import (
+    Command,
+    EstimateThroughput,
+    KillLease,
+    QueryAgent,
+    Report,
+    RoundPlan,
+    SolveAllocation,
+)
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AllocationFailed,
+    AllocationSolved,
+    Event,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    WakeupDue,
+)
+from gavelpy.simulator.cluster import VirtualCluster
+
+NodeEvent = NodeJoined | NodeLost | NodeDraining
+
+
+class VirtualScheduler:
+    """Owns the core. Set `agents` before the first event that makes the core grant a lease."""
+
+    agents: VirtualCluster | None
+
+    def __init__(self, core: SchedulerCore, engine: Engine, now_s: float = 0.0) -> None:
+        self.core, self.engine, self.now_s = core, engine, now_s
+        self.agents = None
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next event of the cluster or wake-up of the core; infinite if there is none."""
+        cluster_s = math.inf if self.agents is None else self.agents.next_s
+        return min(cluster_s, self.core.wakeup_s)
+
+    def advance(self) -> bool:
+        """Handles the events of the cluster up to now and a wake-up that is due; returns whether there were events."""
+        assert self.agents is not None, "time passes on a cluster"
+        has_events = self.agents.next_s <= self.now_s
+        while self.agents.next_s <= self.now_s:
+            event = self.agents.pop()
+            if event is not None:
+                self.handle(event)
+        if self.core.wakeup_s <= self.now_s:
+            if self.core.needs_progress(self.now_s):
+                progress = self.agents.progress(self.now_s)
+                if progress is not None:
+                    self.handle(progress)
+            self.handle(self.before_wakeup())
+        return has_events
+
+    def handle(self, event: Event) -> None:
+        """Applies one event and executes the commands that follow from it."""
+        self.observe(event)
+        if self.agents is not None and isinstance(event, NodeLost):
+            self.agents.lose(self.core.pool.on(event.node_id), self.now_s)
+        commands = self.core.handle(event, self.now_s)
+        if self.agents is not None and isinstance(event, NodeJoined):
+            self._join(self.agents)
+        for command in commands:
+            self._execute(command)
+
+    def observe(self, event: Event) -> None:
+        """Called with each event before the core."""
+
+    def before_wakeup(self) -> WakeupDue:
+        """Called when a wake-up is due; returns it."""
+        return WakeupDue()
+
+    def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        """The allocation, or why there is none."""
+        return self.engine.solve(question)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case SolveAllocation():
+                self.handle(self.solve(command))
+            case RoundPlan():
+                assert self.agents is not None, "plans are for a cluster"
+                self.agents.apply(command, self.now_s)
+            case EstimateThroughput():
+                self.handle(self.engine.estimate(command))
+            case KillLease():
+                assert self.agents is not None, "leases are on a cluster"
+                self.agents.kill(command, self.now_s)
+            case Report() | QueryAgent():  # for people, and for agents that outlive a scheduler
+                pass
+            case _:
+                assert_never(command)
+
+    def _join(self, agents: VirtualCluster) -> None:
+        gpu_type_of = self.core.pool.type_of
+        if np.any(gpu_type_of >= agents.true_rate.shape[1]):
+            raise InvalidInput(f"a node that joins later must have a GPU type of {self.core.pool.gpu_types[:-1]}")
+        agents.add_gpus(gpu_type_of[len(agents.gpu_type_of) :].copy())
