@@ -34,7 +34,7 @@ _SPREAD_WORTH = 20.0  # observations of all types that a type's own must outvote
 _MEASURED_MAX = 4  # bounds of the groups of cells that share a standard deviation: measurements, as powers of 2
 _REPRESENTATIVES = 4
 CHECKED_MAX, _CHECKED_MIN = 400, 40  # observations that the width of intervals is learned from
-_WIDTH_MAX = 1.6
+_WIDTH_MIN, _WIDTH_MAX = 0.15, 1.6
 _PAIRS_KNOWN = 40.0  # measured pairs of a job at which half of the widening is left
 _NORMAL_90 = 1.6448536269514722
 
@@ -120,7 +120,7 @@ class PairPosterior:
         residual = (self.seen.log_slowdown - self.mean) / self.spread[self.seen.gpu_type]
         residual += self.factors.product(self.seen.first, self.seen.second)
         self.posterior: Posterior = conditioned(covariance, noise, residual)
-        self.width = self._checked(residual)
+        self.widths = self._checked(residual)
 
     def _learned_factors(self, exact: Measured, jobs: Floats) -> latent.Factors:
         residual, N = (exact.log_slowdown - self.mean) / self.spread[exact.gpu_type], len(self.table.keys)
@@ -145,13 +145,13 @@ class PairPosterior:
             covariance += self.factors.covariance(seen.first, seen.second, seen.first, seen.second)
         return covariance
 
-    def _checked(self, residual: Floats) -> float:
-        """By what intervals must be wider to hold 90 % of what is left out of a job's pairs: four of five of them."""
+    def _checked(self, residual: Floats) -> tuple[float, float]:
+        """Factors of the intervals that hold 90 % of the pairs left out, one at a time and four of five of a job."""
         every = max(1, -(-len(residual) // CHECKED_MAX))
         few = self.seen.of(np.arange(0, len(residual), every))
         rest, rows = residual[::every], np.arange(len(self.table.keys))
         if len(rest) < _CHECKED_MIN:
-            return 1.0
+            return 1.0, 1.0
         jobs = likeness(self.model.scales, sides(self.table.keys), rows, rows)
         covariance = self._observed(jobs, few)
         inverse = np.linalg.inv(covariance + self.model.scales.noise**2 * np.eye(len(rest)))
@@ -162,13 +162,14 @@ class PairPosterior:
             if len(left):
                 spread = np.linalg.inv(inverse[np.ix_(left, left)])
                 off.append(np.abs(spread @ weight[left]) / np.sqrt(np.maximum(np.diag(spread), 1e-12)))
-        found = float(np.quantile(np.concatenate(off), 0.9)) / _NORMAL_90 if off else 1.0
-        return min(max(found, 1.0), _WIDTH_MAX)
+        many = _width(np.abs(weight) / np.sqrt(np.maximum(np.diag(inverse), 1e-12)))
+        return many, max(many, _width(np.concatenate(off))) if off else many
 
     def _widths(self, keys: Sequence[Key]) -> Floats:
         """Of cells, (N, N): the fewer pairs of either job are measured the wider."""
+        many, few = self.widths
         mine = np.bincount(self.everything.first, minlength=len(self.table.keys) + 1)[self._places(keys)]
-        return np.asarray(1.0 + (self.width - 1.0) / (1.0 + np.minimum.outer(mine, mine) / _PAIRS_KNOWN))
+        return np.asarray(many + (few - many) / (1.0 + np.minimum.outer(mine, mine) / _PAIRS_KNOWN))
 
     def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
         """Of every key beside every key, itself too; neither keys nor types need be in the table."""
@@ -186,7 +187,10 @@ class PairPosterior:
         else:
             variance = self._grouped_variance(jobs, columns, keys, place)
         self._take_measured(keys, columns, mean, variance)
-        noise_sd, prior_sd = self.model.scales.noise * spread, math.sqrt(self._prior_variance()) * spread
+        noise_sd, prior_sd = (
+            self.widths[0] * self.model.scales.noise * spread,
+            math.sqrt(self._prior_variance()) * spread,
+        )
         sd = np.sqrt(variance, out=variance)
         sd *= spread
         mean *= spread
@@ -340,6 +344,11 @@ def _spread(seen: Measured, at_most: int) -> Measured:
     starts = np.searchsorted(seen.first[order], seen.first[order])
     kept = np.sort(order[np.argsort(np.arange(len(order)) - starts, kind="stable")[:at_most]])
     return seen.of(kept)
+
+
+def _width(distance: Floats) -> float:
+    """Factor of intervals that hold 90 % of these distances, in standard deviations."""
+    return min(max(float(np.quantile(distance, 0.9)) / _NORMAL_90, _WIDTH_MIN), _WIDTH_MAX)
 
 
 def _mean(seen: Measured) -> float:

@@ -24,10 +24,10 @@ def cells(table: ThroughputTable) -> Floats:
     return values
 
 
-def held_out(share: float, rank: int = 2) -> tuple[Floats, Floats, float]:
+def held_out(share: float, rank: int = 2, seeds: range = SEEDS) -> tuple[Floats, Floats, float]:
     """Errors of cells that were not measured: the estimator's, and those of a factorisation of rank 2; coverage."""
     ours, theirs, inside = [], [], []
-    for seed in SEEDS:
+    for seed in seeds:
         whole, part = interfering_pairs(seed, share, rank)
         truth, known = cells(whole), cells(part)
         found, asked = PairModel().given(part).slowdowns(part.keys, part.gpu_types), np.isnan(known)
@@ -43,7 +43,7 @@ def test_dense_pairs_are_estimated_as_well_as_by_a_factorisation_of_rank_two() -
 
     assert np.quantile(ours, 0.9) <= 1.05 * np.quantile(factorised, 0.9)
     assert np.median(ours) <= 1.05 * np.median(factorised)
-    assert 0.85 <= inside <= 0.97
+    assert 0.85 <= inside <= 0.95
 
 
 def test_dense_pairs_without_interference_have_no_factors() -> None:
@@ -52,9 +52,9 @@ def test_dense_pairs_without_interference_have_no_factors() -> None:
     found = PairModel().given(part)
 
     assert found.factors.scale == 0.0
-    ours, factorised, inside = held_out(0.4, rank=0)
+    ours, factorised, inside = held_out(0.4, rank=0, seeds=range(1))
     assert np.quantile(ours, 0.9) <= np.quantile(factorised, 0.9)
-    assert 0.85 <= inside <= 0.98
+    assert 0.85 <= inside <= 0.95
 
 
 def test_sparse_pairs_are_estimated_as_without_factors(monkeypatch: pytest.MonkeyPatch) -> None:
