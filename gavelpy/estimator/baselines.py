@@ -33,15 +33,20 @@ def factorised(values: Floats, *, rank: int, ridge: float, sweeps: int = 30) -> 
     return np.where(known, values, filled)
 
 
-def row_plus_column(values: Floats, sweeps: int = 300) -> Floats:
-    """The sum of a figure a row and a figure a column that fits the known values best, (R, C)."""
+def row_plus_column(values: Floats) -> Floats:
+    """The sum of a figure a row and a figure a column with the least squared error of the known values, (R, C).
+
+    Of several such sums the one with the smallest figures of columns, around the mean. Rows are eliminated first, so
+    that a system of C equations is left.
+    """
     known = ~np.isnan(values)
     mean = float(values[known].mean()) if known.any() else 0.0
-    rest = np.where(known, values - mean, 0.0)
-    row, column = np.zeros((len(values), 1)), np.zeros((1, values.shape[1]))
-    for _ in range(sweeps):
-        row = np.where(known, rest - column, 0.0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1), 1)[:, None]
-        column = np.where(known, rest - row, 0.0).sum(axis=0, keepdims=True) / np.maximum(known.sum(axis=0), 1)
+    rest, weight = np.where(known, values - mean, 0.0), known.astype(np.float64)
+    count = np.maximum(weight.sum(axis=1, keepdims=True), 1.0)
+    gram = np.diag(weight.sum(axis=0)) - weight.T @ (weight / count)
+    right = (rest - weight * rest.sum(axis=1, keepdims=True) / count).sum(axis=0)
+    column = (np.linalg.pinv(gram, rcond=1e-10, hermitian=True) @ right)[None, :]
+    row = np.where(known, rest - column, 0.0).sum(axis=1, keepdims=True) / count
     return np.asarray(mean + row + column)
 
 

@@ -11,21 +11,24 @@ figures are near treat a job alike: an H200 is an H100 with other memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Posterior, conditioned, updated
 from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
-from gavelpy.estimator.learning import Observed, as_likeness, extended, learned
+from gavelpy.estimator.learning import Learned, Observed, as_likeness, extended, learned, learned_again
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.estimator.scales import SLOPE_SD, IsolatedScales, Likeness
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.estimator.stacking import RATES_MIN, Errors, Mixture, folds, mixture, simple_estimates, situations
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 OBSERVATIONS_MAX = 700  # conditioned on together; a row's own entries always count
 FIT_MAX = 300  # entries that hyper-parameters are learned from
+FOLD_MAX = 120  # the same in a fold of the cross-validation
 LEARN_MIN = 30  # entries; with fewer the shipped hyper-parameters tell more
 _LEVEL_SD = 2.0  # of any job, and of a family: a factor of seven either way
 _BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate, a doubling, where no roofline is known
@@ -56,6 +59,7 @@ class IsolatedModel:
     roofline: Roofline = field(default_factory=Roofline)
     likeness: Likeness = field(default_factory=Likeness)  # as learned; none: as the figures of GPU types say
     anchors: tuple[str, ...] = ()  # GPU types with figures that those without are compared with; none: all
+    mixture: Mixture = field(default_factory=Mixture)  # with simple estimates, as cross-validated
 
     def given(self, table: ThroughputTable) -> IsolatedPosterior:
         """What the table's positive rates say."""
@@ -71,20 +75,48 @@ class IsolatedModel:
         With fewer than LEARN_MIN rates only the roofline is calibrated.
         """
         model = self.calibrated(table).anchored(table)
-        entries = _entries(table, FIT_MAX)
-        if len(entries) < LEARN_MIN or len(table.gpu_types) < 2:
-            return model
-        observed = Observed(
-            model.sides(table.keys),
+        found = None
+        if len(_entries(table, LEARN_MIN)) >= LEARN_MIN and len(table.gpu_types) > 1:
+            found = learned(model.scales, model._observed(table, FIT_MAX))
+        return replace(model._with(table, found), mixture=mixture(list(model._cross_validated(table, found))))
+
+    def _with(self, table: ThroughputTable, found: Learned | None) -> IsolatedModel:
+        if found is None:
+            return self
+        return replace(self, scales=found.scales, likeness=as_likeness(table.gpu_types, found.likeness))
+
+    def _observed(self, table: ThroughputTable, at_most: int) -> Observed:
+        entries = _entries(table, at_most)
+        return Observed(
+            self.sides(table.keys),
             entries[:, 0],
             entries[:, 1],
-            model.residual(table, entries),
+            self.residual(table, entries),
             _extra_variance(table, entries),
-            model.alike(table.gpu_types),
-            model.spread(table.gpu_types),
+            self.alike(table.gpu_types),
+            self.spread(table.gpu_types),
         )
-        found = learned(model.scales, observed)
-        return replace(model, scales=found.scales, likeness=as_likeness(table.gpu_types, found.likeness))
+
+    def _cross_validated(self, table: ThroughputTable, found: Learned | None) -> Iterator[Errors]:
+        """Errors of hidden rates; what the whole table teaches is learned again from the rest of each fold.
+
+        Standard deviations are those of the model learned from the whole table, whose intervals get the widths.
+        """
+        known, whole = _trusted(table), self._with(table, found)
+        if known.sum() < RATES_MIN:
+            return
+        for hidden in folds(known):
+            rest = replace(table, rate_steps_per_s=np.where(hidden, math.nan, table.rate_steps_per_s))
+            left = known & ~hidden
+            situation = situations(left)[hidden]
+            if not (situation >= 0).any():
+                continue
+            again = None if found is None else learned_again(self.scales, self._observed(rest, FOLD_MAX), found)
+            mean = self._with(table, again).given(rest).blocks(rest.keys, rest.gpu_types).mean
+            sd = whole.given(rest).blocks(rest.keys, rest.gpu_types).sd
+            estimate = np.concatenate([mean[:, :, None], simple_estimates(_log_rates(rest, left))], axis=-1)
+            error = estimate[hidden] - np.log(table.rate_steps_per_s[hidden])[:, None]
+            yield Errors(error, np.hypot(sd, whole.scales.noise)[hidden], situation)
 
     def anchored(self, table: ThroughputTable) -> IsolatedModel:
         """The model to which a GPU type without figures is, until it is measured, like those of the table."""
@@ -195,7 +227,43 @@ class IsolatedPosterior:
         covariance = _own_covariance(scales, s, Between(types.common[at], types.own[at]), rows)
         covariance -= np.matmul(np.swapaxes(by_key, 1, 2), by_key)
         mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
-        return self._widened(keys, self._with_own(keys, gpu_types, Blocks(mean, covariance)))
+        blocks = self._widened(keys, self._with_own(keys, gpu_types, Blocks(mean, covariance)))
+        return self._stacked(keys, gpu_types, blocks)
+
+    def left_out(self) -> tuple[Floats, Floats]:
+        """By how much the log of each entry is above what all others predict, and the sd of that, (n,) each.
+
+        Source: Rasmussen and Williams (2006), equations 5.12.
+        """
+        size = len(self.entries)
+        inverse_factor = self.posterior.explained(np.eye(size))
+        precision = np.square(inverse_factor).sum(axis=0)
+        return self.posterior.weight / precision, 1.0 / np.sqrt(precision)
+
+    def _stacked(self, keys: Sequence[Key], gpu_types: Sequence[str], blocks: Blocks) -> Blocks:
+        """The blocks with the means and widths of the mixture, where the table has the key and the type."""
+        if self.model.mixture == Mixture() or not self.table.keys:
+            return blocks
+        column = {name: i for i, name in enumerate(self.table.gpu_types)}
+        at = np.ix_([self._row.get(key, -1) for key in keys], [column.get(name, -1) for name in gpu_types])
+        situation = np.pad(self._situation, ((0, 1), (0, 1)), constant_values=-1)[at]
+        weights = np.array([*self.model.mixture.weights, (1.0, 0.0, 0.0, 0.0)])[situation]
+        width = np.array([*self.model.mixture.widths, 1.0])[situation]
+        simple = np.pad(self._simple, ((0, 1), (0, 1), (0, 0)))[at]
+        mean = weights[:, :, 0] * blocks.mean + (weights[:, :, 1:] * simple).sum(axis=-1)
+        covariance = blocks.covariance * width[:, :, None] * width[:, None, :]
+        more = np.maximum(np.square(width) - 1.0, 0.0) * self.model.scales.noise**2
+        return Blocks(mean, covariance + more[:, :, None] * np.eye(blocks.mean.shape[1]))
+
+    @cached_property
+    def _simple(self) -> Floats:
+        """Simple estimates of the table's entries, (N, T, 3)."""
+        return simple_estimates(_log_rates(self.table, _trusted(self.table)))
+
+    @cached_property
+    def _situation(self) -> Ints:
+        """Of the table's entries, (N, T); -1 where the table has a rate."""
+        return np.where(self.table.rate_steps_per_s > 0, -1, situations(_trusted(self.table)))
 
     def _widened(self, keys: Sequence[Key], blocks: Blocks) -> Blocks:
         """Intervals as wide as entries left out of the table ask for: the fewer are known of a row the wider."""
@@ -239,6 +307,16 @@ def _entries(table: ThroughputTable, at_most: int) -> Ints:
     if len(entries) > at_most:
         entries = entries[np.linspace(0, len(entries) - 1, at_most).astype(np.int64)]
     return entries.astype(np.int64)
+
+
+def _trusted(table: ThroughputTable) -> Bools:
+    """Entries that are measured or published, (N, T)."""
+    return np.asarray((table.rate_steps_per_s > 0) & (table.provenance <= Provenance.PUBLISHED))
+
+
+def _log_rates(table: ThroughputTable, known: Bools) -> Floats:
+    """Logarithms of these entries, NaN elsewhere, (N, T)."""
+    return np.log(np.where(known, table.rate_steps_per_s, math.nan))
 
 
 def _extra_variance(table: ThroughputTable, entries: Ints) -> Floats:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky
@@ -28,6 +29,7 @@ _SD_MIN = 0.5  # of the noise's variance, the least that a corrected variance ma
 _NORMAL_90 = 1.6448536269514722
 _WORTH = 1.5  # rows a GPU type that the prior of B is worth
 _ROUNDS = ((15, 10), (10, 10))  # iterations for the scales, then for B
+_AGAIN_STEPS = 8  # iterations of each where parts of a table are learned from
 _WIDTH_MIN, _WIDTH_MAX, _FEW_MAX = 0.6, 1.8, 2.5
 _FAMILIES_AHEAD = 2.0  # over the families: by what log density an entry learned scales, which have seen it, must win
 _ENTRIES_MIN = 10  # left out, that a width is learned from
@@ -51,12 +53,31 @@ class Observed:
     spread: Floats  # (T,) more variance of the common part
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Entries left out: their mean negative log density; widths that bring 90 % inside."""
+
+    score: float
+    many: float  # where the rest of the row is known
+    few: float  # where one entry of the row is known, over `many`
+
+
+class Source(Enum):
+    """What learned hyper-parameters come from."""
+
+    SHIPPED = "shipped scales"
+    SCALES = "learned scales"
+    LIKENESS = "learned scales and likeness"
+
+
 @dataclass(frozen=True, eq=False)
 class Learned:
     """What the entries teach."""
 
     scales: IsolatedScales
     likeness: Floats  # (T, T)
+    source: Source
+    checked: Checked
 
 
 def learned(start: IsolatedScales, observed: Observed) -> Learned:
@@ -76,18 +97,22 @@ def learned(start: IsolatedScales, observed: Observed) -> Learned:
     by_data = problem.checked(y, likeness, is_learned=True)
     if shipped.score <= min(by_figures.score, by_data.score) + _FAMILIES_AHEAD / problem.families:
         milder = replace(shipped, many=math.sqrt(shipped.many), few=1.0)  # rows of a family are not independent
-        return Learned(problem.scales(problem.start, milder), plain)
-    chosen = (y, likeness, by_data) if by_data.score < by_figures.score else (x, plain, by_figures)
-    return Learned(problem.scales(chosen[0], chosen[2]), chosen[1])
+        return Learned(problem.scales(problem.start, milder), plain, Source.SHIPPED, milder)
+    if by_data.score < by_figures.score:
+        return Learned(problem.scales(y, by_data), likeness, Source.LIKENESS, by_data)
+    return Learned(problem.scales(x, by_figures), plain, Source.SCALES, by_figures)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """Entries left out: their mean negative log density; widths that bring 90 % inside."""
-
-    score: float
-    many: float  # where the rest of the row is known
-    few: float  # where one entry of the row is known, over `many`
+def learned_again(start: IsolatedScales, observed: Observed, before: Learned) -> Learned:
+    """The same from a part of the entries, in fewer steps: the source and the widths are those of the whole."""
+    problem = _Problem(start, observed)
+    x, likeness = problem.start, observed.alike
+    if before.source is not Source.SHIPPED:
+        x = problem.most_probable(x, likeness, _AGAIN_STEPS)
+    if before.source is Source.LIKENESS:
+        likeness = problem.likeness(x, likeness, _AGAIN_STEPS)
+        x = problem.most_probable(x, likeness, _AGAIN_STEPS)
+    return replace(before, scales=problem.scales(x, before.checked), likeness=likeness)
 
 
 class _Problem:
@@ -120,7 +145,7 @@ class _Problem:
         self.telling = float((count[self.rows] - 1).sum()) / max(len(o.alike) - 1, 1)  # rows' worth of information
         self.worth = _WORTH * (len(o.alike) + 1)
 
-    def scales(self, x: Floats, checked: _Checked) -> IsolatedScales:
+    def scales(self, x: Floats, checked: Checked) -> IsolatedScales:
         """With all amplitudes wider by what was found: means stay as they are."""
         figures = dict(zip(self.names, np.exp(x[:-1]).tolist(), strict=True))
         for name in figures:
@@ -156,7 +181,7 @@ class _Problem:
             likeness = (likeness + likeness.T) / 2.0
         return likeness
 
-    def checked(self, x: Floats, likeness: Floats, *, is_learned: bool) -> _Checked:
+    def checked(self, x: Floats, likeness: Floats, *, is_learned: bool) -> Checked:
         """Leaves entries out, and all but one of a row: without what a learned likeness owes to that row."""
         own, weight, inverse = self._solved(x, likeness)
         noise = math.exp(2.0 * float(x[self.names.index("noise")]))
@@ -188,10 +213,10 @@ class _Problem:
                 few += np.sqrt(distant).tolist()
                 far += (0.5 * np.log(variance) + 0.5 * distant).tolist()
         if len(many) < _ENTRIES_MIN:
-            return _Checked(math.inf if is_learned else 0.0, 1.0, 1.0)
+            return Checked(math.inf if is_learned else 0.0, 1.0, 1.0)
         wide = [float(np.quantile(part, 0.9)) / _NORMAL_90 for part in (many, few)]
         width = min(max(wide[0], _WIDTH_MIN), _WIDTH_MAX)
-        return _Checked(0.5 * float(np.mean(scores) + np.mean(far)), width, min(max(wide[1] / width, 1.0), _FEW_MAX))
+        return Checked(0.5 * float(np.mean(scores) + np.mean(far)), width, min(max(wide[1] / width, 1.0), _FEW_MAX))
 
     def _parts(self, x: Floats) -> tuple[dict[str, float], dict[str, Floats], dict[str, Floats]]:
         """The scales; terms of the level, and of what is relative, by the scale that each belongs to."""
@@ -263,9 +288,10 @@ def _inverted(covariance: Floats) -> tuple[float, Floats]:
     """Half the logarithm of the determinant, and the inverse."""
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
     half_log = float(np.log(np.diag(factor)).sum())
-    inverse, _ = dpotri(factor, lower=True, overwrite_c=True)
-    lower = np.tril(inverse)
-    return half_log, np.asarray(lower + np.tril(lower, -1).T)
+    lower, _ = dpotri(factor, lower=True, overwrite_c=True)  # the upper half is that of the factor: zeros
+    inverse = lower + lower.T
+    inverse[np.diag_indices(len(inverse))] *= 0.5
+    return half_log, np.asarray(inverse)
 
 
 def _at_least(covariance: Floats, variance: float) -> Floats:

@@ -1,8 +1,9 @@
 """Finds absurd rates in a table: wrong units, slips of the keyboard, files of something else.
 
-An entry is absurd if no job makes such a rate, or if it is more than a thousand times what the rest of its row, the
-other rows and the roofline say. Legitimate extremes (a spread of 10 or 100) stay. An absurd entry is left out: it is
-then estimated like one that nobody measured, so it moves nothing, and readings of running jobs replace the estimate.
+An entry is absurd if no job makes such a rate, or if it is more than a thousand times off what is expected. Expected is
+what the rest of its row, the other rows and the roofline say, and also what the model predicts from all other entries,
+where the entry must be off by six standard deviations, too. Legitimate extremes (a spread of 10 or 100) stay. An absurd
+entry is left out: it is then estimated like a rate that was not measured, until a running job reports its rate.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gavelpy.model.throughput import ThroughputTable
 
 RATE_MIN_STEPS_PER_S = 1e-9  # a step in thirty years
 FAR = math.log(1000.0)  # from what is expected
+FAR_SD = 6.0  # standard deviations of that expectation, where it is uncertain
 _SWEEPS = 10
 _ROWS_MIN = 3  # that a GPU type's own level is taken from
 
@@ -61,9 +63,11 @@ def believable(table: ThroughputTable, roofline: Roofline) -> Believable:
     for row, columns in enumerate(rates > 0):
         for column in _outliers(np.flatnonzero(columns).tolist(), rates[row], expected[row]):
             ratio = rates[row, column] / math.exp(float(expected[row, column]))
-            how = f"{ratio:.2g} times" if ratio > 1 else f"1/{1 / ratio:.2g} of"
-            found.append(_absurd(table, row, column, f"{how} what other GPU types, other rows and the roofline say"))
+            found.append(_absurd(table, row, column, _far_off(ratio)))
             rates[row, column] = math.nan
+    for row, column, ratio in _outvoted(replace(table, rate_steps_per_s=rates), roofline):
+        found.append(_absurd(table, row, column, _far_off(ratio)))
+        rates[row, column] = math.nan
     pairs = table.pair_rate_steps_per_s.copy()
     for pair, side, column in np.argwhere(_absurd_pairs(table, rates)).tolist():
         first, second = table.pair_rows[pair, side], table.pair_rows[pair, 1 - side]
@@ -123,6 +127,29 @@ def _outliers(columns: Sequence[int], rates: Floats, expected: Floats) -> list[i
     return found
 
 
+def _outvoted(table: ThroughputTable, roofline: Roofline) -> list[tuple[int, int, float]]:
+    """Row, column and excess of rates that the rest of the table contradicts, also where they are alone in a row.
+
+    Every rate is compared with what all others predict, and the worst are left out first: one of them may be what
+    makes others look wrong. Where the others know little their prediction is wide, and nothing is contradicted.
+    """
+    found: list[tuple[int, int, float]] = []
+    rates, model = table.rate_steps_per_s.copy(), IsolatedModel(roofline=roofline)
+    for _ in range(_SWEEPS):
+        left = replace(table, rate_steps_per_s=rates)
+        posterior = model.calibrated(left).given(left)
+        off, sd = posterior.left_out()
+        excess = np.abs(off) / np.maximum(FAR, FAR_SD * sd)
+        worst = float(excess.max(initial=0.0))
+        if worst <= 1.0:
+            break
+        for entry in np.flatnonzero(excess > max(1.0, worst / 2.0)).tolist():
+            row, column = posterior.entries[entry].tolist()
+            found.append((row, column, math.exp(float(np.clip(off[entry], -700.0, 700.0)))))
+            rates[row, column] = math.nan
+    return found
+
+
 def _absurd_pairs(table: ThroughputTable, alone: Floats) -> Bools:
     """(P, 2, T)."""
     rates = table.pair_rate_steps_per_s
@@ -133,6 +160,11 @@ def _absurd_pairs(table: ThroughputTable, alone: Floats) -> Bools:
 
 def _is_possible(rates: Floats) -> Bools:
     return np.asarray((rates >= RATE_MIN_STEPS_PER_S) & (rates <= RATE_MAX_STEPS_PER_S))
+
+
+def _far_off(ratio: float) -> str:
+    how = f"{ratio:.2g} times" if ratio > 1 else f"1/{1 / ratio:.2g} of"
+    return f"{how} what other GPU types, other rows and the roofline say"
 
 
 def _impossible(rate: float) -> str:

@@ -17,6 +17,7 @@ from gavelpy.estimator.pair_scales import PairScales
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.estimator.scales import IsolatedScales, Likeness
+from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
 
 FORMAT = "gavelpy estimator 1"
 _FIGURE_MIN, _FIGURE_MAX = 1e-12, 1e6
@@ -33,6 +34,7 @@ def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: whatever JSON can 
         "roofline": asdict(model.isolated.roofline.calibration),
         "likeness": asdict(model.isolated.likeness),
         "anchors": list(model.isolated.anchors),
+        "mixture": asdict(model.isolated.mixture),
     }
 
 
@@ -47,7 +49,8 @@ def from_json(value: object, roofline: Roofline) -> EstimatorModel:
     calibration = _scales("roofline", value.get("roofline"), Calibration)
     known = replace(roofline, calibration=calibration)
     likeness, anchors = _likeness(value.get("likeness")), _names("anchors", value.get("anchors", []))
-    alone = IsolatedModel(isolated, known, likeness, tuple(name for name in anchors if name in known.gpus))
+    kept = tuple(name for name in anchors if name in known.gpus)
+    alone = IsolatedModel(isolated, known, likeness, kept, _mixture(value.get("mixture")))
     return EstimatorModel(alone, PairModel(pairs))
 
 
@@ -66,6 +69,24 @@ def _likeness(value: object) -> Likeness:
     if not is_sound or (np.linalg.eigvalsh(figures) < -1e-9 * max(np.abs(figures).max(initial=0.0), 1.0)).any():
         raise InvalidInput(f"likeness.values must be a covariance, got {rows!r}")
     return as_likeness(names, figures)
+
+
+def _mixture(value: object) -> Mixture:
+    """As kept; older files have none."""
+    if value is None:
+        return Mixture()
+    if not isinstance(value, Mapping) or set(value) != {"weights", "widths"}:
+        raise InvalidInput(f"mixture must be an object with exactly the keys weights, widths, got {value!r}")
+    shape = len(SITUATIONS), len(METHODS)
+    try:
+        weights = np.array(value["weights"], dtype=np.float64).reshape(shape)
+        widths = np.array(value["widths"], dtype=np.float64).reshape(shape[0])
+    except (TypeError, ValueError):
+        raise InvalidInput(f"mixture must have {shape} weights and {shape[0]} widths, got {value!r}") from None
+    is_sound = (weights >= 0).all() and np.allclose(weights.sum(axis=1), 1.0)
+    if not is_sound or not ((widths >= _FIGURE_MIN) & (widths <= _FIGURE_MAX)).all():
+        raise InvalidInput(f"mixture must have weights >= 0 with sums of 1 and widths > 0, got {value!r}")
+    return Mixture(tuple(tuple(row) for row in weights.tolist()), tuple(widths.tolist()))
 
 
 def _names(field: str, value: object) -> tuple[str, ...]:

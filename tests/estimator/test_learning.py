@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gavelpy.estimator.evaluate import HoldOut, half_full
+from gavelpy.estimator.evaluate import half_full
 from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.roofline import Roofline
@@ -31,17 +31,13 @@ def vendor_table(noise: float, interaction: float = 0.0, jobs: int = 16) -> Thro
     return make_table({(f"net {n}", 1): dict(zip(TYPES, row, strict=True)) for n, row in enumerate(rates)}, TYPES)
 
 
-def held_out(table: ThroughputTable) -> dict[str, HoldOut]:
-    return {part.method: part for part in half_full(table, MODEL, range(3))}
-
-
 @pytest.mark.parametrize("noise", [0.03, 0.15])
 def test_half_full_tables_are_estimated_as_well_as_by_row_plus_column(noise: float) -> None:
-    found = held_out(vendor_table(noise))
+    found = {part.method: part for part in half_full(vendor_table(noise, jobs=12), MODEL, range(2))}
 
     best = min(found[name].quantile(0.5) for name in ("row plus column", "row plus column, and rank 1"))
     assert found["estimator"].quantile(0.5) <= 1.05 * best
-    assert 0.82 <= found["estimator"].coverage <= 0.97  # 168 entries: 85 to 95 % give or take one standard error
+    assert 0.82 <= found["estimator"].coverage <= 0.98  # 84 entries: 85 to 95 % give or take one standard error
 
 
 def test_what_a_factorisation_finds_is_found() -> None:
@@ -64,7 +60,7 @@ def test_a_small_table_leaves_the_shipped_scales() -> None:
 
 
 def test_same_table_same_scales() -> None:
-    table = vendor_table(0.1)
+    table = vendor_table(0.1, jobs=6)
 
     assert MODEL.fitted(table) == MODEL.fitted(table)
 

@@ -35,6 +35,21 @@ def test_an_absurd_rate_is_named_and_does_not_move_the_estimates(rate: float) ->
     assert truth / 1.5 < estimate < truth * 1.5
 
 
+@pytest.mark.parametrize("rate", [1e8, 1e-6])
+def test_an_absurd_rate_alone_in_its_row_is_outvoted_by_jobs_of_its_family(rate: float) -> None:
+    rates = lawful_rates() | {("bee (batch size 128)", 1): {"old": rate}}
+
+    found = believable(make_table(rates), ROOFLINE)
+
+    assert [(one.key[0], one.rate_steps_per_s) for one in found.absurd] == [("bee (batch size 128)", rate)]
+
+
+def test_a_rate_alone_in_its_row_stays_where_nothing_contradicts_it() -> None:
+    table = make_table(lawful_rates() | {("stranger", 1): {"old": 1e5}})
+
+    assert believable(table, ROOFLINE).table is table
+
+
 def test_of_two_rates_that_contradict_each_other_both_are_named() -> None:
     table = make_table({("net", 1): {"k80": 1e7, "v100": 10.0}}, ("k80", "v100"))
 

@@ -1,0 +1,142 @@
+"""Combines the Gaussian process with simple estimates of rates, weighted by cross-validation (stacked generalisation).
+
+The simple estimates complete the logarithms of the table: row plus column, and the same with a factorisation of rank 1
+or 2 on top. Which estimate is best depends on the table and on how much of a row and a column is known. So rates are
+hidden as they are missing in practice (single rates, all rates of a row but one, all rates of a GPU type but three),
+every method estimates them, and each situation gets weights and a width of the intervals from the errors. The width
+makes the intervals hold 90 % of the hidden rates (split conformal prediction).
+Wolpert, 1992; Papadopoulos et al., 2002.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gavelpy.estimator.baselines import row_column_rank, row_plus_column
+from gavelpy.model.arrays import Bools, Floats, Ints
+
+METHODS = ("Gaussian process", "row plus column", "rank 1", "rank 2")
+SITUATIONS = ("well known", "one rate in the row", "few rates in the column")
+RATES_MIN = 12  # of a table whose errors are cross-validated
+_COLUMN_FEW = 4  # rates of a GPU type up to which it is the third situation
+_COLUMN_KEPT, _COLUMN_MIN = 3, 6  # rates of a column that stay in a fold, and that a column needs for a fold
+_CELL_PARTS, _FOLDS = 5, (3, 2, 3)  # hidden is a fifth of the rates at a time; folds of cells, rows and columns
+_STEPS = 4  # weights are multiples of 1 / _STEPS
+_POWER = 0.5  # errors of one fold are alike: they count half
+_WORTH = 10.0  # errors of one situation that those of all situations are worth
+_ERROR_MIN = 1e-3
+_WIDTH_MIN, _WIDTH_MAX = 0.4, 4.0
+_NORMAL_90 = 1.6448536269514722
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Weights of the methods and widths of the intervals, by situation; the default is the Gaussian process alone."""
+
+    weights: tuple[tuple[float, ...], ...] = ((1.0, 0.0, 0.0, 0.0),) * 3
+    widths: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Errors of hidden rates, n of them."""
+
+    error: Floats  # (n, methods) of the logarithm
+    sd: Floats  # (n,) that the Gaussian process gives
+    situation: Ints  # (n,)
+
+
+def situations(known: Bools) -> Ints:
+    """Situation of each entry of a table, (N, T); -1 where neither its row nor its column helps."""
+    row, column = known.sum(axis=1)[:, None], known.sum(axis=0)[None, :]
+    found = np.where(column <= _COLUMN_FEW, 2, np.where(row <= 1, 1, 0))
+    return np.where((row > 0) & (column > 0), found, -1)
+
+
+def simple_estimates(log_rate: Floats) -> Floats:
+    """Estimates of the simple methods, (N, T, 3); unknown rates are NaN."""
+    return np.stack([row_plus_column(log_rate), row_column_rank(log_rate, 1), row_column_rank(log_rate, 2)], axis=-1)
+
+
+def folds(known: Bools) -> Iterator[Bools]:
+    """Masks of rates to hide, (N, T) each: single rates, rows but for one rate, columns but for three."""
+    cells, rank = np.argwhere(known), _order(int(known.sum()))
+    for fold in range(_FOLDS[0]):
+        yield _mask(known, cells[rank % _CELL_PARTS == fold])
+    order = _order(len(known))
+    for fold in range(_FOLDS[1]):
+        rows = np.flatnonzero(order % _FOLDS[1] == fold)
+        yield _mask(known, np.array([cell for row in rows.tolist() for cell in _all_but_one(known, row, fold)]))
+    wide = np.flatnonzero(known.sum(axis=0) >= _COLUMN_MIN)
+    group = _order(len(wide)) // max(1, len(wide) // 4)
+    for fold in range(min(_FOLDS[2], len(wide))):
+        columns = wide[group == fold].tolist()
+        yield _mask(known, np.array([cell for column in columns for cell in _all_but_three(known, column, fold)]))
+
+
+def mixture(errors: Sequence[Errors]) -> Mixture:
+    """Weights and widths that suit the errors; the default without errors."""
+    if not errors:
+        return Mixture()
+    error = np.concatenate([part.error for part in errors])
+    sd = np.concatenate([part.sd for part in errors])
+    situation = np.concatenate([part.situation for part in errors])
+    grid = _grid(error.shape[1])
+    mixed = error @ grid.T  # (n, candidates)
+    weights, widths = [], []
+    for number in range(len(SITUATIONS)):
+        mine = situation == number
+        share = np.where(mine, 1.0, _WORTH / max(len(error), 1))
+        scale = max(float(np.median(np.abs(error[mine] if mine.any() else error).min(axis=1))), _ERROR_MIN)
+        loss = share @ np.log1p(np.square(mixed / scale)) / share.sum()  # of a Cauchy distribution
+        weight = np.exp(-_POWER * max(int(mine.sum()), 1) * (loss - loss.min()))
+        chosen = weight @ grid / weight.sum()
+        weights.append(tuple(chosen.tolist()))
+        widths.append(_width(np.abs(error @ chosen) / sd, share))
+    return Mixture(tuple(weights), tuple(widths))
+
+
+def _width(distance: Floats, share: Floats) -> float:
+    """Factor by which intervals must grow to hold 90 % of these distances, in standard deviations."""
+    order = np.argsort(distance, kind="stable")
+    total = np.cumsum(share[order])
+    place = int(np.searchsorted(total, 0.9 * (total[-1] + 1.0)))
+    found = float(distance[order[min(place, len(order) - 1)]]) / _NORMAL_90
+    return min(max(found, _WIDTH_MIN), _WIDTH_MAX)
+
+
+def _grid(methods: int) -> Floats:
+    """All weights in steps, (candidates, methods)."""
+    parts = [part for part in itertools.product(range(_STEPS + 1), repeat=methods) if sum(part) == _STEPS]
+    return np.array(parts, dtype=np.float64) / _STEPS
+
+
+def _all_but_one(known: Bools, row: int, fold: int) -> list[tuple[int, int]]:
+    columns = np.flatnonzero(known[row]).tolist()
+    kept = columns[(row * 7 + fold) % len(columns)] if columns else -1
+    return [(row, column) for column in columns if column != kept]
+
+
+def _all_but_three(known: Bools, column: int, fold: int) -> list[tuple[int, int]]:
+    rows = np.flatnonzero(known[:, column])
+    order = np.argsort((rows * _GOLDEN + fold * _GOLDEN**2) % 1.0, kind="stable")
+    return [(row, column) for row in rows[order[_COLUMN_KEPT:]].tolist()]
+
+
+def _mask(known: Bools, cells: Ints) -> Bools:
+    hidden = np.zeros_like(known)
+    if len(cells):
+        hidden[cells[:, 0], cells[:, 1]] = True
+    return hidden
+
+
+def _order(count: int) -> Ints:
+    """A fixed order without a pattern: the rank of each number by multiples of the golden ratio."""
+    rank = np.empty(count, dtype=np.int64)
+    rank[np.argsort((np.arange(count) * _GOLDEN) % 1.0, kind="stable")] = np.arange(count)
+    return rank
