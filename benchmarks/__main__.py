@@ -10,6 +10,7 @@ from benchmarks import (
     allocation,
     certainty,
     estimator,
+    holdouts,
     imports,
     iterator,
     journal,
@@ -29,6 +30,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "journal": journal.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
+    "holdouts": holdouts.run,
     "scale": simulation.run_scale,
     "load": load.run,
     "recovery": recovery.run,
@@ -38,8 +40,9 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "allocation": allocation.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
+    "holdouts": holdouts.run,
 }
-MINUTES_LONG = ("certainty", "estimator", "scale", "load", "recovery", "slurm")
+MINUTES_LONG = ("certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm")
 
 
 def main() -> None:
