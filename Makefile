@@ -23,7 +23,7 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow check format lint types layers tidy docs bench bench-all generate help clean
+.PHONY: demo test test-slow mutate check format lint types layers tidy docs bench bench-all generate help clean
 
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
@@ -33,6 +33,10 @@ test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, examples that Hypothesis draws anew
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
+
+mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/guard.py (minutes)
+	@test -x $(BIN)/mutmut || $(PIP) --editable '.[mutation]'
+	@$(BIN)/python -m benchmarks.mutation $(or $(MODULE),mechanism/guard.py)
 
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy

@@ -143,7 +143,7 @@ def test_a_solver_that_was_used_changes_no_byte(jobs: int, gpus: int) -> None:
 
     fresh = [solve(problem, objective) for objective in (MaxMin(np.ones(jobs)), MaxSum(np.ones(jobs)))]
     assert [a.share.tobytes() for a in again] == [a.share.tobytes() for a in fresh]
-    assert [a.shadow_prices.tobytes() for a in again] == [a.prices.tobytes() for a in fresh]
+    assert [a.shadow_prices.tobytes() for a in again] == [a.shadow_prices.tobytes() for a in fresh]
     assert [a.certificate.path for a in again] == [a.certificate.path for a in fresh]
 
 
