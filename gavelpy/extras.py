@@ -26,7 +26,7 @@ def require(what: str, modules: Iterable[str]) -> None:
         raise InvalidInput(_sentence(what, missing))
 
 
-def explained(error: ModuleNotFoundError, what: str) -> str:
+def missing_extra(error: ModuleNotFoundError, what: str) -> str:
     """The message for a user whose command `what` failed to import a module; raises `error` if no extra provides it."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRA_OF:

@@ -1,4 +1,4 @@
-"""`gavel allocate`: one problem, one certified answer."""
+"""`gavel allocate`: computes the allocation of one problem file, with its certificate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def allocate(
     explain: o.ExplainOption = False,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Divide a cluster's time among jobs, and prove the answer.
+    """Compute a policy's allocation for a problem file, with a proof of its quality.
 
     \b
     Examples:
@@ -45,41 +45,41 @@ def allocate(
     if len(chosen) != 1:
         raise InvalidInput(f"--policy must name one policy, got {policy!r}")
     run = chosen[0]
-    asked = read_problem(problem)
-    warn_of_problem(asked, problem)
-    deliverable = asked.with_whole_gangs() if whole_gangs else asked
-    seen = deliverable.blind_to_type(blind_view) if run.blind else deliverable
-    formula = policy_from(run.policy)
-    answer = formula.allocate(seen).evaluated_on(asked)
-    stuck = reasons(asked)
-    holds = explanation(answer) if explain else None
+    given = read_problem(problem)
+    warn_of_problem(given, problem)
+    deliverable = given.with_whole_gangs() if whole_gangs else given
+    visible = deliverable.blind_to_type(blind_view) if run.blind else deliverable
+    chosen_policy = policy_from(run.policy)
+    answer = chosen_policy.allocate(visible).evaluated_on(given)
+    stuck = reasons(given)
+    explained = explanation(answer) if explain else None
     _warn(answer)
     if output is Output.JSON:
-        document: dict[str, Any] = answer.to_json(run.policy)  # the documented answer
-        document["gain_of_one_more_gpu"] = _gains(answer, goal_of(formula))
-        told = {"explanation": holds.to_json()} if holds else {}
-        echo_json(document | ({"reasons": stuck} if stuck else {}) | told)
+        document: dict[str, Any] = answer.to_json(run.policy)
+        document["gain_of_one_more_gpu"] = _gains(answer, goal_of(chosen_policy))
+        extra = {"explanation": explained.to_json()} if explained else {}
+        echo_json(document | ({"reasons": stuck} if stuck else {}) | extra)
     else:
-        why = [holds.text(job) for job in range(asked.job_count)] if holds else []
+        why = [explained.text(job) for job in range(given.job_count)] if explained else []
         _show(answer, stuck, why)
-        _tell_worth(answer, goal_of(formula), believed=run.blind)
+        _show_marginal_values(answer, goal_of(chosen_policy), blind=run.blind)
 
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:
-    """Why no scheduler can run a job, for each job that can run nowhere or asks for more GPUs than any type has."""
+    """Why a job cannot run, for each job that fits no GPU type or needs more GPUs than any type has."""
     rows = (~problem.can_run | problem.is_oversized).nonzero()[0].tolist()
     return {problem.job_ids[row]: why_stuck(problem, row) for row in rows}
 
 
 def _gains(answer: Allocation, goal: Goal) -> dict[str, float | None]:
-    """Relative gain by type; null where nothing is optimised, or something would come from nothing."""
+    """Relative gain by type; null if nothing is optimised or the gain is infinite."""
     gains = relative_gain(answer, goal).tolist()
     types = answer.problem.gpu_types
     return {name: gain if math.isfinite(gain) else None for name, gain in zip(types, gains, strict=True)}
 
 
 def _warn(answer: Allocation) -> None:
-    """Shares that only exist on paper are said to be so, and answers that are not fully proved."""
+    """Warns of answers that are not fully proved, and of shares that no scheduler can deliver."""
     if answer.certificate.warning:
         notify(f"warning: the allocation is {answer.certificate.warning}")
     problem = answer.problem
@@ -120,19 +120,19 @@ def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None
     console().print(table)
 
 
-def _tell_worth(answer: Allocation, goal: Goal, *, believed: bool) -> None:
-    """What one more GPU of each type is worth, and the certificate."""
+def _show_marginal_values(answer: Allocation, goal: Goal, *, blind: bool) -> None:
+    """Prints the shadow prices, what they mean for the goal, and the certificate."""
     out = console()
     sentences = marginal_value_sentences(answer, goal)
     if not sentences:
-        out.print("Prices: none, nothing is optimised.")
+        out.print("Shadow prices: none, as the policy optimises nothing.")
     else:
         priced = zip(answer.problem.gpu_types, answer.shadow_prices.tolist(), strict=True)
-        told = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
-        out.print(printable(f"Prices (objective gained by one more GPU): {told}."))
-        believes = "By what the blind policy believes, " if believed else ""
+        listed = ", ".join(f"{gpu_type} {price:.4g}" for gpu_type, price in priced)
+        out.print(printable(f"Shadow prices (objective gained by one more GPU): {listed}."))
+        prefix = "With the rates that the blind policy assumes, " if blind else ""
         for sentence in sentences:
-            whole = believes + sentence
+            whole = prefix + sentence
             out.print(printable(f"{whole[0].upper()}{whole[1:]}."))
     out.print(_in_words(answer.certificate))
 
@@ -141,7 +141,7 @@ def _in_words(certificate: Certificate) -> str:
     c = certificate
     took = f"{1000 * c.solve_s:.1f} ms"
     if c.path == "rule":
-        return f"A rule, which claims no optimum; largest violation of a constraint {c.violation:.1g}; {took}."
+        return f"A heuristic without an optimum; largest violation of a constraint {c.violation:.1g}; {took}."
     return (
         f"Objective {c.objective:.6g}, proven within {c.gap:.1g} of the best possible ({c.bound:.6g}); "
         f"largest violation of a constraint {c.violation:.1g}; path {c.path}; {took}."

@@ -1,4 +1,4 @@
-"""How the commands that talk to a scheduler find it: options, environment, files."""
+"""Connects commands to the scheduler: the connection options, and shell completion of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.client.settings import ClientSettings
 
 _CONNECTION = "Connection"
-_COMPLETION_S = 1.0  # a shell that completes does not wait longer
+_COMPLETION_S = 1.0  # timeout of shell completion
 
 SchedulerOption = Annotated[
     str | None,
@@ -25,8 +25,8 @@ SchedulerOption = Annotated[
         "--scheduler",
         metavar="HOST:PORT",
         rich_help_panel=_CONNECTION,
-        help="Default: GAVEL_SCHEDULER, else ~/.config/gavel/config.toml, else /etc/gavel/config.toml, "
-        "else 127.0.0.1:7077.",
+        help="Address of the scheduler. Default: GAVEL_SCHEDULER, else ~/.config/gavel/config.toml, else "
+        "/etc/gavel/config.toml, else 127.0.0.1:7077.",
     ),
 ]
 TokenFileOption = Annotated[
@@ -35,7 +35,7 @@ TokenFileOption = Annotated[
         "--token-file",
         metavar="FILE",
         rich_help_panel=_CONNECTION,
-        help="Holds the token. Default: GAVEL_TOKEN, GAVEL_TOKEN_FILE or the configuration.",
+        help="File with the token. Default: GAVEL_TOKEN, GAVEL_TOKEN_FILE or the configuration.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -45,14 +45,14 @@ TimeoutOption = Annotated[
         metavar="S",
         parser=number(0.001, 3600),
         rich_help_panel=_CONNECTION,
-        help="How long a scheduler that does not answer is tried. Default: 10; a command that waits or follows waits "
+        help="Give up if the scheduler does not answer for S seconds. Default: 10; commands that wait or follow retry "
         "through outages.",
     ),
 ]
 
 
 def settings(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> ClientSettings:
-    """What holds, given the options."""
+    """The client's settings, given the options."""
     from gavelpy.runtime.client.settings import load_settings
 
     flags = {
@@ -74,7 +74,7 @@ def connected(scheduler: str | None, token_file: Path | None, timeout_s: float |
 
 @contextmanager
 def reconnecting(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
-    """A client that waits through outages of the scheduler, unless a timeout is given; it says so on stderr."""
+    """A client that waits through outages unless a timeout is given; stderr shows each outage."""
     from gavelpy.cli.output import notify
 
     with connected(scheduler, token_file, timeout_s) as client:
@@ -84,28 +84,28 @@ def reconnecting(scheduler: str | None, token_file: Path | None, timeout_s: floa
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Names of the caller's living jobs, for the shell's completion; none where no scheduler answers at once."""
-    return [job.name for job in _asked("jobs") if job.name.startswith(incomplete)]
+    """Names of the caller's unfinished jobs, for shell completion; empty if the scheduler does not answer at once."""
+    return [job.name for job in _fetched("jobs") if job.name.startswith(incomplete)]
 
 
 def complete_node(incomplete: str) -> list[str]:
-    """Ids of nodes, for the shell's completion."""
-    return [node.node_id for node in _asked("nodes") if node.node_id.startswith(incomplete)]
+    """Node ids for shell completion."""
+    return [node.node_id for node in _fetched("nodes") if node.node_id.startswith(incomplete)]
 
 
-def _asked(method: str) -> list[Any]:  # Any: jobs or nodes
+def _fetched(method: str) -> list[Any]:  # Any: jobs or nodes
     from gavelpy.errors import GavelError
 
     try:
         with connected(None, None, _COMPLETION_S) as client:
             found: list[Any] = getattr(client, method)()
-    except GavelError:  # a shell that completes has nowhere to say it
+    except GavelError:  # shell completion cannot show an error
         return []
     return found
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_job, help="Its number or its name.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", autocompletion=complete_job, help="Job number or name.")]
 JobsArgument = Annotated[
-    list[str], typer.Argument(metavar="JOB...", autocompletion=complete_job, help="Numbers or names.")
+    list[str], typer.Argument(metavar="JOB...", autocompletion=complete_job, help="Job numbers or names.")
 ]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", autocompletion=complete_node, help="Its id.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", autocompletion=complete_node, help="Node id.")]

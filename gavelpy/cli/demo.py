@@ -1,4 +1,4 @@
-"""`gavel demo`: three policies, each blind and aware, on a trace that ships with the package; then real jobs."""
+"""`gavel demo`: simulates three policies, each blind and aware, on the shipped trace; then runs real jobs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from gavelpy.cli.demo_live import check_installed, run_live
 
 _POLICIES = ("fifo", "max_min_fairness", "min_makespan")
 _GPUS = {"v100": 36, "p100": 36, "k80": 36}
-_TRACE = "demo_trace.csv"  # in the directory of workloads
+_TRACE = "demo_trace.csv"  # in the workloads directory
 
 
 def demo(
-    report: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the HTML report.")] = Path(
-        "out/demo/report.html"
-    ),
+    report: Annotated[Path, typer.Option(metavar="FILE", help="HTML report to write.")] = Path("out/demo/report.html"),
     seed: o.SeedOption = 0,
     live: Annotated[
-        bool, typer.Option("--live/--no-live", help="Then run real training jobs on three agents (a minute or so).")
+        bool,
+        typer.Option("--live/--no-live", help="Then run real training jobs on three local agents (about a minute)."),
     ] = True,
 ) -> None:
-    """See what knowing the throughputs is worth: 108 GPUs of three types, each policy blind and aware.
+    """Compare policies with and without knowledge of the throughputs, on 108 simulated GPUs of three types.
 
-    Then see it live: a scheduler, three agents and seven training jobs on this machine, one node of which is killed.
+    Then run seven training jobs on this machine, with a scheduler and three agents, one of which is killed on the way.
 
     \b
     Examples:

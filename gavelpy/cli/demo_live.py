@@ -1,8 +1,8 @@
-"""The live part of `gavel demo`: a scheduler, three agents, real training jobs, and one machine that dies.
+"""The live part of `gavel demo`: a scheduler, three agents, real training jobs, and one node that is killed.
 
-The nodes play a V100, a P100 and a K80 by their speed factors. The machine may have fewer cores than the cluster has
-GPUs, so jobs are slower than alone; the simulation next to it therefore uses the rates and start-up times that this run
-measured.
+Speed factors make the nodes behave like a V100, a P100 and a K80. If the machine has fewer cores than the cluster has
+GPUs, concurrent jobs slow each other down; the simulation for comparison therefore uses the rates and start-up times
+measured in this run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 ROUND_S = 20.0
 KILL_AFTER_S = 12.0
-BACK_AFTER_S = 6.0
-PATIENCE_S = 240.0
-LOOK_S = 0.5
-LINE_EVERY_S = 5.0  # where nobody watches a terminal
+RESTART_AFTER_S = 6.0
+TIMEOUT_S = 240.0
+POLL_S = 0.5
+LINE_EVERY_S = 5.0  # if stderr is not a terminal
 FACTORS = {"v100": 1.0, "p100": 0.5, "k80": 0.25}
 GPUS = {"v100": 2, "p100": 1, "k80": 1}
 VICTIM = "p100"
@@ -43,7 +43,7 @@ VICTIM = "p100"
 
 @dataclass(frozen=True)
 class LiveJob:
-    """One training script, and the steps/s it does alone on a core of a machine of today."""
+    """One training script, and its rate alone on one core of a current machine."""
 
     script: str
     steps: int
@@ -52,7 +52,7 @@ class LiveJob:
 
     @property
     def name(self) -> str:
-        """Its name in the cluster."""
+        """The job's name in the cluster."""
         return f"{self.script.replace('_', '-')}{'-gang' if self.gpus > 1 else ''}"
 
 
@@ -68,21 +68,21 @@ JOBS = (
 
 
 def check_installed() -> None:
-    """Raises InvalidInput where what the live part needs is not there."""
+    """Raises InvalidInput, with the command that installs it, if a requirement of the live part is missing."""
     missing = [name for name in ("grpc", "sqlalchemy", "aiohttp", "torch") if find_spec(name) is None]
     if missing or sys.platform != "linux":
         needs = f"{', '.join(missing)}: pip install 'gavelpy[runtime,torch]'" if missing else "Linux"
-        raise InvalidInput(f"the live part of the demo needs {needs}; or call `gavel demo --no-live`")
+        raise InvalidInput(f"the live part of the demo needs {needs}; or run `gavel demo --no-live`")
 
 
 def run_live(directory: Path) -> None:
-    """Runs the jobs to their end and prints what became of them; raises RemoteViolation where they do not end."""
+    """Runs the jobs until they finish and prints the results; raises RemoteViolation after TIMEOUT_S."""
     from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 
     nodes = tuple(LocalNode(f"{name}-node", f"{name}:{GPUS[name]}", factor) for name, factor in FACTORS.items())
     shutil.rmtree(directory, ignore_errors=True)
     offered = ", ".join(f"{count} {name}" for name, count in GPUS.items())
-    notify(f"live: {len(JOBS)} training jobs on {offered}, played by three agents on this machine")
+    notify(f"live: {len(JOBS)} training jobs on {offered}, emulated by three agents on this machine")
     with LocalCluster(directory.resolve(), nodes, {"mechanism": {"round_s": ROUND_S}}) as cluster:
         cluster.start()
         began_s = time.monotonic()
@@ -116,9 +116,9 @@ def _submit(cluster: LocalCluster) -> None:
 
 
 def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float]:
-    """Shows the jobs' progress, and kills a node and brings it back on the way.
+    """Shows the jobs' progress; meanwhile kills a node and restarts its agent.
 
-    Returns the steps/s that each job has measured, by name, as on the fastest type: the median of what was seen.
+    Returns the median measured rate of each job in steps/s by name, converted to the fastest type.
     """
     from rich.console import Console
     from rich.live import Live
@@ -127,11 +127,11 @@ def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float
     began_s = time.monotonic()
     acts = [
         (KILL_AFTER_S, lambda: _kill(cluster, victim)),
-        (KILL_AFTER_S + BACK_AFTER_S, lambda: _back(cluster, victim)),
+        (KILL_AFTER_S + RESTART_AFTER_S, lambda: _restart(cluster, victim)),
     ]
     screen = Console(stderr=True)
-    told_s = 0.0
-    seen: dict[str, list[float]] = {}
+    printed_s = 0.0
+    measured: dict[str, list[float]] = {}
     claimed = {job.name: job.rate_steps_per_s for job in JOBS}
     with Live(console=screen, transient=True) if screen.is_terminal else contextlib.nullcontext() as view:
         while True:
@@ -141,27 +141,27 @@ def _watch(cluster: LocalCluster, nodes: Sequence[LocalNode]) -> dict[str, float
             jobs = _listed(cluster)
             for job in jobs:
                 rate = job.rate_steps_per_s / FACTORS[job.gpu_type] if job.gpu_type else 0.0
-                if rate and not math.isclose(rate, claimed[job.name]):  # measured, no more what was submitted
-                    seen.setdefault(job.name, []).append(rate)
+                if rate and not math.isclose(rate, claimed[job.name]):  # a measurement, not the submitted rate
+                    measured.setdefault(job.name, []).append(rate)
             if view is not None:
                 view.update(_progress(jobs, elapsed_s))
-            elif elapsed_s - told_s >= LINE_EVERY_S:
-                told_s = elapsed_s
+            elif elapsed_s - printed_s >= LINE_EVERY_S:
+                printed_s = elapsed_s
                 notify(f"{elapsed_s:5.0f} s  " + "  ".join(f"{job.name} {_percent(job)}" for job in jobs))
             if not acts and all(_is_over(job) for job in jobs):
-                return {name: statistics.median(rates) for name, rates in seen.items()}
-            if elapsed_s > PATIENCE_S:
-                raise RemoteViolation(f"jobs have not ended within {PATIENCE_S:g} s; see {cluster.directory}")
-            time.sleep(LOOK_S)
+                return {name: statistics.median(rates) for name, rates in measured.items()}
+            if elapsed_s > TIMEOUT_S:
+                raise RemoteViolation(f"jobs did not finish within {TIMEOUT_S:g} s; logs are in {cluster.directory}")
+            time.sleep(POLL_S)
 
 
 def _kill(cluster: LocalCluster, node: LocalNode) -> None:
-    notify(f"kill -9: {node.node_id}, its agent and all that runs there")
+    notify(f"kill -9: {node.node_id}, the agent and its jobs")
     cluster.kill_node(node)
 
 
-def _back(cluster: LocalCluster, node: LocalNode) -> None:
-    notify(f"{node.node_id} comes back")
+def _restart(cluster: LocalCluster, node: LocalNode) -> None:
+    notify(f"restart: {node.node_id}")
     cluster.start_agent(node)
 
 
@@ -210,7 +210,7 @@ def _progress(jobs: Sequence[pb.Job], elapsed_s: float) -> Table:
 
 
 def _table(jobs: Sequence[pb.GetJobResponse]) -> Table:
-    """What each job was owed and what it received, in seconds on each GPU type."""
+    """Time that each job was owed and received on each GPU type, in seconds."""
     from rich import box
     from rich.table import Table
 
@@ -231,7 +231,7 @@ def _table(jobs: Sequence[pb.GetJobResponse]) -> Table:
 
 
 def _print_simulated(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float], took_s: float) -> None:
-    """The same jobs, simulated under the daemon's rules with what the live run has measured."""
+    """Simulates the same jobs under the daemon's rules, with the rates and start-up times of the live run."""
     from gavelpy.model.cluster import Cluster
     from gavelpy.simulator.compare import simulate
     from gavelpy.simulator.settings import Costs, SimulationSettings, default_mechanism
@@ -242,21 +242,20 @@ def _print_simulated(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, floa
     live_s = sum(answer.job.ended_at_s - answer.job.submitted_at_s for answer in jobs) / len(jobs)
     simulated_s = result.metrics.avg_jct_s
     notify(
-        f"all over after {took_s:.0f} s; average time in the system: live {live_s:.1f} s, simulated {simulated_s:.1f} s"
+        f"finished after {took_s:.0f} s; average time in the system: live {live_s:.1f} s, simulated {simulated_s:.1f} s"
     )
     notify(
-        f"simulated with what this run measured: each job's steps/s, and {start_s:.1f} s from a lease's start to its "
-        "first step; without the node that was killed, and as if jobs that run at once did not slow each other "
-        f"on the {os.cpu_count()} cores of this machine"
+        f"the simulation uses the rates of this run and {start_s:.1f} s from the start of a lease to its first step; "
+        f"it leaves out the killed node and the slowdown of jobs that share the {os.cpu_count()} cores of this machine"
     )
 
 
 def measured_start_s(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float]) -> float:
-    """Seconds of a lease that passed without steps, on average over all leases: time received less time of steps."""
+    """Mean time of a lease without steps, in seconds: time received minus time of steps."""
     idle_s, leases = 0.0, 0
     for answer in jobs:
         if rate := rates.get(answer.job.name, 0.0):
-            fast_s = answer.job.steps_total / rate  # of steps, if all were done on the fastest type
+            fast_s = answer.job.steps_total / rate  # time of all steps on the fastest type
             received_s = sum(account.received_s for account in answer.accounts)
             effective_s = sum(FACTORS[account.gpu_type] * account.received_s for account in answer.accounts)
             idle_s += max(0.0, received_s * (1.0 - fast_s / max(effective_s, fast_s)))
@@ -274,7 +273,7 @@ def _trace(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float]) -> Tra
     for answer in jobs:
         job = answer.job
         effective_s = sum(FACTORS[account.gpu_type] * account.received_s for account in answer.accounts)
-        rate = rates.get(job.name) or job.steps_total / max(effective_s, 1.0)  # one too short to be measured
+        rate = rates.get(job.name) or job.steps_total / max(effective_s, 1.0)  # a job too short to be measured
         on_types = {name: rate * factor for name, factor in FACTORS.items()}
         specs.append(JobSpec(JobId(job.name), job.steps_total, job.gpus, rates_steps_per_s=on_types))
     return Trace(tuple(specs), np.zeros(len(specs)), "live")

@@ -1,4 +1,4 @@
-"""Jobs as a person describes them: a TOML file, or a command line with flags; and arrays of jobs, one an index."""
+"""Job descriptions from TOML files and command-line flags; job arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIGITS_MAX = 9
 
 @dataclass(frozen=True)
 class JobTemplate:
-    """One entry, before its array is expanded. What is empty or 0 is the scheduler's to choose."""
+    """One job or job array. The scheduler chooses values that are empty or 0."""
 
     command: str
     steps_total: float
@@ -45,13 +45,13 @@ class JobTemplate:
     array: str = ""
 
     def expand(self) -> list[JobTemplate]:
-        """Itself, or one job for each index of its array, with {index} filled in."""
+        """The job itself, or one job per index of its array, with {index} filled in."""
         if not self.array:
             return [self]
         return [self._at(index) for index in array_indices(self.array)]
 
     def message(self) -> client_pb2.JobDescription:
-        """As it is sent."""
+        """The message to the scheduler."""
         from gavelpy.runtime.wire import client_pb2
 
         values = {name: value for name, value in vars(self).items() if name != "array"}
@@ -73,7 +73,7 @@ class JobTemplate:
 
 
 def array_indices(text: str) -> list[int]:
-    """`0-9`, `0-9:2` or `1,5,7` as numbers; a `%N` at the end is not ours to read."""
+    """`0-9`, `0-9:2` or `1,5,7` as numbers."""
     found: list[int] = []
     for part in text.split(","):
         span, colon, step = part.strip().partition(":")
@@ -91,7 +91,7 @@ def array_indices(text: str) -> list[int]:
 
 
 def array_and_window(text: str) -> tuple[str, int]:
-    """`0-9%4` as ("0-9", 4): at most 4 of them alive at once; 0 = no limit."""
+    """`0-9%4` as ("0-9", 4): at most 4 of them unfinished at once; 0 = no limit."""
     indices, percent, window = text.partition("%")
     if not percent:
         return indices, 0
@@ -101,7 +101,7 @@ def array_and_window(text: str) -> tuple[str, int]:
 
 
 def read_job_file(path: Path) -> list[JobTemplate]:
-    """The jobs of a TOML file, each a table [[job]]; raises InvalidInput naming file, job and field."""
+    """The jobs of a TOML file, each a table [[job]]. Raises InvalidInput, which names file, job and field."""
     try:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX + 1)
@@ -116,12 +116,12 @@ def read_job_file(path: Path) -> list[JobTemplate]:
     if document:
         raise InvalidInput(f"tables must be [[job]], got {next(iter(document))!r}", file=str(path))
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise InvalidInput("job must be one or many tables [[job]], got none", file=str(path))
+        raise InvalidInput("file must have at least one table [[job]], got none", file=str(path))
     return [_described(path, f"job[{row}]", table) for row, table in enumerate(tables)]
 
 
 def warning(text: str) -> tuple[float, int]:
-    """`USR1@60` as (60.0, 10): the signal that a job gets so many seconds before its lease ends."""
+    """`USR1@60` as (60.0, 10): seconds before the end of a lease, and the number of the signal sent then."""
     name, at, seconds = text.partition("@")
     try:
         number, before_s = signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"], float(seconds)
@@ -155,10 +155,10 @@ def rates(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
-    """One table; Any: whatever TOML can say."""
+    """The job of one table; Any: TOML values."""
     for name in table:
         if name not in _FIELDS:
-            raise InvalidInput(f"{where}: fields are {', '.join(_FIELDS)}; got {name!r}", file=str(path))
+            raise InvalidInput(f"{where}: unknown field {name!r}; the fields are {', '.join(_FIELDS)}", file=str(path))
     for name in ("command", "steps_total"):
         if name not in table:
             raise InvalidInput(f"{where}.{name} must be given", file=str(path))
@@ -217,21 +217,21 @@ def _table(read: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]:
 
 
 _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
-    "name": ("a text", _text),
-    "command": ("a text or a list of texts", _command),
+    "name": ("a string", _text),
+    "command": ("a string or a list of strings", _command),
     "steps_total": ("a number", _number),
     "gpus": ("a whole number", _whole),
     "weight": ("a number", _number),
-    "job_type": ("a text", _text),
+    "job_type": ("a string", _text),
     "rates_steps_per_s": ("a table of numbers by GPU type", _table(_number)),
     "deadline_s": ("a number of seconds", _number),
-    "entity": ("a text", _text),
-    "working_directory": ("a text", _text),
-    "environment": ("a table of texts", _table(_text)),
+    "entity": ("a string", _text),
+    "working_directory": ("a string", _text),
+    "environment": ("a table of strings", _table(_text)),
     "one_process_a_node": ("true or false", _flag),
     "checkpoint_every_s": ("a number of seconds", _number),
     "warning_s": ("a number of seconds", _number),
     "warning_signal": ("the number of a signal", _whole),
     "preemptible": ("true or false", _flag),
-    "array": ("a text such as 0-9", _text),
+    "array": ("a string such as 0-9", _text),
 }

@@ -1,4 +1,4 @@
-"""`gavel jobs`, `status`, `explain` and `cancel`: what there is, how it stands and why."""
+"""`gavel jobs`, `status`, `explain` and `cancel`: lists, explains and cancels jobs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ def _state(text: str) -> str:
 
 
 def jobs(
-    all_states: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
+    all_states: Annotated[
+        bool, typer.Option("--all", "-a", help="Include finished, failed and cancelled jobs.")
+    ] = False,
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", parser=_state, help="Only these; may be said more than once.")
+        list[str] | None, typer.Option(metavar="STATE", parser=_state, help="Only jobs in this state. Repeatable.")
     ] = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="Whose; admins only. Default: everybody's.")] = "",
+    owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user. For admins.")] = "",
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """List your jobs that live, or with --all every one; admins see everybody's.
+    """List your unfinished jobs, or all with --all. Admins see the jobs of all users.
 
     \b
     Examples:
@@ -64,7 +66,7 @@ def status(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Say how jobs stand, a line each.
+    """Show the state of jobs, one line per job.
 
     \b
     Examples:
@@ -86,7 +88,7 @@ def cancel(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Cancel jobs: they are stopped and not started again. Those that are over stay as they are.
+    """Cancel jobs: stop them for good. Jobs that are over stay as they are.
 
     \b
     Examples:
@@ -111,7 +113,7 @@ def explain(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Say all there is to know of a job: why it waits, what it is owed, what it received, when it should start.
+    """Show a job in detail: why it waits, time owed and received, expected start and end, history.
 
     \b
     Examples:
@@ -134,7 +136,7 @@ def explain(
 
 
 def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
-    """A row a job."""
+    """One row per job."""
     from gavelpy.runtime.wire import client_pb2
 
     titles = ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why")
@@ -149,7 +151,7 @@ def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
             count(job.steps_total),
             f"{'~' if job.steps_estimated else ''}{percent(job.steps_done, job.steps_total)}",
             compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH,
-            printable(job.reason or (job.detail if job.lease < 0 else "")),  # while it runs, its last end says nothing
+            printable(job.reason or (job.detail if job.lease < 0 else "")),  # while running: of its previous lease
         )
         for job in found
     ]
@@ -170,23 +172,22 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     lines = [
         f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
         *([f"Why: {job.reason}."] if job.reason else []),
-        f"Asks for {gpus}, weight {job.weight:g}; runs {found.description.command!r}.",
-        f"Done: {done}; {saved}; "
-        f"leases it ran under: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
+        f"Requests {gpus}, weight {job.weight:g}; command {found.description.command!r}.",
+        f"Done: {done}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
-        f"over {timestamp(job.ended_at_s)}.",
+        f"ended {timestamp(job.ended_at_s)}.",
     ]
     if job.preemptible_why and not job.ended_at_s:
         lines.append(f"Preemption: {job.preemptible_why}.")
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
         starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
-        lines.append(f"Should {starts}end in {duration(found.finish_in_s)}.")
+        lines.append(f"Expected to {starts}end in {duration(found.finish_in_s)}.")
     if found.forecast:
         lines.append(f"Forecast: {found.forecast}.")
     if found.checkpoint:
         lines.append(f"Would resume from {found.checkpoint}.")
     if job.detail:
-        lines.append(f"Last heard: {job.detail}")
+        lines.append(f"Last event: {job.detail}")
     lines += [f"Note: {note}." for note in found.notes]
     return lines
 
@@ -196,7 +197,7 @@ def _accounts_table(accounts: Sequence[client_pb2.TypeAccount]) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("GPU type", "steps/s", "share now", "owed", "received", "price"):
+    for title in ("GPU type", "steps/s", "share", "owed", "received", "marginal value"):
         table.add_column(title, justify="left" if title == "GPU type" else "right")
     for account in accounts:
         table.add_row(

@@ -1,4 +1,4 @@
-"""The command `gavel`: its parts put together, and every failure turned into one line and an exit code."""
+"""The command `gavel`: all subcommands; each error becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from gavelpy.cli import (
     jobs,
     logs,
     nodes,
-    policies,
     policy,
     profile,
     simulate,
@@ -31,11 +30,11 @@ from gavelpy.cli import (
 from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
 from gavelpy.cli.output import printable
 from gavelpy.errors import GavelError, InvalidInput
-from gavelpy.extras import explained
+from gavelpy.extras import missing_extra
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.quiet_grpc import quiet_grpc
 
-# What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
+# click's UsageError, which a mistyped command line raises; some versions of typer vendor click.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 _LIBRARY, _CLUSTER = "Library and simulator", "A running cluster"
 
@@ -49,7 +48,7 @@ app = typer.Typer(
 app.command("demo", rich_help_panel=_LIBRARY)(demo.demo)
 app.command("simulate", rich_help_panel=_LIBRARY)(simulate.simulate)
 app.command("allocate", rich_help_panel=_LIBRARY)(allocate.allocate)
-app.command("policies", rich_help_panel=_LIBRARY)(policies.policies)
+app.command("policies", rich_help_panel=_LIBRARY)(policy.policies)
 app.add_typer(trace.app, name="trace", rich_help_panel=_LIBRARY)
 app.add_typer(throughput.app, name="throughput", rich_help_panel=_LIBRARY)
 app.command("profile", rich_help_panel=_CLUSTER)(profile.profile)
@@ -69,8 +68,8 @@ app.command("events", rich_help_panel=_CLUSTER)(logs.events)
 app.add_typer(token.app, name="token", rich_help_panel=_CLUSTER)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from gavelpy import __version__
 
         typer.echo(f"gavel {__version__}")
@@ -81,14 +80,14 @@ def _show_version(wanted: bool) -> None:
 def gavel(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Schedule heterogeneous GPU clusters: run jobs, simulate traces, solve allocations, compare policies.
 
     \b
     Start with:   gavel demo; on a cluster, gavel submit --help
-    Exit codes:   0 done, 1 a job or the world failed, 2 bad input, 3 scheduler not reachable,
+    Exit codes:   0 success, 1 a job or the operation failed, 2 bad input, 3 scheduler unreachable,
                   4 not allowed, 124 wait timed out, 130 interrupted
     """
     if context.invoked_subcommand is None and not version:
@@ -96,43 +95,43 @@ def gavel(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    """Runs the command line and returns its exit code; only a bug leaves a traceback."""
     _open_closed_streams()
     quiet_grpc()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal or file that cannot hold a character gets its code
+        if isinstance(stream, io.TextIOWrapper):  # escapes characters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=given, prog_name="gavel", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit as leaving:
-        if not isinstance(leaving.__context__, BrokenPipeError):
+    except SystemExit as exit_request:
+        if not isinstance(exit_request.__context__, BrokenPipeError):
             raise
-        return _leave_stdout()
+        return _abandon_stdout()
     except BrokenPipeError:
-        return _leave_stdout()
-    except OSError as error:  # what is read complains itself; left is what is written: a full disk
-        _leave_stdout()
+        return _abandon_stdout()
+    except OSError as error:  # errors of reading are InvalidInput; this is an error of writing, such as a full disk
+        _abandon_stdout()
         name = error.filename or "output"
-        return _complain(f"error: {name} cannot be written ({error.strerror})", FAILED)
+        return _fail(f"error: {name} cannot be written ({error.strerror})", FAILED)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     except _USAGE_ERROR as error:
-        said = cast(typer.BadParameter, error).format_message()  # empty where the help was shown in its stead
-        return _complain(f"error: {said or 'a command must be given, one of those above'}", BAD_INPUT)
+        message = cast(typer.BadParameter, error).format_message()  # empty if typer printed the help instead
+        return _fail(f"error: {message or 'missing command; choose one of those above'}", BAD_INPUT)
     except InvalidInput as error:
-        return _complain(f"error: {error}", BAD_INPUT)
+        return _fail(f"error: {error}", BAD_INPUT)
     except SchedulerUnreachable as error:
-        return _complain(f"error: {error}", UNREACHABLE)
+        return _fail(f"error: {error}", UNREACHABLE)
     except NotAllowed as error:
-        return _complain(f"error: {error}", NOT_ALLOWED)
+        return _fail(f"error: {error}", NOT_ALLOWED)
     except ModuleNotFoundError as error:
-        return _complain(f"error: {explained(error, _command(given))}", BAD_INPUT)
+        return _fail(f"error: {missing_extra(error, _command(given))}", BAD_INPUT)
     except GavelError as error:
-        return _complain(f"error: {error}", FAILED)
+        return _fail(f"error: {error}", FAILED)
     if code == INTERRUPTED:
-        return _complain("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else OK
 
 
@@ -142,20 +141,20 @@ def _command(given: Sequence[str]) -> str:
 
 
 def _open_closed_streams() -> None:
-    """What goes to a stdout or stderr that the caller has closed goes nowhere, and no other file takes its place."""
+    """Opens /dev/null as stdout or stderr if the caller closed it, so that no other file takes its descriptor."""
     if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 open to the end, as stdout is
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 open until exit, as stdout is
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
-def _complain(message: str, code: int) -> int:
-    """One line on stderr, whatever the message holds; what cannot be printed is escaped."""
+def _fail(message: str, code: int) -> int:
+    """Writes one line to stderr, control characters escaped, and returns the exit code."""
     sys.stderr.write(printable(" ".join(message.split())) + "\n")
     return code
 
 
-def _leave_stdout() -> int:
-    """Points stdout at nothing, so that the interpreter's last flush does not complain that the reader left."""
+def _abandon_stdout() -> int:
+    """Points stdout at /dev/null, so that the interpreter's last flush does not fail on the closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

@@ -1,4 +1,4 @@
-"""`gavel nodes`, `drain` and `node`: the machines that jobs run on."""
+"""`gavel nodes`, `drain` and `node`: lists, drains and resumes nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gavelpy.cli.tables import TableData, show
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
 
-app = typer.Typer(no_args_is_help=True, help="Declare a node lost, or take it back.", rich_markup_mode="rich")
+app = typer.Typer(no_args_is_help=True, help="Declare a node lost, or resume it.", rich_markup_mode="rich")
 
 
 def nodes(
@@ -26,7 +26,7 @@ def nodes(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """List the nodes: their GPUs, what runs on them, when they were last heard of.
+    """List the nodes with their GPUs, their jobs and the age of their last report.
 
     \b
     Examples:
@@ -41,16 +41,16 @@ def nodes(
 def drain(
     node: c.NodeArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also stop jobs that never saved a checkpoint; they start from scratch.")
+        bool, typer.Option("--force", help="Stop jobs without a checkpoint, too; they restart from scratch.")
     ] = False,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Give a node no new leases; those it has end with the round. For admins.
+    """Drain a node: no new leases; the present ones end with the round. For admins.
 
-    A job that never saved a checkpoint is not preempted: it runs until it ends, unless you drain with --force.
+    Jobs that have never saved a checkpoint keep running until they finish, unless you use --force.
 
     \b
     Examples:
@@ -58,7 +58,7 @@ def drain(
       gavel drain n1 --force
       gavel node resume n1
     """
-    _wish(node, "NODE_WISH_DRAIN", output, scheduler, token_file, timeout, force=force)
+    _set_node(node, "NODE_WISH_DRAIN", output, scheduler, token_file, timeout, force=force)
 
 
 @app.command()
@@ -69,15 +69,15 @@ def lost(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Vouch that nothing runs on a node any more: its jobs start elsewhere at once. For admins.
+    """Declare that nothing runs on a node any more: its jobs restart elsewhere at once. For admins.
 
-    Say it of a machine that is off, not of one that is cut off: there jobs may still run.
+    Use it only for a node that is powered off. On a node that is merely unreachable jobs may still be running.
 
     \b
     Example:
       gavel node lost n1
     """
-    _wish(node, "NODE_WISH_LOST", output, scheduler, token_file, timeout)
+    _set_node(node, "NODE_WISH_LOST", output, scheduler, token_file, timeout)
 
 
 @app.command()
@@ -88,18 +88,18 @@ def resume(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Give a drained node leases again. For admins.
+    """Resume a drained node: grant leases on it again. For admins.
 
     \b
     Example:
       gavel node resume n1
     """
-    _wish(node, "NODE_WISH_RESUME", output, scheduler, token_file, timeout)
+    _set_node(node, "NODE_WISH_RESUME", output, scheduler, token_file, timeout)
 
 
 def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
-    """A row a node."""
-    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "heard", "address", "containment", "remarks")
+    """One row per node."""
+    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "last report", "address", "containment", "remarks")
     rows = [
         (
             printable(node.node_id),
@@ -115,7 +115,7 @@ def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
         )
         for node in found
     ]
-    return TableData(titles, frozenset(("GPUs", "in use", "heard")), rows)
+    return TableData(titles, frozenset(("GPUs", "in use", "last report")), rows)
 
 
 def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:
@@ -125,9 +125,9 @@ def _remarks(node: client_pb2.NodeStatus) -> Iterator[str]:
         yield node.detail
 
 
-def _wish(
+def _set_node(
     node: str,
-    wish: str,
+    action: str,
     output: Output,
     scheduler: str | None,
     token_file: Path | None,
@@ -138,7 +138,7 @@ def _wish(
     from gavelpy.runtime.wire import client_pb2
 
     with c.connected(scheduler, token_file, timeout) as client:
-        found = client.set_node(node, client_pb2.NodeWish.Value(wish), force=force)
+        found = client.set_node(node, client_pb2.NodeWish.Value(action), force=force)
     _show([found], output)
 
 

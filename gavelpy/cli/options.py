@@ -1,4 +1,4 @@
-"""Options of the commands: their names, ranges and help."""
+"""Shared options of the commands: names, ranges, help."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from gavelpy.model.problem import BlindView
 GPUS_MAX = 1_000_000
 JOBS_MAX = 1_000_000
 _SEED_MAX = 2**63 - 1
+_TRACE_HELP = "Trace file: CSV, or Gavel's format with 7, 10 or 12 columns."
 
 # Headings in --help
 _GENERATED = "Generated traces"
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
 _ROUNDS = "Rounds and costs"
-_ANSWER = "Answer"
+_RESULTS = "Results"
 
 
 def complete_policy(incomplete: str) -> list[str]:
-    """Names of policies, for the shell's completion; the last of a comma-separated list is completed."""
+    """Policy names for shell completion; completes the last of a comma-separated list."""
     from gavelpy.policies.registry import aliases, registered
 
     done, comma, last = incomplete.rpartition(",")
@@ -33,7 +34,7 @@ def complete_policy(incomplete: str) -> list[str]:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """Reads a whole number in [low, high]; refuses anything else in a sentence that names both."""
+    """A parser of whole numbers in [low, high]."""
 
     def parse(text: str | int) -> int:
         digits = str(text).strip()
@@ -47,7 +48,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def number(low: float = 0.0, high: float = 1e12) -> Callable[[str], float]:
-    """Reads a number in [low, high]; refuses anything else, NaN too."""
+    """A parser of numbers in [low, high]; refuses NaN."""
 
     def parse(text: str | float) -> float:
         try:
@@ -68,29 +69,29 @@ def _output(text: str) -> Output:
     return Output(text)
 
 
-# Of several commands
+# Several commands
 OutputOption = Annotated[
-    Output, typer.Option("-o", "--output", metavar="table|json", parser=_output, help="How to print the answer.")
+    Output, typer.Option("-o", "--output", metavar="table|json", parser=_output, help="Output format.")
 ]
-SeedOption = Annotated[int, typer.Option(metavar="N", parser=whole(0, _SEED_MAX), help="Same seed, same answer.")]
+SeedOption = Annotated[int, typer.Option(metavar="N", parser=whole(0, _SEED_MAX), help="Seed of all random numbers.")]
 ThroughputsOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Steps/s by job type and GPU type (our CSV or Gavel's JSON), for jobs that bring no rates of their own. "
-        "Default: the published figures that ship with gavel.",
+        help="Throughput table (CSV or Gavel's JSON) with steps/s by job type and GPU type, for jobs without rates of "
+        "their own. Default: the published rates that ship with gavel.",
     ),
 ]
-TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help="Our CSV, or Gavel's 10, 7 or 12 columns.")]
+TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=_TRACE_HELP)]
 
-# Of the generator
+# Trace generator
 RateOption = Annotated[
     float | None,
     typer.Option(
         metavar="X",
         parser=number(1e-9, 1e9),
         rich_help_panel=_GENERATED,
-        help="Jobs that arrive per hour on average (Poisson). Default: all arrive at once.",
+        help="Mean arrivals per hour (Poisson). Default: all jobs arrive at once.",
     ),
 ]
 InterarrivalOption = Annotated[
@@ -99,16 +100,19 @@ InterarrivalOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_GENERATED,
-        help="The same said as mean seconds between arrivals (Gavel's --lam).",
+        help="Mean seconds between arrivals (Gavel's --lam), instead of --rate-per-h.",
     ),
 ]
 MultiGpuOption = Annotated[
-    bool, typer.Option("--multi-gpu", rich_help_panel=_GENERATED, help="Gangs of 1, 2, 4 and 8 GPUs, in Gavel's mix.")
+    bool,
+    typer.Option(
+        "--multi-gpu", rich_help_panel=_GENERATED, help="Gangs of 1, 2, 4 and 8 GPUs, with Gavel's probabilities."
+    ),
 ]
 GpuMixOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N:P,...", rich_help_panel=_GENERATED, help="Gangs and their probabilities, e.g. 1:0.7,4:0.3."
+        metavar="N:P,...", rich_help_panel=_GENERATED, help="Gang sizes and their probabilities, e.g. 1:0.7,4:0.3."
     ),
 ]
 WeightsOption = Annotated[
@@ -122,7 +126,7 @@ DeadlinesOption = Annotated[
     typer.Option(
         metavar="F:P,...",
         rich_help_panel=_GENERATED,
-        help="Deadlines in run times, and their probabilities, e.g. 1.2:0.5,2:0.5.",
+        help="Deadlines as multiples of the run time, and their probabilities, e.g. 1.2:0.5,2:0.5.",
     ),
 ]
 ReferenceTypeOption = Annotated[
@@ -130,30 +134,33 @@ ReferenceTypeOption = Annotated[
     typer.Option(
         metavar="TYPE",
         rich_help_panel=_GENERATED,
-        help="GPU type whose rates turn run times into steps. Default: v100.",
+        help="GPU type with which run times are converted to steps. Default: v100.",
     ),
 ]
 
-# Of simulate
-OptionalTraceArgument = Annotated[
-    Path | None, typer.Argument(metavar="[TRACE]", help="Our CSV, or Gavel's 10, 7 or 12 columns.")
-]
+# gavel simulate
+OptionalTraceArgument = Annotated[Path | None, typer.Argument(metavar="[TRACE]", help=_TRACE_HELP)]
 GenerateOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         parser=whole(1, JOBS_MAX),
         rich_help_panel=_GENERATED,
-        help="Draw N jobs instead of reading a trace.",
+        help="Generate N jobs instead of reading a trace.",
     ),
 ]
 ClusterOption = Annotated[
-    str, typer.Option(metavar="TYPE:COUNT,...", rich_help_panel=_CLUSTER, help="GPUs of each type.")
+    str, typer.Option(metavar="TYPE:COUNT,...", rich_help_panel=_CLUSTER, help="Number of GPUs of each type.")
 ]
-GpusPerServerOption = Annotated[
+GpusPerNodeOption = Annotated[
     int,
     typer.Option(
-        metavar="N", parser=whole(1, GPUS_MAX), rich_help_panel=_CLUSTER, help="GPUs in each server of the cluster."
+        "--gpus-per-node",
+        "--gpus-per-server",
+        metavar="N",
+        parser=whole(1, GPUS_MAX),
+        rich_help_panel=_CLUSTER,
+        help="GPUs of each node.",
     ),
 ]
 PricesOption = Annotated[
@@ -161,7 +168,7 @@ PricesOption = Annotated[
     typer.Option(
         metavar="TYPE:USD,...",
         rich_help_panel=_CLUSTER,
-        help="Price of a GPU-hour. Default: list prices of known types.",
+        help="USD per GPU-hour. Default: list prices of known types.",
     ),
 ]
 PoliciesOption = Annotated[
@@ -170,17 +177,21 @@ PoliciesOption = Annotated[
         metavar="NAME[,NAME...]",
         autocompletion=complete_policy,
         rich_help_panel=_POLICIES,
-        help="See `gavel policies`. A name may take parameters (shortest_job_first:by=total) and end in @blind, "
-        "to run it both ways in one command.",
+        help="Policies to run; see `gavel policies`. Parameters follow a colon (shortest_job_first:by=total); the "
+        "suffix @blind hides GPU types from the policy.",
     ),
 ]
 BlindOption = Annotated[
     bool,
-    typer.Option("--blind", rich_help_panel=_POLICIES, help="Run every policy blind to differences between GPU types."),
+    typer.Option(
+        "--blind", rich_help_panel=_POLICIES, help="Hide the differences between GPU types from all policies."
+    ),
 ]
 PresetOption = Annotated[
     str,
-    typer.Option(metavar="NAME", rich_help_panel=_ROUNDS, help="default, or gavel-osdi20: the original's semantics."),
+    typer.Option(
+        metavar="NAME", rich_help_panel=_ROUNDS, help="default, or gavel-osdi20: the rules of the original Gavel."
+    ),
 ]
 RoundOption = Annotated[
     float | None,
@@ -197,7 +208,7 @@ SolveIntervalOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_ROUNDS,
-        help="The policy is asked at most this often. Default: the preset's, 0 or 1920.",
+        help="Least time between two allocations. Default: the preset's, 0 or 1920.",
     ),
 ]
 CheckpointOption = Annotated[
@@ -206,7 +217,7 @@ CheckpointOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_ROUNDS,
-        help="Seconds that stopping a job costs. Default: the preset's, 5 or 0.",
+        help="Time to stop a job. Default: the preset's, 5 or 0.",
     ),
 ]
 RestartOption = Annotated[
@@ -215,7 +226,7 @@ RestartOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_ROUNDS,
-        help="Seconds that starting a job costs. Default: the preset's, 15 or 0.",
+        help="Time to start a job. Default: the preset's, 15 or 0.",
     ),
 ]
 MigrationOption = Annotated[
@@ -224,7 +235,7 @@ MigrationOption = Annotated[
         metavar="S",
         parser=number(),
         rich_help_panel=_ROUNDS,
-        help="Seconds, besides, that starting on other GPUs costs. Default: the preset's, 5 or 0.",
+        help="Additional time to start a job on other GPUs. Default: the preset's, 5 or 0.",
     ),
 ]
 LeaseMinOption = Annotated[
@@ -233,7 +244,7 @@ LeaseMinOption = Annotated[
         metavar="S",
         parser=number(0, 86_400),
         rich_help_panel=_ROUNDS,
-        help="A lease that is not this old is not preempted. Default: the preset's, half of a round or 0.",
+        help="Minimum age of a lease before it can be preempted. Default: the preset's, half a round or 0.",
     ),
 ]
 StartMaxOption = Annotated[
@@ -242,7 +253,7 @@ StartMaxOption = Annotated[
         metavar="S",
         parser=number(0, 86_400),
         rich_help_panel=_ROUNDS,
-        help="Nor one that is not this old and has made no step yet. Default: the preset's, 300 or 0.",
+        help="The same for a lease without any step yet. Default: the preset's, 300 or 0.",
     ),
 ]
 RetryOption = Annotated[
@@ -251,8 +262,8 @@ RetryOption = Annotated[
         metavar="S",
         parser=number(0, 86_400),
         rich_help_panel=_ROUNDS,
-        help="Pause before a failed job is tried again, doubled each time up to --retry-max-s. Jobs of a trace do not "
-        "fail: it is for the journal. Default: the preset's, 10 or 0.",
+        help="Delay before a failed job is restarted, doubled each time up to --retry-max-s. Jobs of a trace do not "
+        "fail; the journal records the setting. Default: the preset's, 10 or 0.",
     ),
 ]
 RetryMaxOption = Annotated[
@@ -261,7 +272,7 @@ RetryMaxOption = Annotated[
         metavar="S",
         parser=number(0, 86_400),
         rich_help_panel=_ROUNDS,
-        help="The longest of these pauses. Default: 300.",
+        help="Longest delay before a restart. Default: 300.",
     ),
 ]
 PackingOption = Annotated[
@@ -269,7 +280,7 @@ PackingOption = Annotated[
     typer.Option(
         "--packing",
         rich_help_panel=_ROUNDS,
-        help="Two jobs may share GPUs where the policy gains by it; --throughputs must hold rates of pairs.",
+        help="Co-locate two jobs on the same GPUs if the policy gains by it; --throughputs must have rates of pairs.",
     ),
 ]
 EstimateOption = Annotated[
@@ -277,7 +288,7 @@ EstimateOption = Annotated[
     typer.Option(
         "--estimate",
         rich_help_panel=_POLICIES,
-        help="Notify the scheduler no rates: it learns them from what running jobs show.",
+        help="Hide the rates from the scheduler, which learns them from the progress of running jobs.",
     ),
 ]
 ClaimsOffOption = Annotated[
@@ -286,7 +297,8 @@ ClaimsOffOption = Annotated[
         metavar="X",
         parser=number(1, 1000),
         rich_help_panel=_POLICIES,
-        help="With --estimate: users say rates, wrong by factors of up to X, 1 to 1000. Default: they say none.",
+        help="With --estimate: jobs declare rates that are wrong by factors of up to X, 1 to 1000. Default: they "
+        "declare none.",
     ),
 ]
 ProfileGpuSOption = Annotated[
@@ -296,43 +308,46 @@ ProfileGpuSOption = Annotated[
         metavar="X",
         parser=number(0, 1e9),
         rich_help_panel=_POLICIES,
-        help="With --estimate: GPU-seconds of each allocation for measurements that are worth most, of jobs alone and, "
-        "with --packing, of pairs. Default: 0.",
+        help="With --estimate: GPU-seconds of each allocation reserved to measure the most valuable unknown rates (of "
+        "pairs, too, with --packing). Default: 0.",
     ),
 ]
 WindowOption = Annotated[
     str | None,
     typer.Option(
-        metavar="A:B", rich_help_panel=_ANSWER, help="Measure only jobs A to B-1 in order of arrival; end with them."
+        metavar="A:B",
+        rich_help_panel=_RESULTS,
+        help="Measure only jobs A to B-1 in order of arrival, and end when they have finished.",
     ),
 ]
 ReportOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", rich_help_panel=_ANSWER, help="Write an HTML report there.")
+    Path | None, typer.Option(metavar="FILE", rich_help_panel=_RESULTS, help="HTML report to write.")
 ]
 JournalOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", rich_help_panel=_ANSWER, help="Write the journal of each run there.")
+    Path | None,
+    typer.Option(metavar="DIR", rich_help_panel=_RESULTS, help="Directory to write the journal of each run to."),
 ]
 
-# Of allocate
+# gavel allocate
 ProblemArgument = Annotated[
-    Path, typer.Argument(metavar="PROBLEM.json", help="The problem file; docs/cli.md has its schema.")
+    Path, typer.Argument(metavar="PROBLEM.json", help="Problem file; its schema is in docs/cli.md.")
 ]
 PolicyOption = Annotated[
-    str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="See `gavel policies`.")
+    str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="Policy; see `gavel policies`.")
 ]
 BlindViewOption = Annotated[
     BlindView,
     typer.Option(
         "--blind-view",
-        help="What a blind policy believes: a job's mean rate on the types it can run on; ones (1 step/s everywhere), "
-        "or first (its rate on the first type everywhere), as the original Gavel's blind policies do.",
+        help="Rates that a blind policy assumes: mean (the job's mean rate over the types it can run on); as in the "
+        "original Gavel, ones (1 step/s on all types) or first (the rate on the first type).",
     ),
 ]
 WholeGangsOption = Annotated[
     bool,
     typer.Option(
         "--whole-gangs",
-        help="Give a job no share of a type with fewer GPUs than it asks for, as a scheduler must. "
+        help="Give a job no share of a GPU type with fewer GPUs than the job needs, as a scheduler must. "
         "Without it: the papers' constraint (GPUs x share <= GPUs), for comparison with published allocations.",
     ),
 ]
@@ -340,23 +355,28 @@ ExplainOption = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Say for each job what holds its rate: its own speed, its time, which GPUs are full, a floor, the policy.",
+        help="Print what limits the rate of each job: its fastest GPUs, its time, full GPU types, a floor, the policy.",
     ),
 ]
 BlindAllocateOption = Annotated[
-    bool, typer.Option("--blind", help="Hide differences between GPU types from the policy; the rates shown are true.")
+    bool,
+    typer.Option(
+        "--blind", help="Hide the differences between GPU types from the policy; the rates shown are the true ones."
+    ),
 ]
 
-# Of trace
-JobsOption = Annotated[int, typer.Option(metavar="N", parser=whole(1, JOBS_MAX), help="How many jobs.")]
+# gavel trace
+JobsOption = Annotated[int, typer.Option(metavar="N", parser=whole(1, JOBS_MAX), help="Number of jobs.")]
 TargetOption = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it. Default: stdout.")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout.")
 ]
 FormatOption = Annotated[
-    str | None, typer.Option(metavar="csv|gavel", help="The format to write. Default: by the ending of OUT.")
+    str | None, typer.Option(metavar="csv|gavel", help="Format to write. Default: by the extension of OUT.")
 ]
-SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help="Our CSV, or Gavel's 10, 7 or 12 columns.")]
-TargetArgument = Annotated[Path, typer.Argument(metavar="OUT", help="A name in .csv (ours) or .trace (Gavel's).")]
+SourceArgument = Annotated[Path, typer.Argument(metavar="IN", help=_TRACE_HELP)]
+TargetArgument = Annotated[
+    Path, typer.Argument(metavar="OUT", help="File to write: .csv, or .trace for Gavel's format.")
+]
 ConvertThroughputsOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write these rates into the CSV, for jobs that have none.")
+    Path | None, typer.Option(metavar="FILE", help="Throughput table whose rates are added to jobs without any.")
 ]

@@ -1,4 +1,4 @@
-"""What is written where: data on stdout, messages and progress on stderr."""
+"""Output: data on stdout, messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _INDENTED_MAX = 300
-_WIDTH_OF_FILES = 200  # a table that goes to a file or a pipe is not cut to somebody's terminal
+_FILE_COLUMNS = 200  # width of a table in a file or a pipe
 
-Progress = Callable[[str, int, int], None]  # (label of the run, jobs done, jobs in all)
+Progress = Callable[[str, int, int], None]  # (label of the run, jobs finished, total jobs)
 
 
 class Output(StrEnum):
-    """How an answer is printed."""
+    """The format of the output."""
 
     TABLE = "table"
     JSON = "json"
 
 
 def console() -> Console:
-    """Where tables go. Colours only on a terminal, and never when NO_COLOR is set."""
+    """The console for tables. Colours only on a terminal, and never if NO_COLOR is set."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
+    width = None if sys.stdout.isatty() else _FILE_COLUMNS
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def printable(text: str) -> str:
-    """`text` with its control characters escaped: a name from a file must not command the terminal."""
+    """`text` with its control characters escaped, so that a name from a file cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def tabbed(*cells: object) -> str:
-    """A line of cells for programs that cut at tabs; nothing within a cell is one."""
+    """Cells joined by tabs, for programs; tabs within cells are escaped."""
     return "\t".join(printable(str(cell)) for cell in cells)
 
 
-def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: whatever JSON can say
-    """Strict JSON on stdout: no NaN, no Infinity, ASCII only."""
+def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: JSON values
+    """Prints strict JSON: no NaN, no Infinity, ASCII only."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: whatever JSON can say
-    """An object with one list; one that is long has a line an entry, which is written much faster."""
+def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: JSON values
+    """Prints an object with one list; a long list has one line per entry, which is much faster."""
     if len(entries) <= _INDENTED_MAX:
         echo_json({name: entries})
         return
@@ -62,13 +62,13 @@ def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any
 
 
 def notify(message: str) -> None:
-    """A message for the person at the terminal."""
+    """Prints a message on stderr."""
     typer.echo(printable(message), err=True)
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress | None]:
-    """A bar a run on stderr; None where stderr is no terminal."""
+    """One progress bar per run on stderr; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -90,7 +90,7 @@ def progress_bar() -> Iterator[Progress | None]:
             if label not in tasks:
                 tasks[label] = bars.add_task(label, total=total)
                 drawn[label] = -1
-            if done != drawn[label]:  # told of every event, drawn when something has changed
+            if done != drawn[label]:  # called for each event, drawn on change only
                 bars.update(tasks[label], completed=done)
                 drawn[label] = done
 

@@ -1,4 +1,4 @@
-"""The small languages that options are written in; every complaint names the option, the value and what is allowed."""
+"""Parsers of option values; errors name the option, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneratorChoices:
-    """What the command line says of a trace to generate."""
+    """The options of a trace to generate, as given on the command line."""
 
     rate_per_h: float | None = None
     mean_interarrival_s: float | None = None
@@ -29,16 +29,16 @@ class GeneratorChoices:
     reference_gpu_type: str | None = None
 
     def given(self) -> dict[str, float | bool | str]:
-        """The choices that were made."""
+        """The options that were given."""
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
     def options(self, jobs: int) -> GeneratorOptions:
-        """The generator's options; what is not said here is Gavel's way."""
+        """The generator's options; defaults are those of Gavel."""
         from gavelpy.traces.generator import GAVEL_GPU_MIX, GeneratorOptions
 
         if self.rate_per_h is not None and self.mean_interarrival_s is not None:
             raise InvalidInput(
-                "--rate-per-h and --mean-interarrival-s say the same thing: give one, "
+                "--rate-per-h and --mean-interarrival-s exclude each other, "
                 f"got {self.rate_per_h:g} and {self.mean_interarrival_s:g}"
             )
         return GeneratorOptions(
@@ -92,13 +92,13 @@ def prices(text: str) -> dict[str, float]:
 
 
 def runs(text: str, *, blind: bool) -> list[Run]:
-    """The runs that `fifo,max_min_fairness@blind` asks for; `blind` makes all of them blind."""
+    """The runs of `fifo,max_min_fairness@blind`; `blind` makes all of them blind."""
     from gavelpy.simulator.compare import Run
 
     chosen: list[Run] = []
     for name in text.split(","):
-        said = Run.parse(name.strip())
-        run = Run(said.policy, blind or said.blind)
+        named = Run.parse(name.strip())
+        run = Run(named.policy, blind or named.blind)
         if run in chosen:
             raise InvalidInput(f"--policy must name each run once, got {run.label!r} twice in {text!r}")
         chosen.append(run)
@@ -116,19 +116,19 @@ def window(text: str) -> tuple[int, int]:
 
 
 def writable_file(option: str, path: Path) -> Path:
-    """`path`, if a file can be written there; said before the work rather than after it."""
+    """`path`, if a file can be written there; checked before the work starts."""
     existing = next(place for place in (path, *path.absolute().parents) if _exists(option, place))
     if path.is_dir():
         raise InvalidInput(f"{option} must be a file, got the directory {str(path)!r}")
     if existing != path and not existing.is_dir():
-        raise InvalidInput(f"{option} must lie in a directory, got {str(path)!r} below the file {str(existing)!r}")
+        raise InvalidInput(f"{option} must be in a directory, got {str(path)!r} below the file {str(existing)!r}")
     if not os.access(existing, os.W_OK):
-        raise InvalidInput(f"{option} must be writable, got {str(path)!r}, and {str(existing)!r} is not")
+        raise InvalidInput(f"{option} must be writable, got {str(path)!r}, and {str(existing)!r} is not writable")
     return path
 
 
 def writable_directory(option: str, path: Path) -> Path:
-    """`path`, if it is a directory or one can be made there."""
+    """`path`, if it is a directory or can be created as one."""
     if _exists(option, path) and not path.is_dir():
         raise InvalidInput(f"{option} must be a directory, got the file {str(path)!r}")
     if not path.exists():
@@ -151,5 +151,5 @@ def _exists(option: str, path: Path) -> bool:
         return False
     except (OSError, ValueError) as error:  # no permission, a name too long or with a NUL in it
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidInput(f"{option} must be a path that can be used, got {str(path)[:80]!r} ({reason})") from None
+        raise InvalidInput(f"{option} must be a valid path, got {str(path)[:80]!r} ({reason})") from None
     return True

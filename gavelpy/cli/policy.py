@@ -1,4 +1,4 @@
-"""`gavel policy`: what the running scheduler optimises."""
+"""`gavel policies` lists the policies; `gavel policy` shows or changes the policy of a running scheduler."""
 
 from __future__ import annotations
 
@@ -13,11 +13,45 @@ from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, duration
 from gavelpy.cli.output import Output, console, echo_json, printable
 from gavelpy.errors import InvalidInput
+from gavelpy.policies.guarantees import Guarantee
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
+
+
+def policies(output: o.OutputOption = Output.TABLE) -> None:
+    """List the available policies, with what each optimises and guarantees.
+
+    \b
+    Examples:
+      gavel policies
+      gavel policies -o json
+    """
+    from gavelpy.policies.base import guarantees_of
+    from gavelpy.policies.registry import aliases, registered
+
+    others = {name: [alias for alias, own in aliases().items() if own == name] for name in registered()}
+    listed = [
+        (name, others[name], policy.summary, [g for g in Guarantee if g in guarantees_of(policy)])
+        for name, policy in registered().items()
+    ]
+    if output is Output.JSON:
+        keys = ("name", "aliases", "summary", "guarantees")
+        echo_json([dict(zip(keys, entry, strict=True)) for entry in listed])
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy", style="bold", no_wrap=True)
+    table.add_column("aliases", no_wrap=True)
+    table.add_column("summary")
+    table.add_column("guarantees")
+    for name, also, summary, guarantees in listed:
+        table.add_row(name, ", ".join(also), summary, ", ".join(g.in_words for g in guarantees))
+    console().print(table)
 
 
 @app.callback()
@@ -28,7 +62,7 @@ def policy(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """See or change the policy of a running scheduler; alone, it is shown.
+    """Show the policy of a running scheduler; `gavel policy set` changes it.
 
     \b
     Examples:
@@ -48,7 +82,7 @@ def show(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Say which policy is in force, how good its answer is, and what one more GPU of each type is worth.
+    """Show the policy, the quality of its last allocation, and the marginal value of each GPU type.
 
     \b
     Example:
@@ -61,20 +95,21 @@ def show(
 @app.command(name="set")
 def change(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", autocompletion=o.complete_policy, help="Default: as it is.")
+        str, typer.Argument(metavar="[NAME]", autocompletion=o.complete_policy, help="New policy. Default: unchanged.")
     ] = "",
     parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Of the policy.")
+        list[str] | None,
+        typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Parameter of the policy. Repeatable."),
     ] = None,
     round_s: Annotated[
-        float, typer.Option("--round-s", metavar="S", parser=o.number(), help="Length of a round. 0 = as it is.")
+        float, typer.Option("--round-s", metavar="S", parser=o.number(), help="Length of a round. 0 = unchanged.")
     ] = 0.0,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Change the policy or the length of rounds, from the next allocation on. For admins.
+    """Change the policy or the round length from the next allocation on. For admins.
 
     \b
     Examples:
@@ -83,7 +118,7 @@ def change(
       gavel policy set --round-s 120
     """
     if not name and not parameter and not round_s:
-        raise InvalidInput("policy set needs a NAME, --parameter or --round-s, got none of them")
+        raise InvalidInput("policy set needs NAME, --parameter or --round-s, got none of them")
     values = {key: _value(text) for key, text in job_files.pairs("--parameter", parameter or [], "=").items()}
     with c.connected(scheduler, token_file, timeout) as client:
         parameters = json.dumps(values) if values else ""
@@ -91,7 +126,7 @@ def change(
 
 
 def _value(text: str) -> str | float:
-    """A number where it reads as one."""
+    """A number if `text` is one, else `text`."""
     try:
         return float(text)
     except ValueError:
@@ -114,9 +149,9 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     if found.warning:
         out.print(printable(f"Warning: the allocation in force is {found.warning}."))
     if found.detail:
-        out.print(printable(f"The allocation in force is an older one: {found.detail}"))
+        out.print(printable(f"The allocation in force is outdated: {found.detail}"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("GPU type", "GPUs", "in use", "price"):
+    for title in ("GPU type", "GPUs", "in use", "marginal value"):
         table.add_column(title, justify="left" if title == "GPU type" else "right")
     for kind in found.types:
         price = compact(kind.price) if kind.price == kind.price else DASH

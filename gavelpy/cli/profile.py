@@ -1,4 +1,4 @@
-"""`gavel profile`: steps/s of jobs, measured, as rows of a throughput table."""
+"""`gavel profile`: measures the rates of jobs and writes them into a throughput table."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ _DEVICES, _PLACES = ("auto", "cpu"), ("here", "cluster")
 _HERE, _CLUSTER = "On this machine", "On a cluster"
 
 JobsArgument = Annotated[
-    list[Path], typer.Argument(metavar="JOBS.toml...", help=r"Files with [\[job]] tables, as gavel submit reads them.")
+    list[Path], typer.Argument(metavar="JOBS.toml...", help=r"Job files with [\[job]] tables, as for gavel submit.")
 ]
 SecondsOption = Annotated[
     float,
     typer.Option(
-        metavar="S", parser=o.number(0.1, _SECONDS_MAX), help="How long to measure each job, after its first steps."
+        metavar="S", parser=o.number(0.1, _SECONDS_MAX), help="Measurement time of each job, after its first steps."
     ),
 ]
 PlaceOption = Annotated[
     str,
-    typer.Option(
-        "--on", metavar="here|cluster", help="This machine, or the nodes of a scheduler: each GPU type that is up."
-    ),
+    typer.Option("--on", metavar="here|cluster", help="Measure on this machine, or on each GPU type of a cluster."),
 ]
 DeviceOption = Annotated[
-    str, typer.Option(metavar="auto|cpu", rich_help_panel=_HERE, help="cpu hides the GPUs from the jobs.")
+    str,
+    typer.Option(metavar="auto|cpu", rich_help_panel=_HERE, help="Device to use; cpu hides the GPUs from the jobs."),
 ]
 GpuTypeOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME", rich_help_panel=_HERE, help="Column of the table. Default: from the GPU's product name."
+        metavar="NAME", rich_help_panel=_HERE, help="GPU type to record. Default: from the GPU's product name."
     ),
 ]
 PatienceOption = Annotated[
@@ -51,12 +50,12 @@ PatienceOption = Annotated[
         metavar="S",
         parser=o.number(0.1, _SECONDS_MAX),
         rich_help_panel=_CLUSTER,
-        help="How long jobs may wait for GPUs and start until they have a rate.",
+        help="Give up on a job that has no rate S seconds after its submission.",
     ),
 ]
 TableOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Throughput table (CSV) to write the rates into; its other rows stay."),
+    typer.Option(metavar="FILE", help="Throughput table (CSV) to update with the rates; its other rows stay."),
 ]
 
 
@@ -73,10 +72,10 @@ def profile(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Measure the steps/s of jobs; only scripts that use LeaseIterator can be measured.
+    """Measure the rates of jobs in steps/s. Their scripts must use LeaseIterator.
 
-    On this machine they run one after the other, each alone. On a cluster a job is submitted for each GPU type, runs
-    beside whatever else does, and is cancelled when enough was seen.
+    On this machine the jobs run one after the other. On a cluster one probe job per GPU type is submitted, runs next
+    to other jobs, and is cancelled after the measurement.
 
     \b
     Examples:
@@ -90,27 +89,27 @@ def profile(
 
     _check_choice("--device", device, _DEVICES)
     _check_choice("--on", on, _PLACES)
-    asked = read_templates(jobs)
+    templates = read_templates(jobs)
     if table is not None:
         p.writable_file("--table", table)
         _with(table, [])
     if on == "here":
-        wanted, rates = len(asked), _here(asked, seconds, device, gpu_type)
+        expected, rates = len(templates), _here(templates, seconds, device, gpu_type)
     else:
         from gavelpy.cli.rate_profiles import gpu_types_up, measured_on_cluster
 
         with c.connected(scheduler, token_file, timeout) as client:
             types = gpu_types_up(client)
-            wanted = len(asked) * len(types)
-            rates = list(measured_on_cluster(asked, types, client, seconds, patience, notify))
+            expected = len(templates) * len(types)
+            rates = list(measured_on_cluster(templates, types, client, seconds, patience, notify))
     if table is not None and rates:
         from gavelpy.traces.fields import write_text
 
         write_text(table, _with(table, rates))
         notify(f"{len(rates)} rates written to {table}")
     _show(rates, output)
-    if len(rates) < wanted:
-        raise GavelError(f"{wanted - len(rates)} of {wanted} rates were not measured")
+    if len(rates) < expected:
+        raise GavelError(f"{expected - len(rates)} of {expected} rates were not measured")
 
 
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -118,18 +117,18 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise InvalidInput(f"{option} must be one of {', '.join(allowed)}, got {value!r}")
 
 
-def _here(asked: list[JobTemplate], seconds: float, device: str, gpu_type: str) -> list[MeasuredRate]:
+def _here(jobs: list[JobTemplate], seconds: float, device: str, gpu_type: str) -> list[MeasuredRate]:
     from gavelpy.cli.rate_profiles import measured_here
     from gavelpy.runtime.profile import Bench
     from gavelpy.runtime.profile_machine import here
 
     machine = here(on_cpu=device == "cpu", gpu_type=gpu_type)
     bench = Bench(machine.gpu_type, seconds, on_cpu=device == "cpu")
-    return list(measured_here(asked, bench, machine, notify))
+    return list(measured_here(jobs, bench, machine, notify))
 
 
 def _with(table: Path, rates: list[MeasuredRate]) -> str:
-    """The table's text with these rates in it; InvalidInput where it is no throughput table."""
+    """The table's text with these rates; raises InvalidInput if it is not a throughput table."""
     from gavelpy.traces.csv_format import parse_csv_throughputs
     from gavelpy.traces.fields import read_text
     from gavelpy.traces.measured import with_measured

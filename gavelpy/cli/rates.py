@@ -1,4 +1,4 @@
-"""Names the rates of an input that no job makes: a wrong unit, a slip of the keyboard, a file of something else."""
+"""Warnings about implausible rates in an input: a wrong unit, a typing error, the wrong file."""
 
 from __future__ import annotations
 

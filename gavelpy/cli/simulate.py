@@ -1,4 +1,4 @@
-"""`gavel simulate`: a trace, a cluster, some policies; a table, JSON and a report."""
+"""`gavel simulate`: simulates a trace under policies; prints a table or JSON, writes a report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a simulation is told; checked before any work."""
+    """The complete input of a simulation, checked before the work starts."""
 
     trace: Trace
     cluster: Cluster
@@ -37,19 +37,19 @@ class Experiment:
     seed: int = 0
     window: tuple[int, int] | None = None
     journal: Path | None = None
-    throughputs: ThroughputTable | None = None  # what jobs truly do beside each other, where they may share GPUs
-    learning: Learning | None = None  # how the scheduler comes to know rates, where it is told none
-    said: Mapping[str, Any] = field(default_factory=dict)  # as said on the command line, for the record
+    throughputs: ThroughputTable | None = None  # true rates of co-located jobs, if jobs may share GPUs
+    learning: Learning | None = None  # how the scheduler learns rates, if they are hidden from it
+    options: Mapping[str, Any] = field(default_factory=dict)  # from the command line, for the record
 
     @property
     def title(self) -> str:
-        """A line that says what is simulated."""
+        """One line: the trace, its jobs and the cluster."""
         gpus = zip(self.cluster.gpu_counts.tolist(), self.cluster.gpu_types, strict=True)
         return f"{self.trace.name}: {len(self.trace):,} jobs on {', '.join(f'{n} {gpu_type}' for n, gpu_type in gpus)}"
 
     @property
-    def parameters(self) -> dict[str, Any]:  # what JSON can say
-        """What was simulated, so that it can be done again."""
+    def parameters(self) -> dict[str, Any]:  # Any: JSON values
+        """All parameters, so that the simulation can be repeated."""
         from gavelpy import __version__
 
         mechanism = self.settings.mechanism
@@ -60,7 +60,7 @@ class Experiment:
             "prices_usd_per_gpu_h": dict(zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True)),
             "policies": [run.label for run in self.runs],
             "window": list(self.window) if self.window is not None else None,
-            **self.said,
+            **self.options,
             "round_s": mechanism.round_s,
             "solve_interval_s": mechanism.solve_interval_s,
             "solve_at_least_every_s": mechanism.solve_at_least_every_s,
@@ -84,7 +84,7 @@ def simulate(
     deadlines: o.DeadlinesOption = None,
     reference_gpu_type: o.ReferenceTypeOption = None,
     cluster: o.ClusterOption = "v100:36,p100:36,k80:36",
-    gpus_per_server: o.GpusPerServerOption = 4,
+    gpus_per_node: o.GpusPerNodeOption = 4,
     prices: o.PricesOption = None,
     throughputs: o.ThroughputsOption = None,
     policy: o.PoliciesOption = "max_min_fairness",
@@ -128,7 +128,7 @@ def simulate(
     table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
-        cluster=_cluster(cluster, gpus_per_server, prices),
+        cluster=_cluster(cluster, gpus_per_node, prices),
         settings=_settings(preset, rounds | starts, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
@@ -136,16 +136,16 @@ def simulate(
         seed=seed,
         throughputs=_pairs(table, throughputs) if packing else None,
         learning=_learning(estimate, claims_off, profile_gpu_s),
-        said={"gpus_per_server": gpus_per_server, "throughputs": str(throughputs or "published"), "preset": preset}
-        | _said({"generate": choices.given() if generate is not None else None, "packing": packing or None})
-        | _said({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
+        options={"gpus_per_server": gpus_per_node, "throughputs": str(throughputs or "published"), "preset": preset}
+        | _given({"generate": choices.given() if generate is not None else None, "packing": packing or None})
+        | _given({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
     _warn_of_little_work(experiment.settings)
-    _tell(experiment, run(experiment), report, output)
+    _output(experiment, run(experiment), report, output)
 
 
 def run(experiment: Experiment) -> dict[str, SimulationResult]:
-    """The results by label, with a bar on the terminal while it works."""
+    """The results by label; shows progress bars on a terminal."""
     from gavelpy.simulator.compare import compare
 
     with progress_bar() as progress:
@@ -164,7 +164,7 @@ def run(experiment: Experiment) -> dict[str, SimulationResult]:
 
 
 def show(results: Mapping[str, SimulationResult]) -> None:
-    """The comparison, and what it says."""
+    """Prints the comparison and its summary."""
     from gavelpy.report.comparison import comparison
     from gavelpy.report.summary import sentences
 
@@ -176,7 +176,7 @@ def show(results: Mapping[str, SimulationResult]) -> None:
 
 
 def write_report(path: Path, experiment: Experiment, results: Mapping[str, SimulationResult]) -> None:
-    """The HTML report at `path`."""
+    """Writes the HTML report to `path`."""
     from gavelpy.report import html
 
     parameters = experiment.parameters | {"seed": experiment.seed}
@@ -184,14 +184,16 @@ def write_report(path: Path, experiment: Experiment, results: Mapping[str, Simul
 
 
 def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
-    """List prices of those types that the catalogue knows."""
+    """List prices in USD per GPU-hour of the types in the catalogue."""
     from gavelpy.traces.workloads import catalogue
 
     known = catalogue()
     return {name: known[name].price_usd_per_gpu_h for name in gpu_types if name in known}
 
 
-def _tell(experiment: Experiment, results: Mapping[str, SimulationResult], report: Path | None, output: Output) -> None:
+def _output(
+    experiment: Experiment, results: Mapping[str, SimulationResult], report: Path | None, output: Output
+) -> None:
     if report is not None:
         write_report(report, experiment, results)
         notify(f"report: {report}")
@@ -209,10 +211,10 @@ def _warn_of_little_work(settings: SimulationSettings) -> None:
 
 
 def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
-    """Ends the command with exit code 1 where a run ended because no job gained a step any more, and says so."""
+    """Exits with code 1, after an error per run, if a run ended because its jobs made no progress any more."""
     baseline = next(iter(results.values())).isolated_stalled
     if baseline and "isolated" not in results:
-        notify(f"warning: finish-time fairness is not known for all jobs: isolated: {baseline}")
+        notify(f"warning: finish-time fairness is unknown for some jobs: isolated: {baseline}")
     stalled = {label: result.stalled for label, result in results.items() if result.stalled}
     for label, reason in stalled.items():
         notify(f"error: {label}: {reason}")
@@ -223,7 +225,7 @@ def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
 def _pairs(table: ThroughputTable, path: Path | None) -> ThroughputTable:
     if not len(table.pair_rows):
         what = "the published table" if path is None else repr(str(path))
-        raise InvalidInput(f"--packing takes --throughputs FILE with rates of pairs (Gavel's JSON), got {what} without")
+        raise InvalidInput(f"--packing needs --throughputs FILE with rates of pairs (Gavel's JSON), got {what} without")
     return table
 
 
@@ -231,9 +233,9 @@ def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | N
     from gavelpy.simulator.estimation import Learning
 
     if not estimate and claims_off is not None:
-        raise InvalidInput(f"--claims-off goes with --estimate, got it alone, {claims_off:g}")
+        raise InvalidInput(f"--claims-off needs --estimate, got --claims-off {claims_off:g} without")
     if not estimate and profile_gpu_s is not None:
-        raise InvalidInput(f"--profile-gpu-s goes with --estimate, got it alone, {profile_gpu_s:g}")
+        raise InvalidInput(f"--profile-gpu-s needs --estimate, got --profile-gpu-s {profile_gpu_s:g} without")
     return Learning(claims_off or 0.0, profile_gpu_s or 0.0) if estimate else None
 
 
@@ -245,19 +247,19 @@ def _check_report(path: Path | None) -> None:
         p.writable_file("--report", path)
 
 
-def _cluster(text: str, gpus_per_server: int, prices: str | None) -> Cluster:
+def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:
     from gavelpy.model.cluster import Cluster
 
-    if any(len(part) > 100 for part in text.split(",")):  # before Python refuses to read so long a number
+    if any(len(part) > 100 for part in text.split(",")):  # int() refuses numbers of thousands of digits
         raise InvalidInput(f"--cluster must look like v100:36,k80:12, got {text[:60]!r}...")
-    bare = Cluster.parse(text, gpus_per_server=gpus_per_server)
-    wanted = list_prices(bare.gpu_types) | (p.prices(prices) if prices is not None else {})
-    for gpu_type in wanted:
+    bare = Cluster.parse(text, gpus_per_node=gpus_per_node)
+    usd_per_gpu_h = list_prices(bare.gpu_types) | (p.prices(prices) if prices is not None else {})
+    for gpu_type in usd_per_gpu_h:
         if gpu_type not in bare.gpu_types:
             raise InvalidInput(
                 f"--prices must name types of the cluster ({', '.join(bare.gpu_types)}), got {gpu_type!r}"
             )
-    return Cluster.parse(text, gpus_per_server=gpus_per_server, price_usd_per_gpu_h=wanted)
+    return Cluster.parse(text, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=usd_per_gpu_h)
 
 
 def _settings(
@@ -265,16 +267,16 @@ def _settings(
 ) -> SimulationSettings:
     from gavelpy.simulator.settings import preset as settings_of
 
-    base, given = settings_of(preset), _said(mechanism)
+    base, given = settings_of(preset), _given(mechanism)
     settings = base.mechanism
     if settings.lease_min_s and "round_s" in given:
         settings = settings.with_round(given["round_s"])
     if "retry_s" in given and "retry_max_s" not in given:
         given["retry_max_s"] = max(settings.retry_max_s, given["retry_s"])
-    return replace(base, mechanism=replace(settings, **given), costs=replace(base.costs, **_said(costs)))
+    return replace(base, mechanism=replace(settings, **given), costs=replace(base.costs, **_given(costs)))
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:  # whose values differ in type
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of several types
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -290,7 +292,7 @@ def _trace(
 
         assert path is not None
         for name in choices.given():
-            raise InvalidInput(f"--{name.replace('_', '-')} goes with --generate N, got it with a trace, {str(path)!r}")
+            raise InvalidInput(f"--{name.replace('_', '-')} needs --generate N, got the trace {str(path)!r}")
         found = read_trace(path, throughputs=table)
         warn_of_trace(found)
         return _warned_of_unknown(found)

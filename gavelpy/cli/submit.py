@@ -1,4 +1,4 @@
-"""`gavel submit`: jobs from a TOML file or from the command line."""
+"""`gavel submit`: submits jobs from TOML files or from the command line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submit(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Submit jobs. When this returns they are in the scheduler's journal and survive whatever happens.
+    """Submit jobs. When the command returns, they are stored durably in the scheduler's journal.
 
     \b
     Examples:
@@ -69,15 +69,15 @@ def submit(
         given["warning_s"], given["warning_signal"] = f.warning(warning)
     indices, window = f.array_and_window(array) if array is not None else ("", 0)
     if window and (not wait or dry_run):
-        raise InvalidInput(f"--array with %N needs --wait: this command then keeps N alive; got {array!r} without")
+        raise InvalidInput(f"--array with %N needs --wait, since this command submits the rest; got {array!r} without")
     if all(word.endswith(_FILE_ENDING) for word in what):
         _refuse_flags(given, steps, directory)
-        described = [job for path in what for job in f.read_job_file(Path(path))]
+        templates = [job for path in what for job in f.read_job_file(Path(path))]
     else:
-        described = [_from_flags(what, steps, directory, given)]
-    jobs = [job.message() for one in described for job in _with_array(one, indices).expand()]
-    reach = c.reconnecting if wait and not dry_run else c.connected
-    with reach(scheduler, token_file, timeout) as client:
+        templates = [_from_flags(what, steps, directory, given)]
+    jobs = [job.message() for template in templates for job in _with_array(template, indices).expand()]
+    connection = c.reconnecting if wait and not dry_run else c.connected
+    with connection(scheduler, token_file, timeout) as client:
         if dry_run:
             _show_forecasts(client.submit(jobs, dry_run=True), output)
         elif wait:
@@ -90,30 +90,30 @@ def _from_flags(
     command: Sequence[str], steps: float | None, directory: Path | None, given: dict[str, Any]
 ) -> f.JobTemplate:
     if steps is None:
-        raise InvalidInput("--steps N must be given with a command: how many steps the job has in all")
+        raise InvalidInput("--steps N must be given with a command: the job's total training steps")
     where = str((directory or Path.cwd()).absolute())
     return f.JobTemplate(command=shlex.join(command), steps_total=steps, working_directory=where, **given)
 
 
 def _refuse_flags(given: dict[str, Any], steps: float | None, directory: Path | None) -> None:
-    """A file says all of a job itself: a flag that would be ignored is a mistake."""
-    plainly = f.JobTemplate(command="", steps_total=0.0)
-    said = [name for name, value in given.items() if value != getattr(plainly, name)]
-    said += [name for name, value in (("steps", steps), ("directory", directory)) if value is not None]
-    if said:
-        raise InvalidInput(f"with a job file, what describes a job stands in the file; got {', '.join(said)} as a flag")
+    """Raises InvalidInput for flags that a job file would override silently."""
+    default = f.JobTemplate(command="", steps_total=0.0)
+    flags = [name for name, value in given.items() if value != getattr(default, name)]
+    flags += [name for name, value in (("steps", steps), ("directory", directory)) if value is not None]
+    if flags:
+        raise InvalidInput(f"a job file describes its jobs completely: remove these flags: {', '.join(flags)}")
 
 
 def _with_array(job: f.JobTemplate, indices: str) -> f.JobTemplate:
     if indices and job.array:
-        raise InvalidInput(f"--array must not be given where the file has one, got {indices!r} and {job.array!r}")
+        raise InvalidInput(f"--array must not be given if the file has an array, got {indices!r} and {job.array!r}")
     return job if not indices else f.JobTemplate(**vars(job) | {"array": indices})
 
 
 def _submit_and_wait(
     client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, window: int, output: Output
 ) -> None:
-    """All at once; or never more than `window` alive, each with a key of its own, the next as one ends."""
+    """Submits all jobs at once; with a `window`, at most that many are unfinished, each with its own key."""
     from gavelpy.cli.wait import finish_with, wait_for, wait_for_one
 
     if not window:
@@ -122,18 +122,18 @@ def _submit_and_wait(
         _warn(answer)
         finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
         return
-    living: list[str] = []
+    active: list[str] = []
     over: list[client_pb2.Job] = []
     for row, job in enumerate(jobs):
-        while len(living) >= window:
-            ended = wait_for_one(client, living)
+        while len(active) >= window:
+            ended = wait_for_one(client, active)
             over += ended
-            living = [number for number in living if number not in {str(job.job) for job in ended}]
+            active = [number for number in active if number not in {str(job.job) for job in ended}]
         answer = client.submit([job], key=f"{key}/{row}")
         notify(f"submitted: {_named(answer)}")
         _warn(answer)
-        living.append(str(answer.jobs[0].job))
-    finish_with([*over, *wait_for(client, living)], output)
+        active.append(str(answer.jobs[0].job))
+    finish_with([*over, *wait_for(client, active)], output)
 
 
 def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
@@ -151,7 +151,7 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
         typer.echo(tabbed(job.job, job.name))
     _warn(answer)
     if answer.repeated_submission:
-        notify("note: these jobs were submitted before under the same key; none are new")
+        notify("note: these jobs were submitted before with the same key; no new jobs")
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:
@@ -167,27 +167,27 @@ def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
     for title in ("job", "runs", "on", "nodes", "starts in", "ends in", "why"):
         table.add_column(title, justify="right" if title.endswith("in") else "left")
     for job in answer.jobs:
-        told = job.forecast
+        forecast = job.forecast
         table.add_row(
             printable(job.name or DASH),
-            "yes" if told.can_run else "no",
-            printable(told.gpu_type or DASH),
-            printable(", ".join(told.node_ids) or DASH),
-            duration(told.start_in_s),
-            duration(told.finish_in_s),
-            printable(told.reason),
+            "yes" if forecast.can_run else "no",
+            printable(forecast.gpu_type or DASH),
+            printable(", ".join(forecast.node_ids) or DASH),
+            duration(forecast.start_in_s),
+            duration(forecast.finish_in_s),
+            printable(forecast.reason),
         )
     console().print(table)
 
 
 def _warn(answer: client_pb2.SubmitJobsResponse) -> None:
-    """Warnings and notes on stderr, jobs with the same text in one line."""
-    alike: dict[tuple[str, str], list[client_pb2.SubmittedJob]] = {}
+    """Prints warnings and notes on stderr, one line for all jobs with the same text."""
+    by_text: dict[tuple[str, str], list[client_pb2.SubmittedJob]] = {}
     for job in answer.jobs:
         for kind, text in (("warning", job.warning), ("note", job.note)):
             if text:
-                alike.setdefault((kind, text), []).append(job)
-    for (kind, text), jobs in alike.items():
+                by_text.setdefault((kind, text), []).append(job)
+    for (kind, text), jobs in by_text.items():
         first = f"job {jobs[0].job} ({jobs[0].name})"
         notify(f"{kind}: {first if len(jobs) == 1 else f'{first} and {len(jobs) - 1:,} more'}: {text}")
 

@@ -1,4 +1,4 @@
-"""`gavel throughput`: what is known of rates, where from, how sure; put together, filled in, fitted and tested."""
+"""`gavel throughput`: shows, merges, completes, fits and evaluates throughput tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from gavelpy.model.throughput import ThroughputTable
 
 _INSTEAD = "an estimate takes its place"
-_SHOWN_MAX = 200  # rows of the table; JSON has them all
+_SHOWN_MAX = 200  # rows of the table; JSON has all of them
 _SEEDS_MAX = 1000
 
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", metavar="FILE", help="What `gavel throughput fit` wrote. Default: the shipped figures."),
+    typer.Option("--model", metavar="FILE", help="Model from `gavel throughput fit`. Default: the shipped model."),
 ]
-TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="Throughputs: our CSV or Gavel's JSON.")]
+TableArgument = Annotated[Path, typer.Argument(metavar="TABLE", help="Throughput table: CSV or Gavel's JSON.")]
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at throughputs, estimate unknown ones, test the estimates.",
+    help="Show throughputs, estimate unknown ones, evaluate the estimates.",
     rich_markup_mode="rich",
 )
 
@@ -40,17 +40,17 @@ app = typer.Typer(
 def show(
     throughputs: o.ThroughputsOption = None,
     job_type: Annotated[
-        list[str] | None, typer.Option("--job-type", metavar="NAME", help="Only this job type; may be given again.")
+        list[str] | None, typer.Option("--job-type", metavar="NAME", help="Only this job type. Repeatable.")
     ] = None,
-    gpus: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), help="GPUs of a --job-type.")] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), help="GPUs of each --job-type.")] = 1,
     gpu_types: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Only these GPU types; of the catalogue or not. Default: the table's."),
+        typer.Option(metavar="A,B", help="Only these GPU types, which need not be in the table. Default: the table's."),
     ] = None,
     model: ModelOption = None,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Rates with their provenance and the interval that holds the truth with 90 %; what is not known is estimated.
+    """Show rates with provenance and 90 % intervals. Unknown rates are estimated.
 
     \b
     Examples:
@@ -88,10 +88,10 @@ def show(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="What to take in: our CSV or Gavel's JSON.")],
-    target: Annotated[Path, typer.Argument(metavar="TABLE", help="Our CSV; made if it is not there.")],
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Throughput table to import: CSV or Gavel's JSON.")],
+    target: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV to update; created if missing.")],
 ) -> None:
-    """Take the figures of IN into TABLE: the better-founded of two stays, of two as good the newer.
+    """Merge the rates of IN into TABLE. The rate with the better provenance wins; if equal, the one of IN.
 
     \b
     Examples:
@@ -101,28 +101,28 @@ def import_(
     from gavelpy.traces.csv_format import write_csv_throughputs
     from gavelpy.traces.reader import read_throughputs
 
-    newcomer = read_throughputs(source)
-    found = merged(read_throughputs(target) if target.exists() else _nothing(), newcomer)
+    imported = read_throughputs(source)
+    found = merged(read_throughputs(target) if target.exists() else _empty(), imported)
     for note in found.notes:
         notify(note)
     if not found.taken:
-        raise InvalidInput("IN must have one rate at least that a job can make, got none", file=str(source))
+        raise InvalidInput("IN must have at least one plausible rate, got none", file=str(source))
     p.writable_file("TABLE", target)
     write_csv_throughputs(found.table, target)
-    notify(f"{len(newcomer.keys):,} rows taken in; {target} has {len(found.table.keys):,}")
+    notify(f"{len(imported.keys):,} rows imported; {target} has {len(found.table.keys):,}")
 
 
 @app.command()
 def export(
     table: TableArgument,
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The CSV to write.")],
-    fill: Annotated[bool, typer.Option("--fill", help="Fill in what is not known with estimates, marked so.")] = False,
+    fill: Annotated[bool, typer.Option("--fill", help="Add estimates of unknown rates, marked as estimated.")] = False,
     quantile: Annotated[
-        float, typer.Option(metavar="Q", help="Of the estimates: 0.5 the median, less the more cautious.")
+        float, typer.Option(metavar="Q", help="Quantile of the estimates: 0.5 is the median, smaller is more cautious.")
     ] = 0.5,
     model: ModelOption = None,
 ) -> None:
-    """Write TABLE as our CSV, with what nobody measured filled in if wanted.
+    """Write TABLE as CSV, with --fill including estimates of unknown rates.
 
     \b
     Examples:
@@ -148,9 +148,9 @@ def export(
 @app.command()
 def fit(
     table: TableArgument,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to keep the model (JSON).")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Model file to write (JSON).")],
 ) -> None:
-    """Fit the estimator's hyper-parameters and the roofline to TABLE, once, and keep them (seconds to a minute).
+    """Fit the estimator's hyper-parameters and the roofline to TABLE and save them (takes up to a minute).
 
     \b
     Examples:
@@ -170,15 +170,17 @@ def fit(
 @app.command()
 def evaluate(
     table: TableArgument,
-    seeds: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, _SEEDS_MAX), help="Hold-outs drawn.")] = 5,
-    share: Annotated[float, typer.Option(metavar="S", help="Of a new job's pairs that are measured.")] = 0.2,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", parser=o.whole(1, _SEEDS_MAX), help="Number of random hold-outs.")
+    ] = 5,
+    share: Annotated[float, typer.Option(metavar="S", help="Fraction of a new job's pairs that are measured.")] = 0.2,
     model: ModelOption = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw estimates against truths into this HTML page.")
+        Path | None, typer.Option(metavar="FILE", help="HTML page to write, with estimated against true rates.")
     ] = None,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Hide a part of TABLE, estimate it, and compare: errors, baselines, and whether 90 % intervals hold 90 %.
+    """Hold out parts of TABLE and estimate them: errors, baselines, and the coverage of the 90 % intervals.
 
     \b
     Examples:
@@ -194,7 +196,7 @@ def evaluate(
     found, chosen, drawn = read_throughputs(table), _model(model), range(seeds)
     if len(found.keys) < 2 or len(found.gpu_types) < 2:
         raise InvalidInput(
-            f"TABLE must have two rows and two GPU types to hide some, got {len(found.keys)} and {len(found.gpu_types)}"
+            f"TABLE must have at least two rows and two GPU types, got {len(found.keys)} and {len(found.gpu_types)}"
         )
     errors = [("alone, from one GPU type", isolated_from_one_type(found, chosen.isolated, drawn, refit=model is None))]
     halves = half_full(found, chosen.isolated, drawn, refit=model is None)
@@ -249,10 +251,10 @@ def _rows(rows: list[dict[str, Any]], output: Output) -> None:
         drawn.add_row(*(_cell(value) for value in row.values()))
     console().print(drawn)
     if len(rows) > _SHOWN_MAX:
-        notify(f"and {len(rows) - _SHOWN_MAX:,} more; -o json has them all")
+        notify(f"and {len(rows) - _SHOWN_MAX:,} more; -o json prints all of them")
 
 
-def _cell(value: Any) -> str:  # a figure or a name
+def _cell(value: Any) -> str:  # Any: a number or a name
     if value is None or value != value:
         return "–"
     return f"{value:,.3g}" if isinstance(value, float) else printable(str(value))
@@ -265,7 +267,7 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _nothing() -> ThroughputTable:
+def _empty() -> ThroughputTable:
     import numpy as np
 
     from gavelpy.model.throughput import ThroughputTable
@@ -274,10 +276,7 @@ def _nothing() -> ThroughputTable:
 
 
 def _model(path: Path | None, table: ThroughputTable | None = None) -> EstimatorModel:
-    """The model kept at `path`, over the shipped figures of GPUs and job families; the shipped one without a path.
-
-    That one is fitted to `table`, if one is given.
-    """
+    """The model stored at `path`; without a path the shipped one, fitted to `table` if given."""
     from gavelpy.estimator.completion import EstimatorModel
     from gavelpy.estimator.isolated import IsolatedModel
     from gavelpy.estimator.roofline import Roofline

@@ -1,4 +1,4 @@
-"""`gavel token`: who may call a scheduler. Works on the tokens file, on the scheduler's machine."""
+"""`gavel token`: creates, lists and revokes tokens in the tokens file, on the scheduler's node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _LIFETIME_S_MAX = 100 * 365.25 * 86_400
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.", rich_markup_mode="rich")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens.", rich_markup_mode="rich")
 
 FileOption = Annotated[
     Path,
@@ -29,7 +29,7 @@ FileOption = Annotated[
         "--file",
         metavar="FILE",
         envvar="GAVEL_TOKENS",
-        help=r"The tokens file that the scheduler's configuration names under \[security].",
+        help=r"Tokens file, as set under \[security] in the scheduler's configuration.",
     ),
 ]
 _FILE = Path("/etc/gavel/tokens.json")
@@ -37,13 +37,15 @@ _FILE = Path("/etc/gavel/tokens.json")
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Option(metavar="NAME", help="The user's name, or the node's id.")],
-    role: Annotated[str, typer.Option(metavar="user|node|admin", help="What its bearer may do.")] = "user",
-    expires: Annotated[str, typer.Option("--expires-in", metavar="TIME", help="E.g. 12h or 90d. Default: never.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="User name, or node id.")],
+    role: Annotated[str, typer.Option(metavar="user|node|admin", help="Role of the token.")] = "user",
+    expires: Annotated[
+        str, typer.Option("--expires-in", metavar="TIME", help="Lifetime, e.g. 12h or 90d. Default: unlimited.")
+    ] = "",
     file: FileOption = _FILE,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token and print it, once: only its hash is kept. A running scheduler takes it at once.
+    """Create a token and print it. Only its hash is stored. A running scheduler accepts it at once.
 
     \b
     Examples:
@@ -60,12 +62,12 @@ def create(
         echo_json({"name": name, "role": role, "token": secret, "id": digest_of(secret)[:10]})
     else:
         typer.echo(secret)
-        notify(f"this is the only time the token of {role} {name} is shown")
+        notify(f"store this token of {role} {name} now: it cannot be shown again")
 
 
 @app.command(name="list")
 def show(file: FileOption = _FILE, output: o.OutputOption = Output.TABLE) -> None:
-    """List the tokens: id, name, role and times, never the tokens themselves.
+    """List the tokens with id, name, role and times. The tokens themselves are not stored.
 
     \b
     Example:
@@ -81,22 +83,22 @@ def show(file: FileOption = _FILE, output: o.OutputOption = Output.TABLE) -> Non
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("id", "name", "role", "made", "expires"):
+    for title in ("id", "name", "role", "created", "expires"):
         table.add_column(title)
     for token in tokens:
         ends = "never" if math.isinf(token.expires_at_s) else timestamp(token.expires_at_s)
-        over = " (over)" if token.is_expired(time.time()) else ""
+        over = " (expired)" if token.is_expired(time.time()) else ""
         table.add_row(token.id, printable(token.name), token.role, timestamp(token.created_at_s), ends + over)
     console().print(table)
 
 
 @app.command()
 def revoke(
-    which: Annotated[str, typer.Argument(metavar="NAME|ID", help="All tokens of a name, or one by its id.")],
+    which: Annotated[str, typer.Argument(metavar="NAME|ID", help="All tokens of this name, or the one with this id.")],
     file: FileOption = _FILE,
     output: o.OutputOption = Output.TABLE,
 ) -> None:
-    """Make tokens worthless. A running scheduler refuses them from the next call on.
+    """Revoke tokens. A running scheduler refuses them from the next call.
 
     \b
     Examples:
@@ -105,11 +107,11 @@ def revoke(
     """
     from gavelpy.runtime.security.tokens import TokenFile
 
-    gone = TokenFile(file).revoke(which)
+    revoked = TokenFile(file).revoke(which)
     if output is Output.JSON:
-        echo_json({"revoked": [_plain(token) for token in gone]})
+        echo_json({"revoked": [_plain(token) for token in revoked]})
     else:
-        for token in gone:
+        for token in revoked:
             typer.echo(tabbed(token.id, token.name, token.role))
 
 

@@ -1,4 +1,4 @@
-"""`gavel top`: the cluster at a glance, again and again."""
+"""`gavel top`: a live view of the cluster."""
 
 from __future__ import annotations
 
@@ -25,18 +25,14 @@ _JOBS_SHOWN = 40
 
 
 def top(
-    once: Annotated[
-        bool, typer.Option("--once", help="Print it once; the default where stdout is no terminal.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(metavar="S", parser=o.number(0.1, 3600), help="How often it is drawn anew.")
-    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once; the default if stdout is not a terminal.")] = False,
+    every: Annotated[float, typer.Option(metavar="S", parser=o.number(0.1, 3600), help="Refresh interval.")] = 1.0,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Watch the cluster: GPUs by type, nodes, and your jobs with their progress. Ctrl-C ends it.
+    """Watch the cluster: GPUs by type, nodes, and your jobs with their progress. Ctrl-C to quit.
 
     \b
     Examples:
@@ -45,7 +41,7 @@ def top(
     """
     with c.connected(scheduler, token_file, timeout) as client:
         if output is Output.JSON:
-            cluster, nodes, jobs = _asked(client)
+            cluster, nodes, jobs = _fetched(client)
             echo_json(
                 {
                     "cluster": as_json(cluster),
@@ -69,24 +65,24 @@ def _watch(client: Client, every_s: float, *, outlasts: bool) -> None:
 
 
 def pictures(draw: Callable[[], Group], *, outlasts: bool) -> Iterator[Group]:
-    """What is to be shown, again and again; while the scheduler is away, the last picture with that above it."""
+    """Successive screens; during an outage the last one, under a message."""
     from rich.console import Group
     from rich.text import Text
 
     from gavelpy.runtime.client.failures import SchedulerUnreachable
 
-    seen = shown = draw()
+    last = shown = draw()
     while True:
         yield shown
         try:
-            seen = shown = draw()
-        except SchedulerUnreachable as away:
+            last = shown = draw()
+        except SchedulerUnreachable as error:
             if not outlasts:
                 raise
-            shown = Group(Text(printable(f"{away}; waiting for it. Last seen:")), seen)
+            shown = Group(Text(printable(f"{error}; waiting for it. Last known state:")), last)
 
 
-def _asked(
+def _fetched(
     client: Client,
 ) -> tuple[client_pb2.GetClusterResponse, list[client_pb2.NodeStatus], list[client_pb2.Job]]:
     return client.cluster(), client.nodes(), client.jobs()
@@ -101,14 +97,14 @@ def _drawn(client: Client) -> Group:
     from gavelpy.cli.jobs import jobs_table
     from gavelpy.cli.nodes import nodes_table
 
-    cluster, nodes, jobs = _asked(client)
+    cluster, nodes, jobs = _fetched(client)
     head = (
         f"{cluster.cluster_name}: policy {cluster.policy}{' (blind)' if cluster.blind else ''}, round {cluster.round} "
         f"ends in {duration(cluster.round_ends_in_s)}; jobs: {cluster.jobs_running:,} running, "
         f"{cluster.jobs_waiting:,} waiting, {cluster.jobs_over:,} over; up for {duration(cluster.uptime_s)}"
     )
     types = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("GPU type", "GPUs", "in use", "price"):
+    for title in ("GPU type", "GPUs", "in use", "marginal value"):
         types.add_column(title, justify="left" if title == "GPU type" else "right")
     for kind in cluster.types:
         types.add_row(printable(kind.gpu_type), str(kind.gpus), str(kind.gpus_in_use), compact(kind.price))

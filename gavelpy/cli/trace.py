@@ -1,4 +1,4 @@
-"""`gavel trace`: make, look at and convert traces."""
+"""`gavel trace`: generates, describes and converts traces."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.rates import believed_table_of
 from gavelpy.errors import InvalidInput
 
-_SHOWN_MAX = 8  # entries of a mapping; JSON has them all
+_SHOWN_MAX = 8  # entries of a mapping; JSON has all of them
 
-app = typer.Typer(no_args_is_help=True, help="Make, look at and convert traces.", rich_markup_mode="rich")
+app = typer.Typer(no_args_is_help=True, help="Generate, describe and convert traces.", rich_markup_mode="rich")
 
 
 @app.command()
@@ -31,7 +31,7 @@ def generate(
     seed: o.SeedOption = 0,
     output: o.TargetOption = None,
 ) -> None:
-    """Draw a trace from Gavel's distributions.
+    """Generate a trace from Gavel's distributions.
 
     \b
     Examples:
@@ -47,10 +47,10 @@ def generate(
     choices = p.GeneratorChoices(
         rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
     )
-    wanted = choices.options(jobs)
+    generator_options = choices.options(jobs)
     if output is not None:
         p.writable_file("-o", output)
-    trace = draw(wanted, believed_table_of(throughputs), np.random.default_rng(seed))
+    trace = draw(generator_options, believed_table_of(throughputs), np.random.default_rng(seed))
     text = csv_text(*trace_cells(trace))
     if output is None:
         typer.echo(text, nl=False)
@@ -63,7 +63,7 @@ def generate(
 def describe(
     trace: o.TraceArgument, throughputs: o.ThroughputsOption = None, output: o.OutputOption = Output.TABLE
 ) -> None:
-    """Say what is in a trace: how many jobs, how fast they come, how long and how wide they are.
+    """Show statistics of a trace: jobs, arrival rate, run times, GPUs per job.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def convert(
     format: o.FormatOption = None,
     throughputs: o.ConvertThroughputsOption = None,
 ) -> None:
-    """Rewrite a trace in another format. Gavel's format holds neither ids nor rates.
+    """Convert a trace to another format. Gavel's format has neither ids nor rates.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def convert(
     if format is not None and format not in list(TraceFormat):
         raise InvalidInput(f"--format must be one of {', '.join(TraceFormat)}, got {format!r}")
     if format is None and target.suffix not in formats:
-        raise InvalidInput(f"OUT must end in {' or '.join(formats)} unless --format is given, got {str(target)!r}")
+        raise InvalidInput(f"OUT must end in {' or '.join(formats)}, or --format must be given, got {str(target)!r}")
     chosen = TraceFormat(format) if format is not None else formats[target.suffix]
     p.writable_file("OUT", target)
     table = read_throughputs(throughputs) if throughputs is not None else None
@@ -118,7 +118,7 @@ def convert(
     notify(f"{len(trace):,} jobs written to {target} ({chosen.value})")
 
 
-def _plain(value: Any) -> str:  # Any: a figure of `describe`
+def _plain(value: Any) -> str:  # Any: a value of `describe`
     match value:
         case dict():
             shown = [f"{printable(str(key))}: {_plain(inner)}" for key, inner in list(value.items())[:_SHOWN_MAX]]

@@ -1,4 +1,4 @@
-"""Waiting for jobs, and the exit code that says how they ended."""
+"""`gavel wait`: waits for jobs; the exit code reports how they ended."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
     from gavelpy.runtime.wire import client_pb2
 
-_SOON_S = 2.0  # a call gives up this long before the time is over, at the most
-_CALL_S = 30.0  # a call waits so long at most; then it is made again
+_MARGIN_S = 2.0  # a call may fail at most this long before the time is over
+_CALL_S = 30.0  # longest wait of one call; then it is repeated
 
 
 def wait(
     jobs: c.JobsArgument,
     timeout: Annotated[
-        float | None, typer.Option("--for", metavar="S", parser=o.number(), help="At most so long. Default: for ever.")
+        float | None,
+        typer.Option("--for", metavar="S", parser=o.number(), help="Wait at most S seconds. Default: no limit."),
     ] = None,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     call_timeout: c.TimeoutOption = None,
 ) -> None:
-    """Wait until jobs are over. Exit code 0: all finished; 1: one failed or was cancelled; 124: time is over.
+    """Wait until jobs are over. Exit code 0: all finished; 1: one failed or was cancelled; 124: timeout.
 
-    If the scheduler goes away meanwhile, the command waits for it; --timeout limits that.
+    The command waits through outages of the scheduler; --timeout limits that.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def wait(
 
 
 def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None) -> list[client_pb2.Job]:
-    """The jobs once all are over, or as they are when the time is."""
+    """The jobs, when all are over or after `timeout_s`."""
     from gavelpy.runtime.client.failures import SchedulerUnreachable
 
     ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -56,17 +57,17 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None
         left_s = max(0.0, min(_CALL_S, ends_s - time.monotonic()))
         try:
             answer = client.wait(jobs, wait_s=left_s, ends_s=ends_s)
-        except SchedulerUnreachable as away:
-            if time.monotonic() + _SOON_S < ends_s:
+        except SchedulerUnreachable as error:
+            if time.monotonic() + _MARGIN_S < ends_s:
                 raise
-            notify(f"time is over; {away}")
+            notify(f"timed out; {error}")
             raise typer.Exit(TIMED_OUT) from None
         if answer.all_over or time.monotonic() >= ends_s:
             return list(answer.jobs)
 
 
 def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
-    """Those that are over, once one is."""
+    """The jobs that are over, when there is at least one."""
     from gavelpy.runtime.client.connection import is_over
 
     while True:
@@ -76,7 +77,7 @@ def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
 
 
 def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
-    """Says how jobs ended and leaves with the exit code of that."""
+    """Prints how the jobs ended and exits with the matching code."""
     from gavelpy.cli.formatting import enum_name
     from gavelpy.runtime.client.connection import is_over
     from gavelpy.runtime.wire import client_pb2
@@ -89,7 +90,7 @@ def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
             why = f": {job.detail}" if job.detail and state == "failed" else ""
             typer.echo(tabbed(job.job, job.name, f"{state}{why}"))
     if not all(is_over(job) for job in jobs):
-        notify("time is over; the jobs go on")
+        notify("timed out; the jobs continue")
         raise typer.Exit(TIMED_OUT)
     if any(state != "finished" for state in states):
         raise typer.Exit(FAILED)

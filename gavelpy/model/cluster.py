@@ -1,4 +1,4 @@
-"""A cluster: servers that hold GPUs of one type each, and what an hour of each type costs."""
+"""Clusters: nodes with GPUs of one type each, and the price of a GPU-hour of each type."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gavelpy.model.arrays import Floats, Ints, index_of
 from gavelpy.model.ids import NodeId
 
 GPU_COUNT_MAX = 1_000_000
-_DIGITS_MAX = 20  # int() refuses thousands of digits with a message of its own
+_DIGITS_MAX = 20  # int() refuses thousands of digits
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class Server:
-    """One machine with `gpu_count` GPUs of one type."""
+class ClusterNode:
+    """One node with `gpu_count` GPUs of one type."""
 
     node_id: NodeId
     gpu_type: str
@@ -29,19 +29,19 @@ class Server:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Servers in a fixed order; GPU types in the order of their first server (or as given to `of`)."""
+    """Nodes in a fixed order; GPU types in the order of their first node (or as given to `of`)."""
 
-    servers: tuple[Server, ...]
+    nodes: tuple[ClusterNode, ...]
     gpu_types: tuple[str, ...]
     price_usd_per_gpu_h: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        index_of((server.node_id for server in self.servers), "node ids")
+        index_of((node.node_id for node in self.nodes), "node ids")
         index_of(self.gpu_types, "gpu_types")
-        for server in self.servers:
-            if server.gpu_type not in self.gpu_types:
+        for node in self.nodes:
+            if node.gpu_type not in self.gpu_types:
                 known = ", ".join(self.gpu_types)
-                raise InvalidInput(f"gpu_type of {server.node_id!r} must be one of {known}, got {server.gpu_type!r}")
+                raise InvalidInput(f"gpu_type of {node.node_id!r} must be one of {known}, got {node.gpu_type!r}")
         for gpu_type, price in self.price_usd_per_gpu_h.items():
             if not (price >= 0 and math.isfinite(price)):
                 raise InvalidInput(f"prices_usd_per_gpu_h[{gpu_type!r}] must be a finite number >= 0, got {price!r}")
@@ -51,27 +51,27 @@ class Cluster:
         cls,
         gpus: Mapping[str, int],
         *,
-        gpus_per_server: int = 4,
+        gpus_per_node: int = 4,
         price_usd_per_gpu_h: Mapping[str, float] | None = None,
     ) -> Cluster:
-        """A cluster of `gpus[type]` GPUs of each type on servers of `gpus_per_server` (the last one may hold fewer).
+        """A cluster of `gpus[type]` GPUs of each type on nodes of `gpus_per_node` (the last one may hold fewer).
 
         >>> Cluster.of({"v100": 6, "k80": 2}).gpu_counts.tolist()
         [6, 2]
         """
-        if not 1 <= gpus_per_server <= GPU_COUNT_MAX:
-            raise InvalidInput(f"gpus_per_server must be in [1, {GPU_COUNT_MAX}], got {gpus_per_server!r}")
+        if not 1 <= gpus_per_node <= GPU_COUNT_MAX:
+            raise InvalidInput(f"gpus_per_node must be in [1, {GPU_COUNT_MAX}], got {gpus_per_node!r}")
         _check_counts(gpus)
-        servers = [
-            Server(NodeId(f"{gpu_type}-{i}"), gpu_type, min(gpus_per_server, count - i * gpus_per_server))
+        nodes = [
+            ClusterNode(NodeId(f"{gpu_type}-{i}"), gpu_type, min(gpus_per_node, count - i * gpus_per_node))
             for gpu_type, count in gpus.items()
-            for i in range(math.ceil(count / gpus_per_server))
+            for i in range(math.ceil(count / gpus_per_node))
         ]
-        return cls(tuple(servers), tuple(gpus), dict(price_usd_per_gpu_h or {}))
+        return cls(tuple(nodes), tuple(gpus), dict(price_usd_per_gpu_h or {}))
 
     @classmethod
     def parse(
-        cls, text: str, *, gpus_per_server: int = 4, price_usd_per_gpu_h: Mapping[str, float] | None = None
+        cls, text: str, *, gpus_per_node: int = 4, price_usd_per_gpu_h: Mapping[str, float] | None = None
     ) -> Cluster:
         """The cluster that `v100:36,p100:36,k80:36` describes."""
         gpus: dict[str, int] = {}
@@ -82,15 +82,15 @@ class Cluster:
             if gpu_type in gpus:
                 raise InvalidInput(f"cluster must name each GPU type once, got {gpu_type!r} twice in {text!r}")
             gpus[gpu_type] = int(count)
-        return cls.of(gpus, gpus_per_server=gpus_per_server, price_usd_per_gpu_h=price_usd_per_gpu_h)
+        return cls.of(gpus, gpus_per_node=gpus_per_node, price_usd_per_gpu_h=price_usd_per_gpu_h)
 
     @property
     def gpu_counts(self) -> Ints:
         """GPUs of each type, (T,); rows follow gpu_types."""
         row = {gpu_type: i for i, gpu_type in enumerate(self.gpu_types)}
         counts = np.zeros(len(row), dtype=np.int64)
-        for server in self.servers:
-            counts[row[server.gpu_type]] += server.gpu_count
+        for node in self.nodes:
+            counts[row[node.gpu_type]] += node.gpu_count
         return counts
 
     @property

@@ -1,1 +1,1 @@
-"""Formulas: one file per policy, each a frozen dataclass with one method. Found by name through entry points."""
+"""Policies: one file each, a frozen dataclass with the method `allocate`, registered by entry point."""

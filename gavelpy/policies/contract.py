@@ -1,4 +1,4 @@
-"""What every policy promises, as checks that a plug-in's own tests can run.
+"""The contract of all policies, as checks for the tests of a plug-in.
 
     from gavelpy.policies.contract import CHECKS, problems
 
@@ -7,7 +7,7 @@
     def test_mine(problem, check):
         check(MyPolicy(), problem)
 
-A check raises AssertionError with what was promised and what came. Needs no test framework.
+A check raises AssertionError with what was expected and what it got. It needs no test framework.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Check = Callable[[Policy, AllocationProblem], None]
 
 
 def check_feasible(policy: Policy, problem: AllocationProblem) -> None:
-    """Shares are in 0..1, time budgets and capacities are kept, and nothing runs where it cannot."""
+    """Shares are in 0..1, within time budgets and capacities, and zero on types where a job cannot run."""
     allocation = policy.allocate(problem)
     share, time = allocation.share, allocation.job_share.sum(axis=1)
     used = problem.gpus_occupied @ share
@@ -53,12 +53,12 @@ def check_feasible(policy: Policy, problem: AllocationProblem) -> None:
     assert (used <= problem.gpu_counts * (1 + FEASIBLE)).all(), f"GPUs used {used} of {problem.gpu_counts}"
     assert (share[:, problem.gpu_counts == 0] == 0).all(), "a type without GPUs must not be shared"
     if _optimises(allocation):
-        assert (share[~problem.fits] == 0).all(), "an optimum must give no share where it does no good"
+        assert (share[~problem.fits] == 0).all(), "an optimum must give no share where nothing runs"
     assert (allocation.job_share[~problem.can_run] == 0).all(), "a job that can run nowhere must have no share"
 
 
 def check_certificate(policy: Policy, problem: AllocationProblem) -> None:
-    """The certificate is finite and says what `check_feasible` sees; prices are >= 0, or NaN from a rule."""
+    """The certificate is finite and its violation small; shadow prices are >= 0, or NaN from a rule."""
     allocation = policy.allocate(problem)
     c = allocation.certificate
     figures = np.array([c.objective, c.bound, c.gap, c.violation, c.solve_s])
@@ -68,23 +68,23 @@ def check_certificate(policy: Policy, problem: AllocationProblem) -> None:
     assert c.gap >= 0, f"gap must be >= 0, got {c.gap}"
     assert c.path, "certificate must name the path of the answer"
     assert (np.isnan(allocation.shadow_prices) | (allocation.shadow_prices >= 0)).all(), (
-        f"prices must be >= 0: {allocation.shadow_prices}"
+        f"shadow prices must be >= 0: {allocation.shadow_prices}"
     )
 
 
 def check_deterministic(policy: Policy, problem: AllocationProblem) -> None:
-    """The same problem gets the same bytes: again, and from a solver that has just answered something else."""
+    """The same problem gives the same bytes: on a second call, and with a solver warm from another problem."""
     solver = Solver()
     policy.allocate(problem.blind_to_type(), solver)
     first, again, warm = policy.allocate(problem), policy.allocate(problem), policy.allocate(problem, solver)
 
     assert first.share.tobytes() == again.share.tobytes(), "two calls gave different shares"
     assert first.share.tobytes() == warm.share.tobytes(), "a warm solver changed the shares"
-    assert first.prices.tobytes() == warm.shadow_prices.tobytes(), "a warm solver changed the prices"
+    assert first.shadow_prices.tobytes() == warm.shadow_prices.tobytes(), "a warm solver changed the prices"
 
 
 def check_names_mean_nothing(policy: Policy, problem: AllocationProblem) -> None:
-    """Other names for jobs and GPU types change no share."""
+    """Shares do not depend on the names of jobs and GPU types."""
     renamed = replace(
         problem,
         job_ids=tuple(JobId(f"other-{job}") for job in problem.job_ids),
@@ -95,7 +95,7 @@ def check_names_mean_nothing(policy: Policy, problem: AllocationProblem) -> None
 
 
 def check_blind(policy: Policy, problem: AllocationProblem) -> None:
-    """Every blind view is answered, and the answer to the default one is feasible on the true problem."""
+    """The policy accepts each blind view; with the default view, the shares are feasible on the true problem."""
     for view in BlindView:
         policy.allocate(problem.blind_to_type(view))
     blind = policy.allocate(problem.blind_to_type())
@@ -128,9 +128,9 @@ def check_order_of_types(policy: Policy, problem: AllocationProblem) -> None:
 
 
 def check_more_gpus(policy: Policy, problem: AllocationProblem) -> None:
-    """Twice the GPUs of every type lower no optimum, unless they let jobs run that could not before.
+    """Twice the GPUs of each type do not lower the optimum, unless more jobs can run.
 
-    Exempt: a policy that measures jobs against a part of the cluster, which is then twice as large, and says so by
+    Exempt: policies that compare jobs with a part of the cluster, which grows too. They declare
     `relative_to_cluster: ClassVar[bool] = True`.
     """
     if getattr(policy, "relative_to_cluster", False):
@@ -146,7 +146,7 @@ def check_more_gpus(policy: Policy, problem: AllocationProblem) -> None:
 
 
 def check_time(policy: Policy, problem: AllocationProblem) -> None:
-    """The answer to the same jobs some time later is the same, unless the policy declares that it varies with time."""
+    """Some time later the same jobs get the same shares, unless the policy declares that it varies with time."""
     if varies_with_time(policy):
         return
     part = np.random.default_rng(problem.job_count).uniform(0.2, 1.0, problem.job_count)
@@ -180,7 +180,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def problems(seed: int) -> Mapping[str, AllocationProblem]:
-    """Problems that tend to break policies, by name. `seed` draws the rates of the random ones."""
+    """Problems that tend to break policies, by name. `seed` determines the random rates."""
     rng = np.random.default_rng(seed)
     ratios = 10.0 ** rng.uniform(-6, 6, (8, 3))
     return {
@@ -219,7 +219,7 @@ def _random(rng: np.random.Generator, *, jobs: int, types: int, zeros: float = 0
 
 
 def _with_pairs(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
-    """Every two jobs that ask for equally many GPUs may share them, each at 30 to 90 % of its rate alone."""
+    """All pairs of jobs with the same number of GPUs may be co-located, at 30 to 90 % of their rates alone."""
     gpus, jobs = problem.gpus_asked, range(problem.job_count)
     pairs = [(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]]
     rates = problem.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]

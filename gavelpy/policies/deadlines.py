@@ -1,4 +1,4 @@
-"""Which deadlines are kept, and why the others are not: an answer, job by job."""
+"""Deadline outcomes: which deadlines an allocation meets, and why it misses the others."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class DeadlineVerdict(StrEnum):
-    """What becomes of a job's deadline under the shares at hand."""
+    """Outcome of a job's deadline under the current shares."""
 
     NONE = "none"  # it has no deadline
     KEPT = "kept"  # it gets the rate that it needs
     MISSED = "missed"  # the deadline has passed
-    CANNOT_RUN = "cannot_run"  # on none of the GPU types there are
-    TOO_SLOW = "too_slow"  # it would be late even with the cluster to itself
-    CROWDED_OUT = "crowded_out"  # it could be kept, but only at the cost of as many others or more
+    CANNOT_RUN = "cannot_run"  # the job runs on no GPU type of the cluster
+    TOO_SLOW = "too_slow"  # the job would be late even with the whole cluster
+    CROWDED_OUT = "crowded_out"  # it could be met, but only if at least as many others were missed
 
 
 @dataclass(frozen=True, eq=False)
 class DeadlineVerdicts:
-    """The verdict of each job.
+    """The deadline outcome of each job.
 
-    `most` is a proved limit: no shares keep more deadlines. It equals `kept_count` up to a size that the policy
-    documents; above, the difference says what may have been lost.
+    `most` is a proved upper bound on the number of deadlines that any shares meet. Up to a size that the policy
+    documents it equals `kept_count`; above, the difference bounds the loss.
     """
 
     job_ids: tuple[JobId, ...]  # J labels
     verdicts: tuple[DeadlineVerdict, ...]  # J
     needed_steps_per_s: Floats  # (J,) steps remaining over time left; 0 = no deadline, infinite = it has passed
-    possible_steps_per_s: Floats  # (J,) the most it could get with the cluster to itself
+    possible_steps_per_s: Floats  # (J,) the highest rate with the whole cluster
     most: int
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class DeadlineVerdicts:
 
     @property
     def kept_count(self) -> int:
-        """Deadlines that are kept."""
+        """Number of deadlines met."""
         return self.verdicts.count(DeadlineVerdict.KEPT)
 
     def of(self, verdict: DeadlineVerdict) -> tuple[JobId, ...]:
@@ -57,7 +57,7 @@ class DeadlineVerdicts:
         return tuple(job for job, mine in zip(self.job_ids, self.verdicts, strict=True) if mine is verdict)
 
     def by_job(self) -> pd.DataFrame:
-        """A table: a row a job with its verdict, the rate it needs, and the most it could get."""
+        """A frame with one row per job: verdict, needed rate, possible rate."""
         import pandas as pd
 
         columns = {
@@ -69,17 +69,17 @@ class DeadlineVerdicts:
 
 
 def needed_steps_per_s(problem: AllocationProblem) -> Floats:
-    """Rate at which each job is done just in time, (J,); 0 = it has no deadline, infinite = the deadline has passed."""
+    """Least rate with which each job meets its deadline, (J,); 0 = no deadline, infinite = it has passed."""
     left_s = problem.deadline_s
     rate = np.divide(problem.steps_remaining, left_s, out=np.full(len(left_s), np.inf), where=left_s > 0)
     return np.where(np.isposinf(left_s), 0.0, rate)
 
 
 def possible_steps_per_s(problem: AllocationProblem) -> Floats:
-    """The most that each job could run at with the cluster to itself, (J,).
+    """Highest rate of each job with the whole cluster, (J,).
 
-    Its best type all of the time. A gang larger than that type has it in the papers' sense only for the part W / g of
-    its time, and its next best types for the rest.
+    That is its best type all of the time. A gang larger than its best type has that type, in the papers' sense, for the
+    fraction W / g of its time, and its next best types for the rest.
     """
     configuration = fastest_alone(problem)
     here = (configuration >= 0) & (problem.gpu_counts > 0)
@@ -89,17 +89,17 @@ def possible_steps_per_s(problem: AllocationProblem) -> Floats:
     part = np.take_along_axis(np.where(here, np.minimum(problem.gpu_counts / gpus, 1.0), 0.0), order, axis=1)
     before = np.cumsum(part, axis=1) - part
     best: Floats = (np.take_along_axis(rates, order, axis=1) * np.clip(1.0 - before, 0.0, part)).sum(axis=1)
-    if not problem.runs_alone:  # data may say that company makes a job faster
+    if not problem.runs_alone:  # rates may be higher with a co-located job
         fits = problem.fits[problem.member_configuration]
         np.maximum.at(best, problem.member_job, np.where(fits, problem.member_rate_steps_per_s, 0.0).max(axis=1))
     return np.where(problem.can_run, best, 0.0)
 
 
 def keepable_floors(problem: AllocationProblem, slack_s: float = 0.0, work: float = 1.0) -> Floats:
-    """The rates, (J,), to plan with for the deadlines that each job could keep if it were alone; 0 = none.
+    """Rate floors, (J,), for the deadlines that each job could meet with the whole cluster; 0 = none.
 
-    A plan is done `slack_s` early and counts on the part `work` of a job's time. A job that could not be so early even
-    alone is planned with all that it could get.
+    The floors plan for a finish `slack_s` before the deadline, with the fraction `work` of a job's time spent on steps.
+    A job that cannot finish that early even alone gets its highest possible rate as floor.
     """
     needed, possible = needed_steps_per_s(problem), possible_steps_per_s(problem)
     left_s = (problem.deadline_s - slack_s) * work
@@ -109,7 +109,7 @@ def keepable_floors(problem: AllocationProblem, slack_s: float = 0.0, work: floa
 
 
 def verdicts_of(problem: AllocationProblem, kept: Bools, most: int) -> DeadlineVerdicts:
-    """The verdict of each job, given whose deadlines are `kept`, (J,)."""
+    """The verdict of each job, given which deadlines are `kept`, (J,)."""
     needed, possible = needed_steps_per_s(problem), possible_steps_per_s(problem)
     reasons = [
         (needed == 0, DeadlineVerdict.NONE),

@@ -17,19 +17,18 @@ from gavelpy.solve.solver import Solver
 
 @dataclass(frozen=True)
 class Fifo:
-    """Jobs in order of arrival (row order) each take whole GPUs of their fastest type that has enough left.
+    """Jobs in order of arrival (row order) take whole GPUs of their fastest type that has enough left.
 
-    The head of the queue blocks: when no type has enough GPUs left for it, nobody behind it starts. It is passed over
-    when there are enough, but only of types where it cannot run. A gang larger than every type blocks for ever, as in
-    the original; a scheduler asks with whole gangs (AllocationProblem.with_whole_gangs), where it is passed over.
-    Blind, all types are equally fast: a job keeps the type it holds, and a new one takes the type with most GPUs left
-    (the original draws one at random).
-    The certificate's objective is the number of jobs that run. Gavel (OSDI '20), section 4.2 (FIFO), is an LP that
-    prefers early jobs; like the original's code we do what a queue does.
+    The head of the queue blocks: if no type has enough GPUs left for it, no later job starts. It is skipped if enough
+    GPUs are left, but only of types where it cannot run. A gang larger than every type blocks forever, as in the
+    original; schedulers use AllocationProblem.with_whole_gangs, with which it is skipped. Blind, all types are equally
+    fast: a job keeps the type that it holds, and a new job takes the type with most GPUs left (in the original, a
+    random one). The certificate's objective is the number of running jobs. Gavel (OSDI '20), section 4.2 (FIFO), is an
+    LP that prefers early jobs; like the original's code, this policy is a queue instead.
 
-    Where the problem has pairs, those that wait then join, in order, the job with which most is gained: when the rates
-    of both, each relative to that job alone on the same type, sum to more than `packing_threshold`. The first in the
-    queue that finds nobody ends it. The original forgets the job at which it ran out of GPUs and begins with the next.
+    If the problem has pairs, waiting jobs are then co-located, in order, each with the running job that gains most, if
+    the rates of both, relative to each alone on the same type, sum to more than `packing_threshold`. The first job
+    without a partner blocks the rest. (The original skips the job for which it ran out of GPUs.)
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [9.0, 2.0]])
     >>> Fifo().allocate(p).share.tolist()

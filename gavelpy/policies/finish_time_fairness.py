@@ -1,4 +1,4 @@
-"""Finish-time fairness: nobody finishes much later than it would have on a part of the cluster of its own."""
+"""Finish-time fairness: minimises the worst ratio of a job's finish time to that on its own part of the cluster."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ class FinishTimeFairness:
     i_j        its rate alone on its part of the GPUs of every type: 1 / n of them, n the jobs that can run
     h_j        time that the steps done so far would have taken on its part (booked as they are done)
 
-    As in Themis and Gavel, weights play no part. With `weighted` the parts are  w_j / Σ_k w_k  instead: ρ_j <= 1 then
-    still says what the policy is for: no worse than on the job's own part. A job of weight 2 is then owed about twice
-    the rate, as under max-min fairness, but never more than it can use, and only ratios of weights count. Dividing ρ
-    itself by weight would do neither: no share can lower the part of it that is age. The history is booked in equal
-    parts; the ratio of the rates on both parts now converts it.
+    As in Themis and Gavel, weights have no effect. With `weighted` the parts are  w_j / Σ_k w_k  instead, and ρ_j <= 1
+    still means that the job is no worse off than on its own part. A job of weight 2 is then owed about twice the rate,
+    as under max-min fairness, but not more than it can use, and only ratios of weights count. (Dividing ρ by the weight
+    would achieve neither, as no share lowers the part of ρ that is age.) The history h_j is recorded for equal parts;
+    the ratio of the present rates on both parts converts it.
 
-    The certificate's objective is 1 / max ρ_j. A job that has waited for long may be the worst at whatever share: it
-    then runs at its best rate, and the others are as even as can be. Papers and original let it decide for all.
+    The certificate's objective is 1 / max ρ_j. A job that has waited long may have the worst ratio at any share. It
+    then runs at its best rate, and the others are balanced among themselves; in the papers and the original it
+    determines the shares of all.
 
     >>> p = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [3.0]], steps_remaining=[400.0, 90.0], age_s=[0.0, 25.0])
     >>> allocation = FinishTimeFairness().allocate(p)
@@ -48,7 +49,7 @@ class FinishTimeFairness:
     summary: ClassVar[str] = "Minimise the worst ratio of finish time to that on a part of the cluster of one's own."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
-    relative_to_cluster: ClassVar[bool] = True  # twice the GPUs are twice the part to be measured against
+    relative_to_cluster: ClassVar[bool] = True  # with twice the GPUs the part for comparison doubles, too
     optimises: ClassVar[Goal] = Goal("the worst job's finish-time ratio", Transform.RECIPROCAL, "lower")
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.SHARING_INCENTIVE, Guarantee.PARETO_EFFICIENT})
 
@@ -64,7 +65,7 @@ class FinishTimeFairness:
 def isolated_s(problem: AllocationProblem, *, weighted: bool = False) -> Floats:
     """Time from submission to finish of each job on its own part of the cluster, (J,): h_j + n_j / i_j above.
 
-    1 for jobs that can run nowhere: they have no part.
+    1 for jobs that cannot run: they have no part.
     """
     weight = np.where(problem.can_run, problem.weight if weighted else 1.0, 0.0)
     owed = _rate_on_part(problem, weight / (weight.sum() or 1.0))

@@ -1,4 +1,4 @@
-"""Gandiva: time slices for everybody, and packing by trial when there are more jobs than GPUs."""
+"""Gandiva: equal time slices, and co-location by trial if the jobs need more GPUs than there are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavelpy.policies.base import ruled
 from gavelpy.policies.isolated import equal_parts, lone_configurations
 from gavelpy.solve.solver import Solver
 
-SEED_MAX = 2**53  # whole numbers that a float from the command line can be
+SEED_MAX = 2**53  # largest whole number that a float from the command line holds exactly
 _GOLDEN = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
 
 
@@ -27,15 +27,15 @@ class Gandiva:
     W_t    GPUs of type t
     g_c    GPUs that the group occupies at once
 
-    While the jobs ask for no more GPUs than there are, every job is a group, as in `isolated`. Beyond that, jobs of
-    equal gang size are paired at random, all pairs have been tried that came up, and a pair is given up when its
-    members get less out of it than out of taking turns:  Σ_j r_j(pair) / r_j(alone) < 1, both on an equal part of every
-    GPU type, or when one of them stands still. Whoever has nobody left to try runs alone. Gandiva (OSDI '18), section
-    3.3, as it stands in the original Gavel's simulator, with these differences. That draws anew for every job that is
-    alone, remembers pairs between calls, and gives a pair up one call later; here the trials are over when we answer,
-    and their results are the rates in the problem. The luck of a pair hangs on `seed` and on what its jobs are, so it
-    stays together while others come and go. The original adds up the rates of all types, so that next to no pair is
-    bad enough to be given up; and it pairs jobs that nobody has measured together, which then stand still.
+    If there are enough GPUs for all jobs, each job is a group, as in `isolated`. Otherwise jobs of equal gang size are
+    paired at random. A pair is dropped if its members gain less than by taking turns,  Σ_j r_j(pair) / r_j(alone) < 1,
+    both on an equal part of each GPU type, or if one of them makes no progress. Jobs without a partner run alone.
+
+    Source: Gandiva (OSDI '18), section 3.3, as in the original Gavel's simulator. Differences: the original draws
+    again for each job that is alone, remembers pairs between calls, and drops a pair one call later; here all trials
+    are evaluated in one call with the rates of the problem. The random order of pairs depends on `seed` and on the
+    properties of the jobs, so a pair stays together while other jobs come and go. The original sums the rates of all
+    types, so that it drops almost no pair, and it pairs jobs without measured rates, which then make no progress.
 
     The certificate's objective is the GPUs in use. Groups of three are not tried.
 
@@ -61,7 +61,7 @@ class Gandiva:
         object.__setattr__(self, "seed", int(self.seed))
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
-        """Shares that depend on a group's neighbours by their number only."""
+        """Equal parts of the cluster for all groups."""
         groups = lone_configurations(problem)
         if problem.gpus_occupied[groups].sum() > problem.gpu_counts.sum():
             groups = _paired(problem, groups, _drawn(problem, _gaining_pairs(problem), self.seed))
@@ -70,7 +70,7 @@ class Gandiva:
 
 
 def _gaining_pairs(problem: AllocationProblem) -> Ints:
-    """Rows of the configurations of two jobs whose trial succeeds."""
+    """Rows of the configurations of two jobs that gain by co-location."""
     configuration, job = problem.member_configuration, problem.member_job
     part = problem.gpu_counts / max(1.0, problem.gpu_counts.sum())
     together = problem.member_rate_steps_per_s @ part
@@ -83,7 +83,7 @@ def _gaining_pairs(problem: AllocationProblem) -> Ints:
 
 
 def _drawn(problem: AllocationProblem, pairs: Ints, seed: int) -> Ints:
-    """The pairs in the order in which they are tried; equal luck: in row order."""
+    """The pairs in the pseudo-random order of their trials; ties in row order."""
     constant = np.column_stack(
         (problem.rate_alone_steps_per_s, problem.steps_total, problem.gpus_asked, problem.weight)
     )
@@ -96,7 +96,7 @@ def _drawn(problem: AllocationProblem, pairs: Ints, seed: int) -> Ints:
 
 
 def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Bits that look like chance, the same for the same input: the finalizer of SplitMix64 (Steele et al., 2014)."""
+    """Deterministic pseudo-random bits: the finalizer of SplitMix64 (Steele et al., 2014)."""
     bits = bits + np.uint64(_GOLDEN)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -104,7 +104,7 @@ def _mixed(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _paired(problem: AllocationProblem, alone: Ints, pairs: Ints) -> Ints:
-    """Rows of the groups when pairs form in this order, each of jobs that are still alone."""
+    """Rows of the groups if pairs form in this order, each of two jobs that are still alone."""
     first = np.searchsorted(problem.member_configuration, pairs)
     is_paired = [False] * problem.job_count
     formed = []

@@ -1,4 +1,4 @@
-"""Guarantees as properties, for the tests of ours and of anybody's policies.
+"""Checks of the guarantees, for the tests of built-in and plug-in policies.
 
     from gavelpy.policies.base import guarantees_of
     from gavelpy.policies.guarantee_checks import CHECKS, peers
@@ -8,7 +8,7 @@
     def test_mine(guarantee, seed):
         CHECKS[guarantee](MyPolicy(), peers(seed))
 
-A check raises AssertionError with what was promised and what came. Needs no test framework.
+A check raises AssertionError with what was expected and what it got. It needs no test framework.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ Check = Callable[[Policy, AllocationProblem], None]
 
 
 def check_sharing_incentive(policy: Policy, problem: AllocationProblem) -> None:
-    """Nobody is slower than with an n-th of every GPU type."""
+    """No job is slower than with an n-th of every GPU type."""
     rates, alone = (each.allocate(problem).rate_steps_per_s for each in (policy, Isolated()))
     short = rates < alone * (1 - TOLERANCE)
 
-    assert not short.any(), _told("slower than isolated", problem, short, rates, alone)
+    assert not short.any(), _violation("slower than isolated", problem, short, rates, alone)
 
 
 def check_pareto_efficient(policy: Policy, problem: AllocationProblem) -> None:
-    """With everybody's rate as a floor, an LP finds nothing to add to the sum of rates, each relative to its best."""
+    """With all rates as floors, an LP cannot raise the sum of the rates, each relative to its best."""
     rates = policy.allocate(problem).rate_steps_per_s
     best = np.where(problem.gpu_counts > 0, problem.rate_alone_steps_per_s, 0.0).max(axis=1)
     unit = np.where(best > 0, best, 1.0)
     improved = solve(problem, MaxSum(1 / unit, rates * (1 - TOLERANCE / 100))).rate_steps_per_s
     gained = ((improved - rates) / unit).sum()
 
-    assert gained <= TOLERANCE * problem.job_count, f"rates {rates} can all be had and {improved}, too"
+    assert gained <= TOLERANCE * problem.job_count, f"rates {rates} can be raised to {improved}"
 
 
 def check_envy_free(policy: Policy, problem: AllocationProblem) -> None:
-    """Nobody would be faster with another's shares."""
+    """No job would be faster with the shares of another."""
     allocation = policy.allocate(problem)
     with_shares_of = problem.rate_alone_steps_per_s @ allocation.job_share.T  # (J, J): rate of a row with a column's
     rates, most = allocation.rate_steps_per_s, with_shares_of.max(axis=1, initial=0.0)
     envious = rates < most * (1 - TOLERANCE)
 
-    assert not envious.any(), _told("envious", problem, envious, rates, most)
+    assert not envious.any(), _violation("envious", problem, envious, rates, most)
 
 
 def check_strategy_proof(policy: Policy, problem: AllocationProblem) -> None:
-    """No job gains by lies: other rates, a type denied, its rate alone exaggerated, its preferences hidden."""
+    """No job gains by false declarations: other rates, a type it denies, a scaled rate alone, equal rates."""
     rng = np.random.default_rng(problem.job_count)
     honest = policy.allocate(problem).rate_steps_per_s
     for job in range(problem.job_count):
         own = problem.member_job == job
         truth = problem.member_rate_steps_per_s[own]
         for lie in _lies(rng, truth):
-            told = problem.member_rate_steps_per_s.copy()
-            told[own] = lie
-            answer = policy.allocate(replace(problem, member_rate_steps_per_s=told))
+            declared = problem.member_rate_steps_per_s.copy()
+            declared[own] = lie
+            answer = policy.allocate(replace(problem, member_rate_steps_per_s=declared))
             lying = answer.evaluated_on(problem).rate_steps_per_s[job]
 
             assert lying <= honest[job] * (1 + TOLERANCE), (
-                f"job {problem.job_ids[job]!r} has {honest[job]:.6g} steps/s, and {lying:.6g} when it tells "
+                f"job {problem.job_ids[job]!r} has {honest[job]:.6g} steps/s, and {lying:.6g} if it declares "
                 f"{lie.tolist()} instead of {truth.tolist()}"
             )
 
@@ -88,9 +88,9 @@ CHECKS: Mapping[Guarantee, Check] = {
 
 
 def peers(seed: int) -> AllocationProblem:
-    """A random problem of the guarantees' kind: up to 7 jobs alone on up to 4 types, equal but for rates and work.
+    """A random problem to which the guarantees apply: up to 7 jobs, equal except for rates and work, on up to 4 types.
 
-    Scarce or plentiful GPUs, gangs of 1 to 4, some rates zero, some jobs that can run nowhere, some types without GPUs.
+    Scarce or plentiful GPUs, gangs of 1 to 4, some zero rates, some jobs that cannot run, some types without GPUs.
     """
     rng = np.random.default_rng(seed)
     jobs, types = int(rng.integers(1, 8)), int(rng.integers(1, 5))
@@ -117,6 +117,6 @@ def _lies(rng: np.random.Generator, truth: Floats) -> list[Floats]:
     return [truth * rng.uniform(0.3, 3.0, truth.shape), denied, level, *scaled]
 
 
-def _told(what: str, problem: AllocationProblem, rows: np.ndarray, rates: Floats, wanted: Floats) -> str:
+def _violation(what: str, problem: AllocationProblem, rows: np.ndarray, rates: Floats, expected: Floats) -> str:
     row = int(np.argmax(rows))
-    return f"job {problem.job_ids[row]!r} is {what}: {rates[row]:.6g} steps/s, not {wanted[row]:.6g}"
+    return f"job {problem.job_ids[row]!r} is {what}: {rates[row]:.6g} steps/s, not {expected[row]:.6g}"

@@ -1,4 +1,4 @@
-"""Hierarchical fairness: teams share the cluster by weight, and each divides its share among its own."""
+"""Hierarchical fairness: entities share the cluster by weight, and each divides its share among its members."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gavelpy.solve.solver import Solver
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """Raise all  r_j(x)  at speeds  s_j r_j(x_equal) / g_j  until nobody can rise.   Gavel (OSDI '20), section 4.3.
+    """Raise all  r_j(x)  at speeds  s_j r_j(x_equal) / g_j  until none can rise.   Gavel (OSDI '20), section 4.3.
 
-    s_j        job j's part of the weights: at the top an entity has its weight; of an entity's part
-                 fairness   each member that holds a job still rising has as much as its weight is of theirs
-                 fifo       all is the member's that holds the earliest job still rising
+    s_j        job j's part of the weights. A top-level entity has its weight; its members divide its part by policy:
+                 fairness   in proportion to their weights, among the members with unsaturated jobs
+                 fifo       all goes to the member with the earliest unsaturated job
     r_j(x)     steps/s of job j under shares x
-    x_equal    its time split over the GPU types as their GPUs are, alone
-    g_j        GPUs asked for
+    x_equal    the job alone, its time split over the GPU types in proportion to their GPUs
+    g_j        GPUs requested
 
-    Members are jobs and, to any depth, entities. A job without an entity stands at the top with its own weight, so
-    that without entities this is `max_min_fairness_water_filling`. A job stops where it could rise only if another
-    fell: it keeps its rate, and its part passes to the rest of its entity; the entity's own level is never given up.
-    The original's MILP may stop all jobs too early (with 1,024 jobs 13 % of the throughput was lost); here prices say
-    who stops, and prove it. The certificate's objective is the level at which the first job stops.
+    Members are jobs and, to any depth, entities. A job without an entity is at the top with its own weight, so without
+    entities this policy equals `max_min_fairness_water_filling`. A job is saturated when it can rise only if another
+    falls: it keeps its rate, and its part passes to the rest of its entity. The original's MILP may stop all jobs too
+    early (with 1,024 jobs it lost 13 % of the throughput); here shadow prices identify the saturated jobs and prove the
+    result. The certificate's objective is the level at which the first job is saturated.
 
     >>> from gavelpy.model.problem import Entity
     >>> teams = [Entity("vision", weight=3), Entity("speech")]
@@ -53,7 +53,7 @@ class Hierarchical:
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
-        """Shares in which nobody can gain but at the cost of somebody whom the hierarchy protects."""
+        """Shares in which no job can gain except at the cost of a job that the hierarchy protects."""
         tree = _Tree(problem)
         unit = equal_share_rate(problem) / problem.gpus_asked
         return solve(problem, ProgressiveFilling(partial(_speeds, tree, unit), tree.alike), solver)
@@ -79,13 +79,13 @@ class _Tree:
 
     @property
     def alike(self) -> Ints:
-        """A figure of each job, (J,), equal for those that only their rates can tell apart."""
+        """A class number of each job, (J,), equal for jobs that differ in their rates only."""
         in_order = np.append(self._is_fifo, False)[self._entity]
         rows = np.column_stack((self._entity, self._weight, np.where(in_order, np.arange(len(in_order)), -1)))
         return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
     def parts(self, rising: Bools) -> Floats:
-        """Part of the weights of each job, (J,), when these jobs still rise; zero for the others."""
+        """Part of the weights of each unsaturated job, (J,); zero for saturated ones."""
         J, E = len(rising), len(self._parent)
         jobs = np.flatnonzero(rising)
         entity = self._entity[jobs]

@@ -1,4 +1,4 @@
-"""Isolated: every job gets its n-th of every GPU type. The baseline of finish-time fairness."""
+"""Isolated: each of n jobs gets an n-th of every GPU type. The baseline of finish-time fairness."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from gavelpy.solve.solver import Solver
 
 @dataclass(frozen=True)
 class Isolated:
-    """x_jt = (W_t / n) / g_j,  a job's row divided by its sum where that is above 1.   Themis (NSDI '20), section 2.
+    """x_jt = (W_t / n) / g_j,  a job's row divided by its sum if that exceeds 1.   Themis (NSDI '20), section 2.
 
     W_t    GPUs of type t
     n      jobs that can run
-    g_j    GPUs that job j occupies at once
+    g_j    GPUs of job j
 
-    The original Gavel's formula. A job's part of a type where it cannot run stays idle: that is what isolated means.
-    Jobs that can run nowhere have no part and do not count in n (the original counts them).
-    The certificate's objective is the GPUs in use. Of the configurations of a job, the first one alone counts; those of
-    several jobs have no meaning here, for an isolated job shares its GPUs with nobody.
+    The original Gavel's formula. A job's part of a type on which it cannot run stays idle. Jobs that cannot run at all
+    have no part and do not count in n (the original counts them). The certificate's objective is the GPUs in use. Only
+    the first configuration of each job alone counts; configurations of several jobs are not used.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
     >>> Isolated().allocate(p).share.tolist()
@@ -42,13 +41,13 @@ class Isolated:
     )
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:  # noqa: ARG002 the protocol's
-        """Shares that depend on a job's neighbours by their number only."""
+        """Equal parts of the cluster for all jobs."""
         share = equal_parts(problem, lone_configurations(problem))
         return ruled(problem, share, objective=float((problem.gpus_occupied @ share).sum()))
 
 
 def lone_configurations(problem: AllocationProblem) -> Ints:
-    """Row of the first configuration of each job alone, for the jobs that can run, in order of jobs."""
+    """Row of the first configuration of each job alone, for jobs that can run, in job order."""
     lone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)
     jobs, first = np.unique(problem.member_job[lone], return_index=True)
     rows: Ints = problem.member_configuration[lone[first]][problem.can_run[jobs]]
@@ -56,9 +55,9 @@ def lone_configurations(problem: AllocationProblem) -> Ints:
 
 
 def equal_parts(problem: AllocationProblem, configurations: Ints) -> Floats:
-    """Shares (C, T) that divide every type's GPUs among these n configurations, no two of which share a job.
+    """Shares (C, T) that divide the GPUs of each type equally among n configurations with disjoint jobs.
 
-    (W_t / n) / g,  a configuration's row divided by its sum where that is above 1.
+    (W_t / n) / g,  a configuration's row divided by its sum if that exceeds 1.
     """
     part = problem.gpu_counts / max(1, len(configurations)) / problem.gpus_occupied[configurations, None]
     share: Floats = np.zeros(problem.fits.shape)

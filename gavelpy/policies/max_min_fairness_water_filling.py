@@ -20,13 +20,13 @@ class MaxMinFairnessWaterFilling:
     """Maximise the least  g_j r_j(x) / (w_j r_j(x_equal)),  then the second least, and so on.   Gavel (OSDI '20), 4.1.
 
     r_j(x)     steps/s of job j under shares x
-    x_equal    its time split over the GPU types as their GPUs are, alone
-    g_j, w_j   GPUs asked for, weight
+    x_equal    the job alone, its time split over the GPU types in proportion to their GPUs
+    g_j, w_j   GPUs requested, weight
 
-    All levels rise together, like water; a job stops where it could rise only if one no better off fell, and the others
-    rise on. The levels are unique. The original's MILP looks for the jobs that stop and may stop too many (with 1,024
-    jobs it leaves GPUs idle); here prices say which do, and prove it.
-    Jobs that can run nowhere are left out. The certificate's objective, bound and prices are those of the least level.
+    All levels rise together (water filling). A job is saturated when it can rise only if a job at the same or a lower
+    level falls; the others keep rising. The levels are unique. The original's MILP may stop too many jobs (with 1,024
+    jobs it leaves GPUs idle); here shadow prices identify the saturated jobs and prove the result. Jobs that cannot run
+    are left out. The certificate's objective, bound and shadow prices are those of the lowest level.
 
     >>> p = AllocationProblem.of(["a", "b", "c"], ["v100", "k80"], [1, 1], [[4.0, 0.0], [4.0, 0.0], [0.0, 3.0]])
     >>> MaxMinFairnessWaterFilling().allocate(p).share.round(6).tolist()
@@ -43,6 +43,6 @@ class MaxMinFairnessWaterFilling:
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.PARETO_EFFICIENT, Guarantee.SHARING_INCENTIVE})
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
-        """Shares in which nobody can gain but at the cost of somebody no better off."""
+        """Shares in which no job can gain except at the cost of a job at the same or a lower level."""
         scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
         return solve(problem, MaxMinLexicographic(scale), solver)

@@ -1,4 +1,4 @@
-"""Maximum total throughput: as many steps as possible, whoever makes them."""
+"""Maximum total throughput: as many steps as possible over all jobs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ class MaxSumThroughput:
     """Maximise  Σ_j r_j(x),  or with `normalised`  Σ_j w_j r_j(x) / r_j(x_equal).   Gavel (OSDI '20), section 4.2.
 
     r_j(x)     steps/s of job j under shares x
-    x_equal    its time split over the GPU types as their GPUs are, alone
-    w_j        weight; the raw sum knows none
+    x_equal    the job alone, its time split over the GPU types in proportion to their GPUs
+    w_j        weight; the raw sum ignores it
 
-    The raw sum is the original's (its code works out a scale and does not use it), and it starves: a step is whatever
-    a job calls one, so a GPU goes to the job with the most steps/s on it, and a job with large batches, few steps and
-    the same need gets nothing for as long as one with small batches is there. Below, b's steps are 100 times as much
-    work as a's, and b is the one that a k80 slows down; raw, it has the k80 and a the v100. Normalised, a job counts
-    relative to what an equal share of every type would give it, so the units cancel and types go to whom they speed up.
-    Neither promises anybody anything: the least productive job may still get nothing. For fairness see
-    max_min_fairness, and nash_welfare between the two.
+    The raw sum is the original's (whose code computes a scale but does not use it). It can starve jobs: each job
+    defines its own step, so GPUs go to the jobs with the most steps/s, and a job with large batches and few steps gets
+    nothing while one with small batches is present. In the example, a step of b is 100 times as much work as a step of
+    a, and the k80 slows b down more; still the raw sum gives b the k80. With `normalised`, rates are relative to an
+    equal share of every type, so the units cancel and each type goes to the jobs that it speeds up most. Neither sum
+    guarantees a job any share. For fairness see max_min_fairness; nash_welfare is between the two.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[300.0, 200.0], [2.0, 0.2]])
     >>> MaxSumThroughput().allocate(p).share.round(6).tolist()

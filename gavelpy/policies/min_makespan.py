@@ -1,4 +1,4 @@
-"""Minimum makespan: the last of the jobs at hand to finish does so as early as can be."""
+"""Minimum makespan: minimises the time until the last of the current jobs finishes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MinMakespan:
     steps_j    steps remaining
 
     The certificate's objective is 1 / makespan, in 1/s. The original bisects on the makespan and stops up to 5 % above
-    the optimum; as a max-min it is one exact LP.
+    the optimum; the max-min form is one exact LP.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[300.0, 100.0])
     >>> MinMakespan().allocate(p).share.round(6).tolist()

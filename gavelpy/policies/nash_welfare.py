@@ -21,12 +21,12 @@ class NashWelfare:
     r_j(x)     steps/s of job j under shares x
     w_j        weight
 
-    Whatever unit a job counts its steps in, the shares are the same. At the optimum no other shares raise the weighted
-    sum of relative changes, Σ_j w_j Δr_j / r_j <= 0: that is proportional fairness (Kelly, Maulloo and Tan, JORS 49,
-    1998). It lies between max_min_fairness, which lifts the worst job at any cost to the rest, and max_sum_throughput,
-    which starves it: a job's rate is halved only where the product of the others' at least doubles. Where time, not
-    GPUs, is what a job has too little of, it makes room for those who need the GPUs more; so unlike in markets of goods
-    alone (Cole, Gkatzelis and Goel, EC '13) somebody may envy, and be slower than with an n-th of everything.
+    The shares do not depend on the unit of a job's steps. At the optimum no change of shares raises the weighted sum of
+    relative changes, Σ_j w_j Δr_j / r_j <= 0: proportional fairness (Kelly, Maulloo and Tan, JORS 49, 1998). The policy
+    is between max_min_fairness, which raises the worst job at any cost to the others, and max_sum_throughput, which may
+    starve it: a job's rate is halved only if the product of the other rates at least doubles. Jobs limited by their
+    time, not by GPUs, leave GPUs to others; so, unlike in markets of goods (Cole, Gkatzelis and Goel, EC '13), a job
+    may envy another or be slower than with an n-th of every type.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [50.0]], weight=[1.0, 3.0])
     >>> NashWelfare().allocate(p).share.round(6).tolist()

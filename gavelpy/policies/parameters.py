@@ -1,4 +1,4 @@
-"""Hyper-parameters as they come from the command line: a flag may be True, 1 or "true"."""
+"""Parses hyper-parameters from the command line: a flag may be True, 1 or "true"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FLAGS: dict[object, bool] = {False: False, "false": False, True: True, "true": 
 
 
 def flag(name: str, value: object) -> bool:
-    """Whether a yes-or-no parameter is set; raises InvalidInput naming it when `value` is neither.
+    """A Boolean parameter; raises InvalidInput if `value` is neither true nor false.
 
     >>> flag("deadlines", 1.0), flag("deadlines", "false")
     (True, False)

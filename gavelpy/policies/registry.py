@@ -1,4 +1,4 @@
-"""Policies by name. Ours and a stranger's come in by the same door: the entry point group `gavelpy.policies`."""
+"""Policies by name. Built-in and plug-in policies register in the entry point group `gavelpy.policies`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "gavelpy.policies"
 
 
 def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyper-parameters are its own
-    """The policy of that name or alias with these hyper-parameters. Raises InvalidInput listing the known names."""
+    """The policy with this name or alias and these hyper-parameters. Raises InvalidInput, which lists known names."""
     known = _entry_points()
     if name not in known:
         raise InvalidInput(f"policy must be one of {', '.join(sorted(known))}, got {name!r}")
@@ -31,14 +31,14 @@ def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyp
 
 
 def _check_parameters(name: str, allowed: list[str], given: Mapping[str, object]) -> None:
-    strange = next((parameter for parameter in given if parameter not in allowed), None)
-    if strange is not None:
-        offered = f"those of it, {', '.join(allowed)}" if allowed else "none, for it has none"
-        raise InvalidInput(f"parameters of policy {name!r} must be {offered}; got {strange!r}")
+    unknown = next((parameter for parameter in given if parameter not in allowed), None)
+    if unknown is not None:
+        offered = f"its parameters are {', '.join(allowed)}" if allowed else "it has none"
+        raise InvalidInput(f"policy {name!r} has no parameter {unknown!r}; {offered}")
 
 
 def policy_from(text: str) -> Policy:
-    """The policy that `name` or `name:parameter=value:...` says; a value is a number where it reads like one.
+    """The policy of `name` or `name:parameter=value:...`; values that look like numbers are numbers.
 
     >>> policy_from("shortest_job_first:by=total").by
     'total'
@@ -57,13 +57,13 @@ def policy_from(text: str) -> Policy:
 
 
 def registered() -> Mapping[str, type[Policy]]:
-    """Class of every registered policy by its own name, in order of name; aliases are left out."""
+    """Registered policy classes by name, sorted, without aliases."""
     classes = [entry.load() for entry in _entry_points().values()]
     return {policy.name: policy for policy in sorted(classes, key=lambda policy: policy.name)}
 
 
 def aliases() -> Mapping[str, str]:
-    """The policy's own name for every other name it is registered under."""
+    """Policy name by alias."""
     names = {alias: entry.load().name for alias, entry in sorted(_entry_points().items())}
     return {alias: name for alias, name in names.items() if alias != name}
 

@@ -20,17 +20,17 @@ Measure = Literal["remaining", "total"]
 
 @dataclass(frozen=True)
 class ShortestJobFirst:
-    """Jobs in order of  steps_j / max_t rate_jt  each take whole GPUs of their fastest type that has enough left.
+    """Jobs in order of  steps_j / max_t rate_jt  take whole GPUs of their fastest type that has enough left.
 
     steps_j    steps remaining (shortest remaining time first) or, with by="total", of the whole job
-    rate_jt    steps/s alone on type t, over the types there are; ties keep the order of arrival
+    rate_jt    steps/s alone on type t; ties keep the order of arrival
 
-    Gavel (OSDI '20), section 4.2 (shortest job first), after section 4.1's max over types. Nobody blocks: a job that
-    does not fit with what is left is passed over for longer ones that do, since waiting for a large gang would idle
-    GPUs that short jobs can use. The certificate's objective is the number of jobs that run.
+    Gavel (OSDI '20), section 4.2 (shortest job first), with section 4.1's max over types. No job blocks: one that does
+    not fit is skipped in favour of longer ones that do, since waiting for a large gang would leave GPUs idle that
+    short jobs can use. The certificate's objective is the number of running jobs.
 
-    Where the problem has pairs, those that wait then join those that run as in `fifo`, the shortest first, and whoever
-    finds nobody waits; the original has no such policy.
+    If the problem has pairs, waiting jobs are then co-located as in `fifo`, the shortest first; a job without a partner
+    waits. The original has no such policy.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[300.0, 100.0])
     >>> ShortestJobFirst().allocate(p).share.tolist()

@@ -1,4 +1,4 @@
-"""Partial allocation: Nash welfare, of which so much is withheld that no job gains by lies about its rates."""
+"""Partial allocation: Nash welfare shares, reduced so that no job gains by declaring false rates."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gavelpy.solve.solver import Solver
 
 @dataclass(frozen=True)
 class StrategyProof:
-    """f_j x*_j,  x* being the shares of nash_welfare and  f_j = (Π_{k≠j} (r_k(x*) / r_k(x*_{-j}))^{w_k})^{1 / w_j}.
+    """f_j x*_j,  where x* are the shares of nash_welfare and  f_j = (Π_{k≠j} (r_k(x*) / r_k(x*_{-j}))^{w_k})^{1 / w_j}.
 
-    x*_{-j}    the shares of nash_welfare if job j were not there
+    x*_{-j}    the shares of nash_welfare without job j
     r_k, w_k   steps/s of job k, its weight
 
-    The partial allocation mechanism of Cole, Gkatzelis and Goel, Mechanism design for fair division (EC '13); as the
-    original Gavel's policy, but with weights, and with an answer for one job. Job j's rate f_j r_j is Π_k r_k^{w_k} to
-    the power 1 / w_j, over what does not depend on j: it gains most if nash_welfare maximises its true product. f_j is
-    1 where j takes from nobody, and at least 1/e. GPUs withheld stay idle, and must. The proof needs jobs that run
-    alone: configurations of several jobs stay unused.
+    The partial allocation mechanism of Cole, Gkatzelis and Goel, Mechanism design for fair division (EC '13); as in
+    the original Gavel, but with weights, and defined for a single job. Job j's rate f_j r_j is Π_k r_k^{w_k} to the
+    power 1 / w_j, divided by a term that does not depend on j's declaration: j gains most if nash_welfare maximises
+    the true product. f_j is 1 if j takes nothing from others, and at least 1/e. The withheld GPUs must stay idle. The
+    proof assumes jobs that run alone: configurations of several jobs are not used.
 
-    Only the optimal values of the welfare problems count, V and V_{-j}: log f_j = (V - w_j log r_j - V_{-j}) / w_j.
-    That is one problem more for every class of equal jobs, so time grows with the square of their number. V_{-j} is
-    taken from its certified bound, so never too little is withheld. The certificate's objective is the welfare of what
-    is left, Σ_j w_j log(f_j r_j).
+    Only the optimal values V and V_{-j} of the welfare problems matter: log f_j = (V - w_j log r_j - V_{-j}) / w_j.
+    That is one more problem per class of equal jobs, so the time grows with the square of their number. V_{-j} is a
+    certified bound, so the withheld part is never too small. The certificate's objective is the remaining welfare,
+    Σ_j w_j log(f_j r_j).
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [50.0]])
     >>> StrategyProof().allocate(p).share.round(6).tolist()
@@ -42,7 +42,7 @@ class StrategyProof:
     """
 
     name: ClassVar[str] = "strategy_proof"
-    summary: ClassVar[str] = "Maximise the product of rates, and withhold so much that no job gains by lies."
+    summary: ClassVar[str] = "Maximise the product of rates, and withhold enough that no job gains by false rates."
     fills_leftover: ClassVar[bool] = False
     time_varying: ClassVar[bool] = False
     guarantees: ClassVar[frozenset[Guarantee]] = frozenset({Guarantee.STRATEGY_PROOF})
@@ -74,7 +74,7 @@ def _only(problem: AllocationProblem, configurations: Ints) -> AllocationProblem
 
 
 def _factors(welfare: Allocation, solver: Solver) -> Floats:
-    """f of each job, (J,); 1 for jobs that can run nowhere."""
+    """f of each job, (J,); 1 for jobs that cannot run."""
     problem, J = welfare.problem, welfare.problem.job_count
     features = (problem.rate_alone_steps_per_s, problem.gpus_asked, problem.weight)
     classes = classes_of(np.column_stack(features)) if problem.runs_alone else singletons(J)
@@ -88,7 +88,7 @@ def _factors(welfare: Allocation, solver: Solver) -> Floats:
 
 
 def _best_without(problem: AllocationProblem, job: int, solver: Solver) -> float:
-    """A bound on Σ_k w_k log r_k without `job`, as tight as the certificate is."""
+    """Certified upper bound on Σ_k w_k log r_k without `job`."""
     rates = np.where((problem.member_job == job)[:, None], 0.0, problem.member_rate_steps_per_s)
     without = replace(problem, member_rate_steps_per_s=rates)
     return solve(without, MaxSumLog(problem.weight), solver).certificate.bound

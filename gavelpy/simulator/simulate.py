@@ -109,8 +109,8 @@ class Simulation(VirtualScheduler):
         every_s = mechanism.solve_at_least_every_s if varies_with_time(policy) else 0.0
         mechanism = replace(mechanism, fill_leftover=policy.fills_leftover, solve_at_least_every_s=every_s)
         self.handle(ConfigChanged(mechanism))
-        for server in self.cluster.servers:
-            self.handle(NodeJoined(server.node_id, server.gpu_type, server.gpu_count))
+        for node in self.cluster.nodes:
+            self.handle(NodeJoined(node.node_id, node.gpu_type, node.gpu_count))
         for gpu_type, price in zip(self.cluster.gpu_types, self.cluster.prices.tolist(), strict=True):
             if gpu_type in self.core.view().gpu_types:
                 self.handle(PriceChanged(gpu_type, price))

@@ -1,4 +1,4 @@
-"""Our own CSV: traces (a row a job) and throughput tables (a row a job type, gang size and GPU type).
+"""The project's CSV formats: traces (one row per job) and throughput tables (one row per job type, GPUs and GPU type).
 
 Traces: id, arrival_s, steps_total, then optionally gpus (1), weight (1), job_type, deadline_s (from submission; empty
 = none), entity, command, working_directory, and a column `rate_<gpu type>` (steps/s of the whole job; 0 = cannot run
@@ -7,7 +7,7 @@ there, empty = unknown) for each type.
 Tables: job_type, gpus, gpu_type, rate_steps_per_s (empty = unknown), then optionally provenance (measured), source,
 pair_job_type and pair_rate_steps_per_s: a row with a pair_job_type gives the rates of two jobs that share the GPUs.
 
-Numbers are written so that reading them gives the same floats. Any column order is read.
+Numbers survive a round trip exactly. Columns may be in any order.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def read_csv_trace(path: str | Path) -> Trace:
 
 
 def parse_csv_trace(text: str, file: str = "") -> Trace:
-    """The trace that `text` holds; `file` is for messages and the trace's name."""
+    """The trace in `text`; `file` is for messages and the trace's name."""
     return trace_from_table(csv_table(text, file))
 
 
 def trace_from_table(table: Table) -> Trace:
-    """The trace that rows of text cells describe."""
+    """The trace in rows of text cells."""
     table.require(TRACE_REQUIRED, TRACE_OPTIONAL, RATE_PREFIX)
     jobs: list[JobSpec] = []
     arrivals: list[float] = []
@@ -60,11 +60,11 @@ def trace_from_table(table: Table) -> Trace:
         arrival_s = place.number("arrival_s", cell["arrival_s"])
         if arrivals and arrival_s < arrivals[-1]:
             raise place.error(
-                "arrival_s", f">= the row before ({arrivals[-1]!r}), as jobs stand in order of arrival", arrival_s
+                "arrival_s", f">= the row before ({arrivals[-1]!r}), as jobs are in order of arrival", arrival_s
             )
         job = _job(cell, place)
         if job.id in lines:
-            raise place.error("id", f"unique (line {lines[job.id]} has it too)", job.id)
+            raise place.error("id", f"unique (line {lines[job.id]} has the same)", job.id)
         lines[job.id] = place.line
         arrivals.append(arrival_s)
         jobs.append(job)
@@ -98,12 +98,12 @@ def _job(cell: Mapping[str, str], place: Place) -> JobSpec:
 
 
 def write_csv_trace(trace: Trace, path: str | Path) -> None:
-    """Writes the trace so that `read_csv_trace` gives the same jobs and times."""
+    """Writes the trace; `read_csv_trace` returns the same jobs and times."""
     write_text(path, csv_text(*trace_cells(trace)))
 
 
 def trace_cells(trace: Trace) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the trace; command and working_directory only where a job has one."""
+    """Header and rows of the trace; command and working_directory only if some job has them."""
     gpu_types = list(dict.fromkeys(t for job in trace.jobs for t in job.rates_steps_per_s))
     extra = [name for name in ("command", "working_directory") if any(getattr(job, name) for job in trace.jobs)]
     header = [*TRACE_REQUIRED, *_WRITTEN, *extra, *(f"{RATE_PREFIX}{t}" for t in gpu_types)]
@@ -134,12 +134,12 @@ def read_csv_throughputs(path: str | Path) -> ThroughputTable:
 
 
 def parse_csv_throughputs(text: str, file: str = "") -> ThroughputTable:
-    """The table that `text` holds; `file` is for messages."""
+    """The table in `text`; `file` is for messages."""
     return throughputs_from_table(csv_table(text, file))
 
 
 def throughput_lines(path: str | Path) -> dict[tuple[tuple[str, int], str, str], int]:
-    """The line of each entry of our CSV, by key, GPU type and partner ("" = a rate alone); empty for other formats."""
+    """Line of each entry of a CSV, by key, GPU type and partner ("" = a rate alone); empty for other formats."""
     text = read_text(path)
     if text.lstrip().startswith("{"):
         return {}
@@ -156,7 +156,7 @@ def throughput_lines(path: str | Path) -> dict[tuple[tuple[str, int], str, str],
 
 @dataclass
 class _Found:
-    """Entries in the order in which they were read."""
+    """Entries in the order of the file."""
 
     rates: dict[tuple[_Key, str], tuple[float, int]] = field(default_factory=dict)
     sources: dict[_Key, dict[str, None]] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class _Found:
 
 
 def throughputs_from_table(table: Table) -> ThroughputTable:
-    """The table that rows of text cells describe; a key's source joins the different sources of its rows."""
+    """The table in rows of text cells; a key's source joins the distinct sources of its rows."""
     table.require(TABLE_REQUIRED, TABLE_OPTIONAL)
     found = _Found()
     for place, cells in table.rows:
@@ -219,12 +219,12 @@ def _rate(name: str, cell: Mapping[str, str], place: Place) -> float:
 
 
 def write_csv_throughputs(table: ThroughputTable, path: str | Path) -> None:
-    """Writes the table so that `read_csv_throughputs` gives the same keys, types, rates, provenances and pairs."""
+    """Writes the table; `read_csv_throughputs` returns the same keys, types, rates, provenances and pairs."""
     write_text(path, csv_text(*throughput_cells(table)))
 
 
 def throughput_cells(table: ThroughputTable) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table, unknown rates as empty cells; the pair columns only where there are pairs."""
+    """Header and rows of the table, unknown rates as empty cells; pair columns only if there are pairs."""
     has_pairs = len(table.pair_rows) > 0
     header = [*TABLE_REQUIRED, *(TABLE_OPTIONAL if has_pairs else TABLE_OPTIONAL[:2])]
     rows: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""What is in a trace, in figures that fit on a screen."""
+"""Statistics of a trace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PERCENTILES = (0, 10, 50, 90, 99, 100)
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """Figures of a trace, ready for JSON. Run times are those on the fastest type that a job has a rate for.
+    """Statistics of a trace as JSON values. Run times are on the fastest type for which a job has a rate.
 
-    jobs, span_s (first to last arrival), arrival_rate_jobs_per_h (None when all arrive at once), gpus and job_types
-    (how many jobs of each), steps and duration_s (percentiles), load_gpu_h (GPUs x run time, summed),
-    weighted_share (of jobs with a weight other than 1), deadline_share, entities, jobs_without_rates.
+    jobs, span_s (first to last arrival), arrival_rate_jobs_per_h (None if all arrive at once), gpus and job_types
+    (number of jobs of each), steps and duration_s (percentiles), load_gpu_h (sum of GPUs x run time), weighted_share
+    (fraction of jobs with a weight other than 1), deadline_share, entities, jobs_without_rates.
     """
     J = len(trace)
     span_s = float(trace.arrival_s[-1] - trace.arrival_s[0]) if J else 0.0
@@ -47,7 +47,7 @@ def _fastest_rate(job: JobSpec) -> float:
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
-    """`{"p50": ...}`; empty when there are no values."""
+    """`{"p50": ...}`; empty without values."""
     if not values:
         return {}
     found = np.percentile(np.array(values), _PERCENTILES).tolist()

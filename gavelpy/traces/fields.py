@@ -1,4 +1,4 @@
-"""Files read as text and cells read as numbers; every complaint names file, line, field, value and what is allowed."""
+"""Reads files as text and cells as numbers; errors name file, line, field, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SHOWN_MAX = 80
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was found."""
+    """The file and line of a value."""
 
     file: str
     line: int = 0  # 1-based; 0 = the file as a whole
 
     def error(self, field: str, allowed: str, value: object) -> InvalidInput:
-        """The complaint that `field` must be `allowed`."""
+        """The error that `field` must be `allowed`."""
         return InvalidInput(f"{field} must be {allowed}, got {shown(value)}", file=self.file, line=self.line)
 
     def whole(self, field: str, text: str, low: int, high: int = EXACT_MAX) -> int:
-        """A whole number in [low, high]; `4.0` counts as 4 (spreadsheets write it so)."""
+        """A whole number in [low, high]; `4.0` counts as 4, as spreadsheets write it."""
         match = _WHOLE.fullmatch(text.strip())
         if match is None or not low <= int(match[1]) <= high:
             raise self.error(field, f"a whole number in [{low}, {high}]", text)
@@ -66,7 +66,7 @@ def shown(value: object) -> str:
 
 
 def read_text(path: str | Path) -> str:
-    """The file as text (UTF-8, a byte order mark is dropped); refuses what is unreadable, undecodable or blank."""
+    """The file as UTF-8 text without byte order mark; raises InvalidInput if it is unreadable, not UTF-8 or blank."""
     file = str(path)
     try:
         data = Path(path).read_bytes()
@@ -84,7 +84,7 @@ def read_text(path: str | Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes `text` as UTF-8 with its line ends as they are."""
+    """Writes `text` as UTF-8; line ends stay as they are."""
     file = str(path)
     try:
         Path(path).write_bytes(text.encode("utf-8"))
@@ -97,14 +97,14 @@ def write_text(path: str | Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A header and rows of text cells, each with its place; as many cells in a row as in the header."""
+    """A header and rows of text cells, each row with its place and one cell per column."""
 
     header: tuple[str, ...]
     rows: Iterator[tuple[Place, Sequence[str]]]
     file: str
 
     def require(self, required: Sequence[str], optional: Sequence[str], prefix: str = "") -> None:
-        """Refuses a header with missing, repeated or unknown columns (`prefix` + anything is known)."""
+        """Raises InvalidInput for missing, repeated or unknown columns (`prefix` + anything is known)."""
         place = Place(self.file, 1)
         for column in required:
             if column not in self.header:
@@ -120,7 +120,7 @@ class Table:
 
 
 def csv_table(text: str, file: str) -> Table:
-    """The CSV `text` (comma, double quotes, a header line); lines that are wholly empty are passed over."""
+    """The CSV `text` (comma, double quotes, a header line); empty lines are skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
 
     def records() -> Iterator[tuple[Place, list[str]]]:
@@ -147,7 +147,7 @@ def csv_table(text: str, file: str) -> Table:
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The inverse of `csv_table`. (The standard writer leaves a lone carriage return bare, and then cannot read it.)"""
+    """The inverse of `csv_table`. (csv.writer does not quote a lone carriage return, which csv.reader then refuses.)"""
     return "".join(",".join(map(_cell_text, cells)) + "\n" for cells in (header, *rows))
 
 

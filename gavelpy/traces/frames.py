@@ -1,6 +1,6 @@
-"""Pandas frames in and out: the columns of our CSV and of the problem file, with the same checks.
+"""Traces, throughput tables and problems from and to pandas frames, with the columns and checks of the files.
 
-Complaints say `frame:3:` for the third row.
+Errors name the third row `frame:3:`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TEXTS = ("id", "job_type", "entity", "command", "working_directory")
 
 
 def trace_from_frame(frame: pd.DataFrame) -> Trace:
-    """The trace in a frame with the columns of the trace CSV; missing values count as empty cells."""
+    """The trace in a frame with the columns of a trace CSV; missing values count as empty cells."""
     return trace_from_table(_table(frame))
 
 
 def trace_to_frame(trace: Trace) -> pd.DataFrame:
-    """A row a job with the columns of the trace CSV; NaN = no deadline, unknown rate."""
+    """One row per job with the columns of a trace CSV; NaN = no deadline, unknown rate."""
     import pandas as pd
 
     header, rows = trace_cells(trace)
@@ -43,12 +43,12 @@ def trace_to_frame(trace: Trace) -> pd.DataFrame:
 
 
 def table_from_frame(frame: pd.DataFrame) -> ThroughputTable:
-    """The throughput table in a frame with the columns of the table CSV, such as `ThroughputTable.to_frame` gives."""
+    """The throughput table in a frame with the columns of a table CSV, such as `ThroughputTable.to_frame` returns."""
     return throughputs_from_table(_table(frame))
 
 
 def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequence[Entity] = ()) -> AllocationProblem:
-    """The problem of the jobs in a frame (rows in order of arrival) on a cluster, whose prices it takes.
+    """The problem of the jobs in a frame (rows in order of arrival) on a cluster, with the cluster's prices.
 
     Columns: id, then optionally gpus, weight, steps_remaining, steps_total, age_s, isolated_s, attained_gpu_s,
     deadline_s (from now; NaN = none), entity, and `rate_<gpu type>` (NaN = cannot run there).
@@ -58,9 +58,9 @@ def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequen
     cells = [(place, dict(zip(table.header, row, strict=True))) for place, row in table.rows]
 
     def numbers(name: str) -> list[float]:
-        otherwise = _DEFAULTS.get(name, 0.0)
+        default = _DEFAULTS.get(name, 0.0)
         return [
-            place.signed(name, cell[name]) if cell.get(name, "") not in ("", "inf") else otherwise
+            place.signed(name, cell[name]) if cell.get(name, "") not in ("", "inf") else default
             for place, cell in cells
         ]
 
@@ -70,7 +70,7 @@ def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequen
         for total, remaining in zip(by_name["steps_total"], by_name["steps_remaining"], strict=True)
     ]
 
-    def complain(row: int, field: Sequence[str | int], allowed: str, value: object) -> InvalidInput:
+    def error(row: int, field: Sequence[str | int], allowed: str, value: object) -> InvalidInput:
         name = f"{RATE_PREFIX}{field[1]}" if len(field) > 1 else str(field[0])
         return cells[row][0].error(name, allowed, value)
 
@@ -88,11 +88,11 @@ def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequen
         ],
         numbers=by_name,
     )
-    return build_problem(columns, cluster, entities, complain)
+    return build_problem(columns, cluster, entities, error)
 
 
 def _table(frame: pd.DataFrame) -> Table:
-    """The frame as text cells (floats so that reading them gives the same floats, missing values empty)."""
+    """The frame as text cells: floats in full precision, missing values empty."""
     columns = [_cells(frame.iloc[:, i]) for i in range(frame.shape[1])]
 
     def rows() -> Iterator[tuple[Place, Sequence[str]]]:

@@ -1,15 +1,15 @@
-"""Traces of the original Gavel: TAB-separated columns without a header, one job a line, ids = line order from "0".
+"""The original Gavel's trace format: TAB-separated columns, no header, one job per line, ids = line numbers from 0.
 
     10 columns   job_type command working_directory num_steps_arg needs_data_dir total_steps scale_factor
                  priority_weight SLO arrival_time
      7 columns   job_type command num_steps_arg needs_data_dir total_steps arrival_time scale_factor   (older)
     12 columns   the ten, with `mode` after scale_factor and `duration` before arrival_time            (Shockwave)
 
-The number of columns of the first line says which. `scale_factor` is our `gpus`. `SLO` is a multiple of the job's
-duration, < 0 for none; the deadline is SLO x duration, where duration = total_steps / rate on the reference type
-(v100, on which the original's generator counts; the fastest known type where there is no v100), or the 12-column
-`duration`. `num_steps_arg` ends up in the command, as `... --steps {steps}`; `needs_data_dir` says that the command
-holds a `%s` to be filled with the data directory, and is derived from it when written.
+The number of columns in the first line determines the variant. `scale_factor` becomes `gpus`. `SLO` is a multiple of
+the job's duration, < 0 for none; the deadline is SLO x duration, where duration is the `duration` column if present,
+else total_steps / rate on the reference type (v100, as in the original's generator; without v100 the fastest known
+type). `num_steps_arg` becomes part of the command, as `... --steps {steps}`. `needs_data_dir` means that the command
+contains a `%s` for the data directory; the writer derives it from the command.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_gavel_trace(path: str | Path, *, throughputs: ThroughputTable | None = 
 
 
 def parse_gavel_trace(text: str, file: str = "", *, throughputs: ThroughputTable | None = None) -> Trace:
-    """The trace that `text` holds; `file` is for messages and the trace's name."""
+    """The trace in `text`; `file` is for messages and the trace's name."""
     lines = text.rstrip("\n\r").split("\n")
     columns = _COLUMNS.get(lines[0].count("\t") + 1)
     if columns is None:
@@ -82,7 +82,7 @@ def parse_gavel_trace(text: str, file: str = "", *, throughputs: ThroughputTable
         arrival_s = place.number("arrival_time", cell["arrival_time"])
         if arrivals and arrival_s < arrivals[-1]:
             raise place.error(
-                "arrival_time", f">= the line before ({arrivals[-1]!r}), as jobs stand in order of arrival", arrival_s
+                "arrival_time", f">= the line before ({arrivals[-1]!r}), as jobs are in order of arrival", arrival_s
             )
         arrivals.append(arrival_s)
         jobs.append(_job(i, cell, place, throughputs))
@@ -97,7 +97,7 @@ def _job(i: int, cell: Mapping[str, str], place: Place, throughputs: ThroughputT
         place.choice("mode", cell["mode"], _MODES)
     directory, command = cell.get("working_directory", ""), cell["command"]
     moved = _CHANGE_DIRECTORY.fullmatch(command) if "working_directory" not in cell else None
-    if moved:  # the older format says it in the command
+    if moved:  # the 7-column format has the directory in the command
         directory, command = moved[1], moved[2]
     if cell["num_steps_arg"]:
         command = f"{command} {cell['num_steps_arg']}{_STEPS}"
@@ -130,7 +130,7 @@ def _deadline_s(
                 "SLO", "< 0 (none) unless throughputs are given: it is a multiple of the job's duration", cell["SLO"]
             )
         rate = _reference_rate(throughputs.rates(cell["job_type"], gpus))
-        duration_s = steps / rate if rate > 0 else math.inf  # no duration to count by, and the job cannot run anyway
+        duration_s = steps / rate if rate > 0 else math.inf  # no known duration, and the job cannot run anyway
     return slo * duration_s
 
 
@@ -139,9 +139,9 @@ def _reference_rate(rates_steps_per_s: Mapping[str, float]) -> float:
 
 
 def write_gavel_trace(trace: Trace, path: str | Path) -> None:
-    """Writes the 10 columns. Ids become line numbers and rates are left out (the format has no place for them).
+    """Writes the 10 columns. Ids become line numbers; rates are lost, as the format has no column for them.
 
-    Raises InvalidInput for what would silently change the trace: entities, fractional steps, deadlines of jobs
+    Raises InvalidInput for anything else that the format cannot hold: entities, fractional steps, deadlines of jobs
     without a known rate, TABs or line breaks in texts.
     """
     write_text(path, gavel_text(trace))

@@ -1,8 +1,7 @@
 """Throughputs in Gavel's JSON: `{gpu type: {"('model', gpus)": {"null": alone, "('model2', gpus)": [first, second]}}}`.
 
-Steps/s of the whole job on that many GPUs. 0 = does not fit there (kept). Types that end in `_unconsolidated` (the
-GPUs of a gang stand on different servers) are left out unless asked for. Where a file gives a pair in both orders,
-the first stands.
+Rates are steps/s of the whole job on that many GPUs; 0 = does not fit there. Types that end in `_unconsolidated` (the
+GPUs of a gang are on different nodes) are left out by default. If a file has a pair in both orders, the first counts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def read_gavel_throughputs(path: str | Path, *, keep_unconsolidated: bool = Fals
 
 
 def parse_gavel_throughputs(text: str, file: str = "", *, keep_unconsolidated: bool = False) -> ThroughputTable:
-    """The table that `text` holds; `file` is for messages and the rows' source."""
+    """The table in `text`; `file` is for messages and the rows' source."""
     document = parse_json(text, file)
     types = _mapping(document, (), document.value, "an object of GPU types")
     kept = tuple(t for t in types if keep_unconsolidated or not t.endswith(UNCONSOLIDATED))
@@ -62,7 +61,7 @@ def parse_gavel_throughputs(text: str, file: str = "", *, keep_unconsolidated: b
 
 @dataclass
 class _Rates:
-    """What the file says, by (GPU type, key) and by (GPU type, key, other key)."""
+    """The rates of the file, by (GPU type, key) and by (GPU type, key, other key)."""
 
     alone: dict[tuple[str, _Key], float] = field(default_factory=dict)
     paired: dict[tuple[str, _Key, _Key], tuple[tuple[str, ...], float, float]] = field(default_factory=dict)

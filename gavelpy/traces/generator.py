@@ -1,7 +1,7 @@
-"""Random traces with the distributions of Gavel's generator (its artifact, `utils.generate_job`), from a seed.
+"""Generates random traces with the distributions of Gavel's generator (`utils.generate_job` in its artifact).
 
-The distributions are the original's; the random numbers are not (numpy's streams instead of Python's), so the same
-seed gives another trace there. Each quantity has a stream of its own: asking for weights does not change arrivals.
+The distributions are the original's, the random streams are not: the original generates another trace from the same
+seed. Each quantity has its own stream, so that, for example, weights do not change arrivals.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Durations:
 
 @dataclass(frozen=True)
 class GeneratorOptions:
-    """What to generate. Mappings give value → probability. Without a rate, all jobs arrive at 0."""
+    """Options of a generated trace. Mappings are value → probability. Without an arrival rate, all jobs arrive at 0."""
 
     jobs: int
     mean_interarrival_s: float | None = None  # exponential; the original's --lam
-    rate_jobs_per_h: float | None = None  # the same thing said as 3600 / mean_interarrival_s
-    multi_gpu: bool = False  # False: every job asks for one GPU
+    rate_jobs_per_h: float | None = None  # alternative: 3600 / mean_interarrival_s
+    multi_gpu: bool = False  # False: one GPU for each job
     gpu_mix: Mapping[int, float] = field(default_factory=lambda: dict(GAVEL_GPU_MIX))  # used when multi_gpu
     durations: Durations = field(default_factory=Durations)
     weights: Mapping[float, float] = field(default_factory=lambda: {1.0: 1.0})  # GAVEL_WEIGHTS: priority 5 for 20 %
@@ -66,7 +66,7 @@ class GeneratorOptions:
             raise InvalidInput(f"jobs must be a whole number in [1, {JOBS_MAX}], got {self.jobs!r}")
         if self.mean_interarrival_s is not None and self.rate_jobs_per_h is not None:
             raise InvalidInput(
-                "mean_interarrival_s and rate_jobs_per_h say the same thing: give one, got "
+                "mean_interarrival_s and rate_jobs_per_h exclude each other, got "
                 f"{self.mean_interarrival_s!r} and {self.rate_jobs_per_h!r}"
             )
         _positive("rate_jobs_per_h", self.rate_jobs_per_h)
@@ -135,9 +135,9 @@ def _job_keys(
     gpus: Ints,
     gangs: tuple[int, ...],
 ) -> Ints:
-    """Row of the table for each job, (J,): uniform over the types that run on its number of GPUs.
+    """Row of the table for each job, (J,): uniform over the job types with a rate on its number of GPUs.
 
-    The original draws a type until it gets one that can be distributed, which is the same distribution.
+    Same distribution as the original's, which samples types until one can be distributed.
     """
     if options.reference_gpu_type not in table.gpu_types:
         known = ", ".join(table.gpu_types)

@@ -1,4 +1,4 @@
-"""The shipped figures of job families, for the roofline: workloads/job_types.toml."""
+"""Specs for the roofline model: cost per step of job families (workloads/job_types.toml), peak rates of GPU types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = tuple(field.name for field in fields(StepCost) if field.name != "prec
 
 
 def job_types(path: str | Path | None = None) -> dict[str, StepCost]:
-    """Figures of each job family (of `path`, a file like workloads/job_types.toml, if given).
+    """Cost of a step of each job family, from `path` (default: workloads/job_types.toml).
 
     >>> job_types()["ResNet-50"].gflop_per_sample
     24.6
@@ -28,13 +28,13 @@ def job_types(path: str | Path | None = None) -> dict[str, StepCost]:
         entries = tomllib.loads(read_text(source))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
-    return {name: _figures(name, entry, place) for name, entry in entries.items()}
+    return {name: _step_cost(name, entry, place) for name, entry in entries.items()}
 
 
 def gpu_specs() -> dict[str, GpuSpecs]:
-    """Peaks of the catalogue's GPU types; where half precision has no faster units, those of single precision.
+    """Peak rates of the catalogue's GPU types; half precision is at least as fast as single precision.
 
-    Single precision is TF32 where a GPU has it: common frameworks use it for convolutions unless told otherwise.
+    Single precision is TF32 if the GPU has it, as common frameworks use it for convolutions by default.
     """
     return {
         name: GpuSpecs(
@@ -47,13 +47,13 @@ def gpu_specs() -> dict[str, GpuSpecs]:
     }
 
 
-def _figures(name: str, entry: object, place: Place) -> StepCost:
-    wanted = {*_NUMBERS, *_TEXTS, "precision"}
-    if not isinstance(entry, dict) or entry.keys() != wanted:
-        raise place.error(name, f"a table with exactly the keys {', '.join(sorted(wanted))}", entry)
+def _step_cost(name: str, entry: object, place: Place) -> StepCost:
+    keys = {*_NUMBERS, *_TEXTS, "precision"}
+    if not isinstance(entry, dict) or entry.keys() != keys:
+        raise place.error(name, f"a table with exactly the keys {', '.join(sorted(keys))}", entry)
     for key in _TEXTS:
         if not isinstance(entry[key], str) or not entry[key]:
-            raise place.error(f"{name}.{key}", "a text", entry[key])
+            raise place.error(f"{name}.{key}", "a non-empty string", entry[key])
     if entry["precision"] not in list(Precision):
         raise place.error(f"{name}.precision", f"one of {', '.join(Precision)}", entry["precision"])
     numbers: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""JSON files whose complaints name the line and the path of a value, such as `jobs[3].gpus`."""
+"""JSON files whose errors name the line and the path of a value, such as `jobs[3].gpus`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _WHITE = " \t\n\r"
 class JsonText:
     """A parsed document and its text."""
 
-    value: Any  # whatever the document holds: its reader checks the shape
+    value: Any  # the reader checks its shape
     text: str
     file: str
 
     def error(self, path: _Path, allowed: str, value: object) -> InvalidInput:
-        """The complaint that the value at `path` must be `allowed`, with the line it stands on."""
+        """The error that the value at `path` must be `allowed`, with its line."""
         return self.place(path).error(dotted(path), allowed, value)
 
     def place(self, path: _Path) -> Place:
-        """Where the value at `path` starts (its nearest parent when there is none)."""
+        """The line at which the value at `path`, or its nearest existing parent, starts."""
         return Place(self.file, self.text.count("\n", 0, _offset(self.text, path)) + 1)
 
     def at(self, path: _Path) -> Any:
@@ -39,7 +39,7 @@ class JsonText:
 
 
 def parse_json(text: str, file: str = "") -> JsonText:
-    """The document `text`; refuses bad syntax, repeated keys, lone surrogates, absurd nesting and number lengths."""
+    """The document `text`; refuses bad syntax, repeated keys, lone surrogates, deep nesting and huge numbers."""
     try:
         return JsonText(json.loads(text, object_pairs_hook=_object), text, file)
     except json.JSONDecodeError as error:
@@ -56,7 +56,7 @@ def parse_json(text: str, file: str = "") -> JsonText:
 
 
 def dotted(path: _Path) -> str:
-    """`jobs[3].gpus`; keys that are no plain names stand in brackets."""
+    """`jobs[3].gpus`; keys that are not identifiers are in brackets."""
     text = ""
     for step in path:
         if isinstance(step, str) and step.isidentifier():
@@ -70,7 +70,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise InvalidInput(f"key must stand once in its object, got {key!r} twice")
+            raise InvalidInput(f"key must be unique in its object, got {key!r} twice")
         for text in (key, value):
             if isinstance(text, str) and any("\ud800" <= c <= "\udfff" for c in text):
                 raise InvalidInput(f"text must be free of lone surrogates, got {text!r}")
@@ -79,7 +79,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _offset(text: str, path: _Path) -> int:
-    """Index in `text` of the value at `path`. Walks the valid document anew: slow, but only on the way to an error."""
+    """Index in `text` of the value at `path`. Parses the valid document again; slow, but used for errors only."""
     decoder = json.JSONDecoder()
     at = _skip(text, 0, _WHITE)
     for step in path:
@@ -91,7 +91,7 @@ def _offset(text: str, path: _Path) -> int:
 
 
 def _member(text: str, at: int, step: str | int, decoder: json.JSONDecoder) -> int:
-    """Index of member `step` of the object or array at `at`, -1 when there is none."""
+    """Index of member `step` of the object or array at `at`; -1 = none."""
     is_object = text[at] == "{"
     if text[at] not in "{[" or is_object != isinstance(step, str):
         return -1

@@ -1,6 +1,6 @@
-"""Measured rates put into a throughput table as text: new rows, or in the place of older ones of the same key.
+"""Merges measured rates into the text of a throughput table: new rows, or replacements of rows with the same key.
 
-Rows that are not measured anew keep every cell, their own source too. Needs no numpy, so that it runs where a job runs.
+All other rows stay unchanged. The module needs no numpy, so it can run on the nodes.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class MeasuredRate:
 
     @property
     def cells(self) -> dict[str, str]:
-        """By column. Five digits: no measurement is more exact."""
+        """The row by column. Rates have five digits: measurements are not more exact."""
         rate = float(f"{self.rate_steps_per_s:.5g}")
         values = (self.job_type, str(self.gpus), self.gpu_type, repr(rate), _PROVENANCE, self.source)
         return dict(zip(_COLUMNS, values, strict=True))
 
 
 def with_measured(text: str, rates: Sequence[MeasuredRate], file: str = "") -> str:
-    """The table `text` ("" = none yet) with these rates in it; `file` is for messages."""
+    """The table `text` ("" = a new table) with these rates; `file` is for messages."""
     rows = _rows(text, file) if text else []
     fresh = {_key(rate.cells): rate.cells for rate in rates}
     merged = [fresh.pop(_key(row), row) if not row.get("pair_job_type") else row for row in rows]

@@ -1,4 +1,4 @@
-"""The problem file of `gavel allocate`: who asks for GPUs now, on which cluster, as JSON (docs/traces.md shows one)."""
+"""The problem file of `gavel allocate` in JSON: jobs that compete for GPUs, and the cluster (see docs/traces.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
     "attained_gpu_s": ("finite and >= 0", lambda x: 0 <= x < math.inf),
     "deadline_s": ("a number of seconds from now, or null for none", lambda x: not math.isnan(x)),
 }
-Complain = Callable[[int, Sequence[str | int], str, object], InvalidInput]  # job row, field, what is allowed, value
+ErrorOf = Callable[[int, Sequence[str | int], str, object], InvalidInput]  # job row, field, what is allowed, value
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
@@ -43,13 +43,13 @@ def read_problem(path: str | Path) -> AllocationProblem:
 
 
 def parse_problem(text: str, file: str = "") -> AllocationProblem:
-    """The problem that `text` holds; `file` is for messages."""
+    """The problem in `text`; `file` is for messages."""
     document = parse_json(text, file)
     content = _typed(document)
     cluster = _cluster(document, content)
     entities = _entities(document, content)
 
-    def complain(row: int, field: Sequence[str | int], allowed: str, value: object) -> InvalidInput:
+    def error_of(row: int, field: Sequence[str | int], allowed: str, value: object) -> InvalidInput:
         return document.error(("jobs", row, *field), allowed, value)
 
     jobs = content.jobs
@@ -60,13 +60,13 @@ def parse_problem(text: str, file: str = "") -> AllocationProblem:
         rates_steps_per_s=[job.rates_steps_per_s for job in jobs],
         numbers={name: [_number(job, name) for job in jobs] for name in NUMBERS},
     )
-    problem = build_problem(columns, cluster, entities, complain)
+    problem = build_problem(columns, cluster, entities, error_of)
     return _with_pairs(document, content, problem) if content.pairs else problem
 
 
 @dataclass(frozen=True)
 class JobColumns:
-    """Fields of J jobs, not yet checked."""
+    """Unchecked fields of J jobs."""
 
     ids: Sequence[str]
     gpus: Sequence[int]
@@ -76,32 +76,32 @@ class JobColumns:
 
 
 def build_problem(
-    columns: JobColumns, cluster: Cluster, entities: Sequence[Entity], complain: Complain
+    columns: JobColumns, cluster: Cluster, entities: Sequence[Entity], error_of: ErrorOf
 ) -> AllocationProblem:
     """The checked problem. Without `entities`, each entity that a job names has weight 1."""
     rows: dict[str, int] = {}
     for i, job_id in enumerate(columns.ids):
         if not job_id or "," in job_id or any(c.isspace() and c != " " for c in job_id):
-            raise complain(i, ("id",), "a non-empty name without commas, tabs or line breaks", job_id)
+            raise error_of(i, ("id",), "a non-empty name without commas, tabs or line breaks", job_id)
         if rows.setdefault(job_id, i) != i:
-            raise complain(i, ("id",), f"unique (jobs[{rows[job_id]}] has it too)", job_id)
+            raise error_of(i, ("id",), f"unique (jobs[{rows[job_id]}] has the same)", job_id)
     for i, gpus in enumerate(columns.gpus):
         if not 1 <= gpus <= GPUS_MAX:
-            raise complain(i, ("gpus",), f"a whole number in [1, {GPUS_MAX}]", gpus)
+            raise error_of(i, ("gpus",), f"a whole number in [1, {GPUS_MAX}]", gpus)
     for name, (allowed, is_allowed) in NUMBERS.items():
         for i, value in enumerate(columns.numbers[name]):
             if not is_allowed(value):
-                raise complain(i, (name,), allowed, value)
+                raise error_of(i, (name,), allowed, value)
     known = list(entities) or [Entity(name) for name in dict.fromkeys(filter(None, columns.entities))]
     entity_row = {"": -1} | {entity.id: i for i, entity in enumerate(known)}
     for i, name in enumerate(columns.entities):
         if name not in entity_row:
-            raise complain(i, ("entity",), f"one of {', '.join(e.id for e in known)}", name)
+            raise error_of(i, ("entity",), f"one of {', '.join(e.id for e in known)}", name)
     return AllocationProblem.of(
         columns.ids,
         cluster.gpu_types,
         cluster.gpu_counts,
-        _rates(columns, cluster, complain),
+        _rates(columns, cluster, error_of),
         gpus=np.array(columns.gpus, dtype=np.float64),
         price_usd_per_gpu_h=cluster.prices,
         entity=np.array([entity_row[name] for name in columns.entities], dtype=np.int64),
@@ -110,7 +110,7 @@ def build_problem(
     )
 
 
-def _rates(columns: JobColumns, cluster: Cluster, complain: Complain) -> Floats:
+def _rates(columns: JobColumns, cluster: Cluster, error_of: ErrorOf) -> Floats:
     """Rates of each job on each type of the cluster, (J, T); 0 where a job names none."""
     column = {gpu_type: i for i, gpu_type in enumerate(cluster.gpu_types)}
     rates: Floats = np.zeros((len(columns.ids), len(column)))
@@ -118,9 +118,9 @@ def _rates(columns: JobColumns, cluster: Cluster, complain: Complain) -> Floats:
         for gpu_type, rate in by_type.items():
             path = ("rates_steps_per_s", gpu_type)
             if gpu_type not in column:
-                raise complain(i, path, f"of a GPU type of the cluster ({', '.join(column)})", gpu_type)
+                raise error_of(i, path, f"of a GPU type of the cluster ({', '.join(column)})", gpu_type)
             if not _is_rate(rate):
-                raise complain(i, path, "a finite number >= 0", rate)
+                raise error_of(i, path, "a finite number >= 0", rate)
             rates[i, column[gpu_type]] = rate
     return rates
 

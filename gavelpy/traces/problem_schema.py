@@ -1,4 +1,4 @@
-"""Types of the entries of a problem file. msgspec is loaded with this module, so it is imported where needed only."""
+"""Schema of a problem file. The module is imported lazily, as it loads msgspec."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """One job; `None` is what JSON's null reads as."""
+    """One job; `None` stands for JSON's null."""
 
     id: str
-    rates_steps_per_s: dict[str, Any]  # numbers; checked by the reader, which can name the GPU type
+    rates_steps_per_s: dict[str, Any]  # numbers; the reader checks them, so that errors name the GPU type
     gpus: int = 1
     weight: float = 1.0
     steps_remaining: float = 1.0
@@ -27,7 +27,7 @@ class PairEntry(msgspec.Struct, forbid_unknown_fields=True):
     """Two jobs that may share their GPUs."""
 
     jobs: tuple[str, str]
-    rates_steps_per_s: dict[str, Any]  # [first, second]; checked by the reader
+    rates_steps_per_s: dict[str, Any]  # [first, second]; the reader checks them
 
 
 class EntityEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,7 +42,7 @@ class EntityEntry(msgspec.Struct, forbid_unknown_fields=True):
 class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
     """The whole file."""
 
-    cluster: dict[str, Any]  # whole numbers; checked by Cluster.of, which can name the GPU type
+    cluster: dict[str, Any]  # whole numbers; Cluster.of checks them, so that errors name the GPU type
     jobs: list[JobEntry]
     prices_usd_per_gpu_h: dict[str, Any] = {}
     pairs: list[PairEntry] = []

@@ -1,4 +1,4 @@
-"""Traces and throughput tables by whatever format their file is in."""
+"""Reads traces and throughput tables; detects the format of the file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gavelpy.traces.gavel_throughputs import parse_gavel_throughputs
 class TraceFormat(StrEnum):
     """Formats that traces are written in."""
 
-    CSV = "csv"  # ours: keeps everything
+    CSV = "csv"  # complete
     GAVEL = "gavel"  # the original's 10 columns: no ids, no rates
 
 
 def read_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) -> Trace:
-    """The trace in `path`: a first line with TABs is Gavel's format (7, 10 or 12 columns), anything else our CSV.
+    """The trace in `path`: Gavel's format (7, 10 or 12 columns) if the first line has TABs, else CSV.
 
-    Jobs without rates of their own get those of their (job_type, gpus) in `throughputs`. One that is not in the table
-    keeps none: it can run nowhere and waits with that reason.
+    Jobs without rates of their own get those of their (job_type, gpus) in `throughputs`. A job that is not in the table
+    cannot run and waits with that reason.
     """
     text = read_text(path)
     if "\t" in text.split("\n", 1)[0]:
@@ -36,7 +36,7 @@ def read_trace(path: str | Path, *, throughputs: ThroughputTable | None = None) 
 
 
 def attach_rates(trace: Trace, throughputs: ThroughputTable) -> Trace:
-    """The trace whose jobs without rates have those of the table."""
+    """The trace with the table's rates for jobs without rates."""
     jobs = tuple(
         job if job.rates_steps_per_s else job.with_rates(throughputs.rates(job.job_type, job.gpus))
         for job in trace.jobs
@@ -45,7 +45,7 @@ def attach_rates(trace: Trace, throughputs: ThroughputTable) -> Trace:
 
 
 def write_trace(trace: Trace, path: str | Path, format: TraceFormat = TraceFormat.CSV) -> None:
-    """Writes the trace; what each format cannot hold is said in `write_gavel_trace`."""
+    """Writes the trace; `write_gavel_trace` lists what Gavel's format cannot hold."""
     match TraceFormat(format):
         case TraceFormat.CSV:
             write_csv_trace(trace, path)
@@ -54,7 +54,7 @@ def write_trace(trace: Trace, path: str | Path, format: TraceFormat = TraceForma
 
 
 def read_throughputs(path: str | Path, *, keep_unconsolidated: bool = False) -> ThroughputTable:
-    """The table in `path`: Gavel's JSON if it starts with a brace, our CSV otherwise."""
+    """The table in `path`: Gavel's JSON if it starts with a brace, else CSV."""
     text = read_text(path)
     if text.lstrip().startswith("{"):
         return parse_gavel_throughputs(text, str(path), keep_unconsolidated=keep_unconsolidated)

@@ -12,12 +12,12 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import read_csv_throughputs
 from gavelpy.traces.fields import Place, read_text
 
-_LARGE = 1e300  # far above any figure, far below what a float cannot hold
+_LARGE = 1e300  # far above any spec, safely below the float maximum
 
 
 @dataclass(frozen=True)
 class GpuModel:
-    """What a vendor publishes of one GPU. Peak rates are dense (no sparsity); 0 = the GPU has no such units."""
+    """Vendor specs and price of one GPU type. Peak rates are dense (no sparsity); 0 = the GPU has no such units."""
 
     name: str  # as in clusters and throughput tables
     title: str
@@ -34,16 +34,16 @@ class GpuModel:
 
 
 def workloads_directory() -> Path:
-    """Where the data files are: inside the installed package, or beside it in a checkout."""
+    """Directory of the data files: in the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for directory in (package / "_workloads", package.parent / "workloads"):
         if (directory / "gpus.toml").is_file():
             return directory
-    raise InvalidInput(f"workload data must be in {package / '_workloads'}, got nothing there: install gavelpy again")
+    raise InvalidInput(f"workload data are missing in {package / '_workloads'}: reinstall gavelpy")
 
 
 def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
-    """The GPU types by name, oldest first (of `path`, a file like workloads/gpus.toml, if given).
+    """The GPU types by name, oldest first, from `path` (default: workloads/gpus.toml).
 
     >>> list(catalogue())
     ['k80', 'p100', 'v100', 't4', 'a100', 'a10', 'h100', 'l4', 'mi300x', 'h200', 'b200']
@@ -59,7 +59,7 @@ def catalogue(path: str | Path | None = None) -> dict[str, GpuModel]:
 
 
 def published_throughputs() -> ThroughputTable:
-    """Rates of seven job families on five GPU types, from published figures; how sure: workloads/README.md."""
+    """Published rates of seven job families on five GPU types; workloads/README.md states their accuracy."""
     return read_csv_throughputs(workloads_directory() / "throughputs.csv")
 
 
@@ -67,12 +67,12 @@ def _gpu_model(name: str, entry: object, place: Place) -> GpuModel:
     wanted = {f.name: f.type for f in fields(GpuModel) if f.name != "name"}
     if not isinstance(entry, dict) or entry.keys() != wanted.keys():
         raise place.error(name, f"a table with exactly the keys {', '.join(wanted)}", entry)
-    values: dict[str, Any] = {}  # texts and numbers, as the fields of GpuModel want them
+    values: dict[str, Any] = {}  # strings and numbers, by field of GpuModel
     for key, kind in wanted.items():
         value = entry[key]
         if kind == "str":
             if not isinstance(value, str) or not value:
-                raise place.error(f"{name}.{key}", "a text", value)
+                raise place.error(f"{name}.{key}", "a non-empty string", value)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGE:
             raise place.error(f"{name}.{key}", "a finite number >= 0", value)
         values[key] = float(value) if kind == "float" else value

@@ -67,7 +67,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a negative count": ("--cluster v100:-3", ("cluster", "v100:-3")),
     "a GPU type twice": ("--cluster v100:1,v100:2", ("cluster", "v100", "twice")),
     "a GPU type that is no name": ("--cluster v/100:1", ("cluster", "v/100")),
-    "servers of no GPU": ("--gpus-per-server 0", ("--gpus-per-server", "'0'")),
+    "nodes of no GPU": ("--gpus-per-node 0", ("--gpus-per-node", "'0'")),
     "negative seed": ("--seed -1", ("--seed", "'-1'")),
     "seed in words": ("--seed lucky", ("--seed", "lucky")),
     "window out of order": ("--window 3:1", ("--window", "3:1", "A < B")),

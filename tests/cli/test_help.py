@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
@@ -15,7 +16,7 @@ WIDE = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}
 APPS = {"gavel": gavel, "gavel-node": gavel_node, "gavel-scheduler": gavel_scheduler}
 
 
-def commands(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:  # Any: click's
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*path, name))
@@ -36,3 +37,16 @@ def test_help_shows_every_word_of_its_source(name: str, path: tuple[str, ...], c
     shown = CliRunner().invoke(APPS[name], [*path, "--help"], env=WIDE).output
 
     assert sorted(words_of(command) - set(re.findall(r"[^\s│]+", shown))) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("simulate", {"--gpus-per-node", "--gpus-per-server"}),
+        ("submit", {"--one-process-per-node", "--one-process-a-node"}),
+    ],
+)
+def test_renamed_option_keeps_its_old_name(command: str, names: set[str]) -> None:
+    (found,) = (inner for path, inner in commands(typer.main.get_command(gavel)) if path == (command,))
+
+    assert any(names <= set(parameter.opts) for parameter in found.params)

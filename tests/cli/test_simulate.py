@@ -143,7 +143,7 @@ def test_a_run_in_which_no_job_gains_a_step_ends_with_the_reason_and_what_it_has
     assert re.search(r"^ las ", answer.out, re.MULTILINE)
     assert re.search(r"^error: las: ended at [\d,]+ s: no job has gained a step since 0 s", answer.err, re.MULTILINE)
     assert "error: fifo" not in answer.err
-    assert "warning: finish-time fairness is not known for all jobs: isolated: " in answer.err
+    assert "warning: finish-time fairness is unknown for some jobs: isolated: " in answer.err
 
 
 def test_options_protect_starts_and_the_presets_are_what_they_were(gavel: Gavel) -> None:

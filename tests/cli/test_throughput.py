@@ -97,7 +97,7 @@ def test_import_of_nothing_but_refused_rates_fails_and_writes_nothing(gavel: Gav
 
     assert answer.code == 2
     assert "1e+12 steps/s refused" in answer.err
-    assert "IN must have one rate at least that a job can make, got none" in answer.err
+    assert "IN must have at least one plausible rate, got none" in answer.err
     assert not (gavel.folder / "rates.csv").exists()
 
 
@@ -162,7 +162,7 @@ def test_evaluate_compares_pairs_with_the_baselines(gavel: Gavel) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("evaluate", "one.csv"), "TABLE must have two rows and two GPU types"),
+        (("evaluate", "one.csv"), "TABLE must have at least two rows and two GPU types"),
         (("evaluate", "rates.csv", "--seeds", "0"), "--seeds"),
         (("evaluate", "pairs.csv", "--share", "2"), "share must be in (0, 1), got 2.0"),
         (("export", "rates.csv", "out.csv", "--fill", "--quantile", "1"), "--quantile must be in (0, 1), got 1.0"),

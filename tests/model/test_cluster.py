@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.cluster import GPU_COUNT_MAX, Cluster, Server
+from gavelpy.model.cluster import GPU_COUNT_MAX, Cluster, ClusterNode
 from gavelpy.model.ids import NodeId
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
 
 
 def test_servers_hold_the_gpus_in_the_order_given() -> None:
-    cluster = Cluster.of({"v100": 6, "k80": 2}, gpus_per_server=4)
+    cluster = Cluster.of({"v100": 6, "k80": 2}, gpus_per_node=4)
 
-    assert [(s.node_id, s.gpu_type, s.gpu_count) for s in cluster.servers] == [
+    assert [(s.node_id, s.gpu_type, s.gpu_count) for s in cluster.nodes] == [
         ("v100-0", "v100", 4),
         ("v100-1", "v100", 2),
         ("k80-0", "k80", 2),
@@ -41,17 +41,17 @@ def test_prices_that_nobody_knows_are_zero() -> None:
     assert cluster.prices.tolist() == [0.0, 0.45]
 
 
-@given(gpus=st.dictionaries(NAMES, st.integers(0, 50), min_size=1), gpus_per_server=st.integers(1, 9))
-def test_text_and_counts_give_the_same_cluster(gpus: dict[str, int], gpus_per_server: int) -> None:
+@given(gpus=st.dictionaries(NAMES, st.integers(0, 50), min_size=1), gpus_per_node=st.integers(1, 9))
+def test_text_and_counts_give_the_same_cluster(gpus: dict[str, int], gpus_per_node: int) -> None:
     gpus["one"] = 1  # a cluster holds at least one GPU
     text = ",".join(f"{name}:{count}" for name, count in gpus.items())
 
-    parsed = Cluster.parse(text, gpus_per_server=gpus_per_server)
+    parsed = Cluster.parse(text, gpus_per_node=gpus_per_node)
 
-    assert parsed == Cluster.of(gpus, gpus_per_server=gpus_per_server)
+    assert parsed == Cluster.of(gpus, gpus_per_node=gpus_per_node)
     assert dict(zip(parsed.gpu_types, parsed.gpu_counts.tolist(), strict=True)) == gpus
-    assert max(server.gpu_count for server in parsed.servers) <= gpus_per_server
-    assert np.unique([server.node_id for server in parsed.servers]).size == len(parsed.servers)
+    assert max(node.gpu_count for node in parsed.nodes) <= gpus_per_node
+    assert np.unique([node.node_id for node in parsed.nodes]).size == len(parsed.nodes)
 
 
 def test_blanks_around_the_parts_of_text_do_not_matter() -> None:
@@ -76,10 +76,10 @@ def test_bad_counts_are_refused(gpus: Mapping[str, Any], complaint: str) -> None
         Cluster.of(gpus)
 
 
-@pytest.mark.parametrize("gpus_per_server", [0, -4, GPU_COUNT_MAX + 1])
-def test_bad_server_size_is_refused(gpus_per_server: int) -> None:
-    with pytest.raises(InvalidInput, match=rf"gpus_per_server must be in \[1, 1000000\], got {gpus_per_server}"):
-        Cluster.of({"v100": 1}, gpus_per_server=gpus_per_server)
+@pytest.mark.parametrize("gpus_per_node", [0, -4, GPU_COUNT_MAX + 1])
+def test_bad_server_size_is_refused(gpus_per_node: int) -> None:
+    with pytest.raises(InvalidInput, match=rf"gpus_per_node must be in \[1, 1000000\], got {gpus_per_node}"):
+        Cluster.of({"v100": 1}, gpus_per_node=gpus_per_node)
 
 
 @pytest.mark.parametrize("price", [-0.1, float("nan"), float("inf")])
@@ -102,15 +102,15 @@ def test_text_that_names_a_type_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "gpu_types", "complaint"),
+    ("nodes", "gpu_types", "complaint"),
     [
         ([("n0", "a100")], ("v100",), "gpu_type of 'n0' must be one of v100, got 'a100'"),
         ([("n0", "v100"), ("n0", "v100")], ("v100",), "node ids must be unique, got 'n0' twice"),
         ([("n0", "v100")], ("v100", "v100"), "gpu_types must be unique, got 'v100' twice"),
     ],
 )
-def test_servers_that_contradict_their_cluster_are_refused(
-    servers: list[tuple[str, str]], gpu_types: tuple[str, ...], complaint: str
+def test_nodes_that_contradict_their_cluster_are_refused(
+    nodes: list[tuple[str, str]], gpu_types: tuple[str, ...], complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=re.escape(complaint)):
-        Cluster(tuple(Server(NodeId(node), gpu_type, 1) for node, gpu_type in servers), gpu_types)
+        Cluster(tuple(ClusterNode(NodeId(name), gpu_type, 1) for name, gpu_type in nodes), gpu_types)

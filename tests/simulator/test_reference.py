@@ -41,7 +41,7 @@ def reference(folder: Path, trace: str, policy: str) -> pd.Series:
 
 
 def ours(folder: Path, trace: str, policy: str, *, blind: bool = False, seed: int = 0) -> Metrics:
-    cluster = Cluster.parse(CLUSTERS[trace], gpus_per_server=1)
+    cluster = Cluster.parse(CLUSTERS[trace], gpus_per_node=1)
     return simulate(
         read(folder, trace), cluster, policy, blind=blind, settings=preset("gavel-osdi20"), seed=seed
     ).metrics
@@ -160,7 +160,7 @@ def test_with_the_solver_of_the_original_its_makespan_comes_out(reference_direct
     """
     trace = "max_min_fairness.trace"
     theirs = reference(reference_directory, trace, "max_min_fairness_perf")
-    cluster = Cluster.parse(CLUSTERS[trace], gpus_per_server=1)
+    cluster = Cluster.parse(CLUSTERS[trace], gpus_per_node=1)
 
     simulation = Simulation(read(reference_directory, trace), cluster, Engine(InteriorPoint()), preset("gavel-osdi20"))
     found = simulation.run().metrics

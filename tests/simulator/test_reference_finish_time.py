@@ -45,7 +45,7 @@ def test_blind_finish_time_fairness_spreads_around_the_original(
         blind_view={**osdi20.blind_view, POLICY: BlindView.FIRST},
         shuffled=osdi20.shuffled | {f"{POLICY}@blind"},
     )
-    cluster, jobs = Cluster.parse(CLUSTERS[trace], gpus_per_server=1), read(reference_directory, trace)
+    cluster, jobs = Cluster.parse(CLUSTERS[trace], gpus_per_node=1), read(reference_directory, trace)
 
     runs = [simulate(jobs, cluster, POLICY, blind=True, settings=settings, seed=seed).metrics for seed in range(seeds)]
 

@@ -37,7 +37,7 @@ def test_packed_runs_are_near_the_originals(
 
     ours = simulate(
         read_trace(folder / "traces" / TRACE, throughputs=table),
-        Cluster.parse("v100:6,p100:6,k80:6", gpus_per_server=1),
+        Cluster.parse("v100:6,p100:6,k80:6", gpus_per_node=1),
         policy,
         settings=replace(GAVEL_OSDI20, mechanism=mechanism),
         throughputs=table,

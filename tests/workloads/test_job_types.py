@@ -68,7 +68,7 @@ def test_the_roofline_ranks_and_predicts_the_measured_table_as_the_readme_says(r
         ("gflop_per_sample = 3.3", "gflop_per_sample = -3.3", "ResNet-18.gflop_per_sample must be a number > 0"),
         ("gflop_per_sample = 3.3", "gflop_per_sample = true", "ResNet-18.gflop_per_sample must be a number > 0"),
         ("gflop_per_sample = 3.3", "flops = 3.3", "ResNet-18 must be a table with exactly the keys"),
-        ('sample = "an image of 32 x 32"', "sample = 3", "ResNet-18.sample must be a text"),
+        ('sample = "an image of 32 x 32"', "sample = 3", "ResNet-18.sample must be a non-empty string"),
         ('["ResNet-18"]', '["ResNet-18"', "text must be TOML"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Annotated, cast
 import typer
 
 from gavelpy.errors import GavelError, InvalidInput
-from gavelpy.extras import explained
+from gavelpy.extras import missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidInput as error:
         return _complain(str(error), BAD_INPUT)
     except ModuleNotFoundError as error:
-        return _complain(explained(error, "gavel-node"), BAD_INPUT)
+        return _complain(missing_extra(error, "gavel-node"), BAD_INPUT)
     except (GavelError, OSError) as error:
         return _complain(str(error), WORLD_FAILED)
     return OK

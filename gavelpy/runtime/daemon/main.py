@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from gavelpy.errors import EventsLost, GavelError, InvalidInput
-from gavelpy.extras import explained
+from gavelpy.extras import missing_extra
 from gavelpy.runtime.json_log import set_up_logging
 from gavelpy.runtime.quiet_grpc import quiet_grpc
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidInput as error:
         return _complain(str(error), BAD_INPUT)
     except ModuleNotFoundError as error:
-        return _complain(explained(error, "gavel-scheduler"), BAD_INPUT)
+        return _complain(missing_extra(error, "gavel-scheduler"), BAD_INPUT)
     except (GavelError, OSError) as error:
         return _complain(str(error), WORLD_FAILED)
     except KeyboardInterrupt:

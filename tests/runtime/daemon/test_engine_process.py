@@ -143,7 +143,7 @@ def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
         ("nonsense", "", "policy must be one of"),
         ("fifo", "[]", "policy_parameters must be a JSON object"),
         ("fifo", "{", "policy_parameters must be JSON"),
-        ("fifo", '{"colour": 1}', "parameters of policy 'fifo' must be those of it, packing_threshold; got 'colour'"),
+        ("fifo", '{"colour": 1}', "policy 'fifo' has no parameter 'colour'; its parameters are packing_threshold"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(name: str, parameters: str, complaint: str) -> None:
