@@ -1,16 +1,25 @@
-"""The small process that runs one lease on one node and outlives the agent; standard library only."""
+"""The shim: a small process that runs one lease on one node and outlives the agent; standard library only.
+
+supervisor     the loop: start ranks, capture output, send signals, write end.json
+termination    when to warn, terminate and kill the job
+exit_status    outcome and steps of the lease, from exit codes and reports
+ranks          start processes and collect their exit codes
+processes      find and kill all processes of a lease
+cgroups        the control group of a lease
+log_files      captured output, with rotation
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-SHIM_SCRIPT = Path(__file__).with_name("__main__.py")  # what runs as a shim has it among its arguments
+SHIM_SCRIPT = Path(__file__).with_name("__main__.py")  # an argument of every shim
 
 
 def shim_argv(directory: Path, python: str = sys.executable) -> list[str]:
-    """Command of the shim of a lease directory, in which launch.json and lease.json are already.
+    """Command of the shim for a lease directory that contains launch.json and lease.json.
 
-    Start it with its input and output closed. It makes a session of its own.
+    Start it with input and output closed. It creates its own session.
     """
     return [python, "-I", "-S", str(SHIM_SCRIPT), str(directory)]

@@ -1,4 +1,4 @@
-"""Entry of the shim, run by its path under `python -I -S`: finds the package that it is part of, and nothing else."""
+"""Entry point of the shim, run by its path under `python -I -S`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).resolve().parents[3]))
-    from gavelpy.runtime.shim.main import main
+    from gavelpy.runtime.shim.supervisor import main
 
     sys.exit(main(sys.argv[1:]))

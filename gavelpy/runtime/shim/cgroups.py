@@ -1,8 +1,8 @@
-"""The control group of a lease: everything that a job starts is in it, whatever session and environment it moves to.
+"""The control group of a lease: contains everything that a job starts, in any session and with any environment.
 
-Version 2 is killed by one write to `cgroup.kill`, or frozen, killed and thawed where the kernel is older than 5.14; so
-is version 1's freezer. Version 1's `pids` has neither: it is killed again and again until it is empty. Children that a
-job makes below its group are part of it. Standard library only: the shim loads this.
+Version 2 is killed by a write to `cgroup.kill`, or frozen, killed and thawed on kernels older than 5.14; so is version
+1's freezer. Version 1's `pids` has neither: kill repeatedly until it is empty. Groups that a job creates below its
+group are part of it. Standard library only: the shim loads this.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _FREEZERS = (("cgroup.freeze", "1", "0"), ("freezer.state", "FROZEN", "THAWED"))
 
 
 def group_name(lease: int) -> str:
-    """Name of the directory of a lease's group."""
+    """Directory name of a lease's group."""
     return f"lease-{lease:08d}"
 
 
 def is_group_of(path: str, lease: int) -> bool:
-    """Whether this is a control group with the name of that lease's."""
+    """Whether the path is a control group with this lease's name."""
     return bool(path) and Path(path).name == group_name(lease) and (Path(path) / PROCESSES).is_file()
 
 
 def make(path: str) -> None:
-    """Makes a group; raises OSError."""
+    """Creates a group; raises OSError."""
     Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def join(path: str) -> None:
-    """Puts the calling process into a group, and with it all that it starts from now on; raises OSError."""
+    """Moves the calling process, with all that it starts later, into a group; raises OSError."""
     _write(Path(path) / PROCESSES, "0")
 
 
 def members(path: str) -> tuple[int, ...]:
-    """Processes in a group and below it; none where the group is gone."""
+    """Processes in a group and below it; none if the group does not exist."""
     found: list[int] = []
     for directory in _below(Path(path)):
         with suppress(OSError):
@@ -47,7 +47,7 @@ def members(path: str) -> tuple[int, ...]:
 
 
 def kill(path: str) -> None:
-    """Sends SIGKILL to all members; one that forks meanwhile is hit as well, but for version 1's `pids`."""
+    """Sends SIGKILL to all members, including those that fork meanwhile, except in version 1's `pids`."""
     group = Path(path)
     with suppress(OSError):
         if (group / _KILL).exists():
@@ -66,7 +66,7 @@ def kill(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Removes a group in which no process is left; one that is gone, or not empty, stays as it is."""
+    """Removes a group that has no processes; ignores one that has, or does not exist."""
     for directory in reversed(_below(Path(path))):
         with suppress(OSError):
             directory.rmdir()

@@ -1,7 +1,7 @@
-"""Who a process is: a process id says nothing alone, for the kernel gives it out again.
+"""Find and kill the processes of a lease, from /proc.
 
-Read from /proc. A process that has ended but was not waited for is gone, as far as anybody here is concerned.
-Standard library only: the shim loads this.
+The kernel reuses process ids, so a process is identified by id and start time. A zombie counts as ended. Standard
+library only: the shim loads this.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PROC = Path("/proc")
 _GONE = frozenset("ZXx")
 _OURS = f"{Path(__file__).parents[1]}/".encode()  # shims, and helpers that are run by their path
 _PR_SET_CHILD_SUBREAPER = 36
-_adopting: set[int] = set()  # this process, where it adopts orphans
+_adopting: set[int] = set()  # the id of this process if it adopts orphans
 
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What /proc/<process>/stat says of a process that has not ended."""
+    """Fields of /proc/<process>/stat of a process that has not ended."""
 
     process: int
     parent: int
@@ -36,48 +36,47 @@ class ProcessFacts:
 
 
 def this_process() -> ProcessFacts:
-    """The facts of the one that asks."""
+    """The calling process."""
     facts = process_facts(os.getpid())
-    assert facts is not None, "who asks has not ended"
+    assert facts is not None, "the calling process has not ended"
     return facts
 
 
 def boot_id() -> str:
-    """Names this boot of this machine."""
+    """Identifies the current boot of this node."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def process_facts(process: int) -> ProcessFacts | None:
-    """None where there is no such process, or it has ended."""
+    """None if there is no such process or it has ended."""
     try:
         text = (_PROC / str(process) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    rest = text[text.rindex(")") + 2 :].split()  # the name in parentheses may hold anything
+    rest = text[text.rindex(")") + 2 :].split()  # the name in parentheses can contain anything
     if rest[0] in _GONE:
         return None
     return ProcessFacts(process, int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
 
 
 def all_processes() -> list[ProcessFacts]:
-    """Every process that this one may see."""
+    """All processes that are visible to this one."""
     ids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
     return [facts for facts in map(process_facts, ids) if facts is not None]
 
 
 def is_shim_alive(state: ShimState) -> bool:
-    """Whether this very shim still runs (or is stopped): not a later process of its number, nor one of another boot."""
+    """Whether this shim runs or is paused: the same id, start time and boot."""
     facts = process_facts(state.process)
     return facts is not None and facts.start_ticks == state.process_start_ticks and state.boot_id == boot_id()
 
 
 def lease_processes(state: ShimState, directory: Path, cgroup: str = "") -> tuple[int, ...]:
-    """Processes left of a lease, its shim not among them: of its group, session or environment, or below its shim.
+    """Processes of a lease other than its shim: of its control group, session or environment, or below its shim.
 
-    The number of a session is not given out again while any process is in it. Below the shim is whatever descends
-    from it, as it adopts all orphans. Once it is gone, the agent that started it has adopted them, if it adopts at all:
-    what started after the shim, below this process, in another session than this process's, and not below another
-    shim. Members of another boot are none.
+    A session id is not reused while a process is in it. The shim adopts all orphans, so descendants stay below it. When
+    the shim has ended, the agent that started it has adopted them: they started after the shim, are below this process,
+    in another session, and not below another shim. None after a reboot.
     """
     if state.boot_id != boot_id():
         return ()
@@ -99,7 +98,7 @@ def lease_processes(state: ShimState, directory: Path, cgroup: str = "") -> tupl
 
 
 def kill_lease(state: ShimState, directory: Path, cgroup: str = "") -> bool:
-    """Sends SIGKILL to all that is left of a lease but its shim; whether nothing was left. Call until it is True."""
+    """Sends SIGKILL to all processes of a lease except its shim; True if there were none. Call until it is True."""
     if cgroup:
         cgroups.kill(cgroup)
     left = lease_processes(state, directory, cgroup)
@@ -109,7 +108,7 @@ def kill_lease(state: ShimState, directory: Path, cgroup: str = "") -> bool:
 
 
 def send(process: int, number: int) -> None:
-    """Sends a signal to a process, or with a negative number to a group; one that is gone has had it."""
+    """Sends a signal to a process or, with a negative id, to a group; ignores one that has ended."""
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
@@ -117,13 +116,13 @@ def send(process: int, number: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants that lose theirs, so that none of them gets away."""
+    """Makes this process the parent of descendants that lose theirs (PR_SET_CHILD_SUBREAPER)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _adopting.add(os.getpid())
 
 
 def reap_adopted(own: Collection[int]) -> None:
-    """Waits for adopted children that have ended, so that they do not pile up; `own` are those that others wait for."""
+    """Reaps adopted children that have ended. `own`: children that other code waits for."""
     session = os.getsid(0)
     for listing in _PROC.glob("self/task/*/children"):
         for child in map(int, _text(listing).split()):
@@ -134,13 +133,13 @@ def reap_adopted(own: Collection[int]) -> None:
 
 
 def _descendants(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
-    """What descends from the shim, if this very shim is there."""
+    """The descendants of the shim, if it runs."""
     is_there = any((facts.process, facts.start_ticks) == (state.process, state.process_start_ticks) for facts in found)
     return _below(found, [state.process]) if is_there else set()
 
 
 def _adopted(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
-    """What this process adopted of shims that are gone; shims and helpers run by their path, or share its session."""
+    """Processes that this process adopted from ended shims, without shims and helpers, which run by their path."""
     if os.getpid() not in _adopting or state.process_start_ticks <= 0 or is_shim_alive(state):
         return set()
     me, session = os.getpid(), os.getsid(0)

@@ -1,8 +1,7 @@
-"""Starting the processes of a job, and seeing them end.
+"""Start the processes of a job and collect their exit codes.
 
-Each rank dies with the shim (PR_SET_PDEATHSIG), whatever kills it. All ranks are in one process group, led by the
-first. A rank that has ended is not waited for before all is over, so that its number, which is that of the group,
-stays taken.
+Each rank dies with the shim (PR_SET_PDEATHSIG). All ranks are in one process group, led by the first. Ranks are not
+reaped before the lease is over, so the first rank's id, which is that of the group, is not reused.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gavelpy.runtime.shim import cgroups
 
 PR_SET_PDEATHSIG: Final = 1
 CODE_NOT_STARTED: Final = 1
-CODE_NOT_EXECUTABLE: Final = 126  # as a shell says it
+CODE_NOT_EXECUTABLE: Final = 126  # as a shell reports it
 CODE_NOT_FOUND: Final = 127
 _C = ctypes.CDLL(None, use_errno=True)
 _EXEC_CODES: Final = {
@@ -31,13 +30,13 @@ _EXEC_CODES: Final = {
     errno.EACCES: CODE_NOT_EXECUTABLE,
     errno.ENOEXEC: CODE_NOT_EXECUTABLE,
 }
-_ERROR = struct.Struct("=i32s")  # errno and what was tried
+_ERROR = struct.Struct("=i32s")  # errno and the step that failed
 
 
 class CannotStart(OSError):
-    """A rank could not be started: the message says what was tried and why it failed.
+    """A rank could not be started; the message has the step and the reason.
 
-    `code` is the exit code to report: as of a shell where the command itself is at fault.
+    `code`: the exit code to report, that of a shell if the command is at fault.
     """
 
     code = CODE_NOT_STARTED
@@ -45,7 +44,7 @@ class CannotStart(OSError):
 
 @dataclass(frozen=True)
 class Rank:
-    """A started process and the reading ends of its output, which do not block."""
+    """A started process and the non-blocking read ends of its output."""
 
     process: int
     output: int
@@ -55,7 +54,7 @@ class Rank:
 def start_rank(
     argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
 ) -> Rank:
-    """Starts a process in a process group, 0 = a new one that it leads, and in a control group; raises CannotStart."""
+    """Starts a process in a process group (0 = a new one) and in a control group; raises CannotStart."""
     output, output_end = os.pipe2(os.O_CLOEXEC)
     errors, errors_end = os.pipe2(os.O_CLOEXEC)
     failure, failure_end = os.pipe2(os.O_CLOEXEC)
@@ -78,7 +77,7 @@ def start_rank(
 
 
 def exit_code(process: int) -> int | None:
-    """Exit code of a child that has ended (-n = by signal n), None while it runs; it is not waited for."""
+    """Exit code of a child that has ended (-n = by signal n), None while it runs; does not reap it."""
     result = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if result is None:
         return None
@@ -86,12 +85,12 @@ def exit_code(process: int) -> int | None:
 
 
 def readable(ends: Sequence[int], timeout_s: float) -> list[int]:
-    """Which of these can be read now, or within a time."""
+    """Which of these can be read within a time."""
     return select.select(ends, (), (), timeout_s)[0]
 
 
 def reap_orphans(kept: Sequence[int]) -> None:
-    """Waits for adopted children that have ended, so that they do not pile up; ranks are kept."""
+    """Reaps adopted children that have ended, except those in `kept`."""
     listing = Path(f"/proc/self/task/{os.getpid()}/children")
     children = listing.read_text().split() if listing.exists() else []
     for child in map(int, children):
@@ -107,26 +106,26 @@ def _become(
     ends: tuple[int, int, int],
     shim: int,
 ) -> None:
-    """In the child: turns into the job's process, or says why not. Never returns."""
-    tried = "setpgid"
+    """In the child: executes the command, or reports why that failed. Never returns."""
+    step = "setpgid"
     try:
         group, cgroup = groups
         os.setpgid(0, group)
         if cgroup:
-            tried = "joining the control group"
+            step = "joining the control group"
             cgroups.join(cgroup)
-        tried = "prctl"
+        step = "prctl"
         _die_with(shim)
         _default_signals()
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in zip((null, *ends[:2]), (0, 1, 2), strict=True):
             os.dup2(source, target)
-        tried = "chdir"
+        step = "chdir"
         os.chdir(working_directory)
-        tried = "exec"
+        step = "exec"
         os.execvpe(argv[0], list(argv), dict(environment))
     except OSError as error:
-        os.write(ends[2], _ERROR.pack(error.errno or 0, tried.encode()))
+        os.write(ends[2], _ERROR.pack(error.errno or 0, step.encode()))
     finally:
         os._exit(CODE_NOT_STARTED)
 
@@ -134,7 +133,7 @@ def _become(
 def _die_with(shim: int) -> None:
     if _C.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != shim:  # it died before the call above
+    if os.getppid() != shim:  # the shim died before the call above
         os._exit(CODE_NOT_STARTED)
 
 
@@ -146,14 +145,14 @@ def _default_signals() -> None:
 
 
 def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) -> CannotStart:
-    number, tried_bytes = _ERROR.unpack(report)
-    tried = tried_bytes.rstrip(b"\0").decode()
+    number, step_bytes = _ERROR.unpack(report)
+    step = step_bytes.rstrip(b"\0").decode()
     why = os.strerror(number)
-    match tried:
+    match step:
         case "chdir":
-            return CannotStart(number, f"the working directory {working_directory!r} cannot be entered: {why}")
+            return CannotStart(number, f"cannot enter the working directory {working_directory!r}: {why}")
         case "exec":
             error = CannotStart(number, f"the command {argv[0]!r} cannot be run: {why}")
             error.code = _EXEC_CODES.get(number, CODE_NOT_STARTED)
             return error
-    return CannotStart(number, f"{tried} failed: {why}")
+    return CannotStart(number, f"{step} failed: {why}")

@@ -1,6 +1,6 @@
-"""The shim's loop: looks at the clock and the lease, moves the job's output into its logs, and sends signals.
+"""The shim's process and loop: reads the lease, captures the job's output, sends signals, writes how the lease ended.
 
-One thread, because PR_SET_PDEATHSIG is about the thread that forked. Decisions are in `orders` and `verdict`.
+One thread, because PR_SET_PDEATHSIG applies to the thread that forked. `termination` and `exit_status` decide.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,34 +17,63 @@ from typing import Final
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState, clock_s
-from gavelpy.runtime.shim import cgroups, pacing, processes, ranks
+from gavelpy.runtime.shim import cgroups, processes, ranks
+from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, has_done_all, is_failure, lease_end
 from gavelpy.runtime.shim.log_files import LogWriter
-from gavelpy.runtime.shim.orders import Stage, Standing, is_stop_asked, next_standing, seconds_left
-from gavelpy.runtime.shim.verdict import Exits, estimated_steps, has_done_all, is_fault, verdict
+from gavelpy.runtime.shim.termination import Stage, Termination, is_stop_requested, next_termination, seconds_left
 
-POLL_S: Final = 0.05  # between looks at lease.json
+LOG_FILE: Final = "shim.log"
+POLL_S: Final = 0.05  # of lease.json
 READ_BYTES: Final = 1 << 16
 ORPHANS_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
+THROTTLE_PERIOD_S: Final = 0.08
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the lease of one directory; the exit code does not depend on the job."""
+    directory = Path(argv[0]).resolve()
+    _detach(directory)
+    try:
+        launch, lease = _read(directory)
+    except RemoteViolation as error:
+        lease_files.write_end(directory, End(Outcome.FAILED, 0, 0.0, 0.0, str(error), clock_s()))
+        return 1
+    Supervisor(directory, launch, lease).run()
+    return 0
+
+
+def may_run(clock_s: float, factor: float) -> bool:
+    """Whether a job with this speed factor may run now. Periods are aligned to the clock, so ranks pause together."""
+    return factor >= 1.0 or clock_s % THROTTLE_PERIOD_S < factor * THROTTLE_PERIOD_S
+
+
+def until_change_s(clock_s: float, factor: float) -> float:
+    """Seconds until `may_run` changes; infinite if it never does."""
+    if factor >= 1.0:
+        return float("inf")
+    within_s = clock_s % THROTTLE_PERIOD_S
+    running_s = factor * THROTTLE_PERIOD_S
+    return running_s - within_s if within_s < running_s else THROTTLE_PERIOD_S - within_s
 
 
 class Supervisor:
-    """Runs one lease from its start to its end.json."""
+    """Runs one lease, from the start of its ranks to end.json."""
 
     def __init__(self, directory: Path, launch: Launch, lease: Lease) -> None:
         self._directory = directory
         self._launch = launch
         self._lease = lease
         self._lease_seen: tuple[int, int] = (0, 0)
-        self._standing = Standing()
+        self._termination = Termination()
         self._ranks: list[ranks.Rank] = []
         self._writers: dict[int, LogWriter] = {}
         self._codes: dict[int, int] = {}
-        self._first_fault = -1
+        self._first_failure = -1
         self._paused = False
         self._reported = False
         self._cgroup = ""
-        self._asked_to_end = False
+        self._is_terminating = False
         self._orphans_reaped_s = 0.0
         self._ended_s = 0.0
         me = processes.this_process()
@@ -52,17 +82,17 @@ class Supervisor:
         )
 
     def run(self) -> End:
-        """Starts the job, sees it through and writes how it ended."""
+        """Starts the job, supervises it and writes how it ended."""
         lease_files.write_shim(self._directory, self._state)
-        signal.signal(signal.SIGTERM, lambda *_: self._ask_to_end())
-        end = self._start() or self._see_through()
+        signal.signal(signal.SIGTERM, lambda *_: self._terminate())
+        end = self._start() or self._supervise()
         while not self._written(end):
             time.sleep(RETRY_S)
-        self._say(Phase.ENDED)
+        self._write_state(Phase.ENDED)
         return end
 
     def _written(self, end: End) -> bool:
-        """The last word must not be lost where a disk is full for a while."""
+        """Whether end.json has been written; a full disk is retried."""
         try:
             lease_files.write_end(self._directory, end)
         except OSError as error:
@@ -70,11 +100,11 @@ class Supervisor:
             return not self._directory.exists()
         return True
 
-    def _ask_to_end(self) -> None:
-        self._asked_to_end = True
+    def _terminate(self) -> None:
+        self._is_terminating = True
 
     def _start(self) -> End | None:
-        """None once all ranks run; how it ended where one cannot be started or the lease is over before it began."""
+        """None if all ranks run; else how the lease ended."""
         self._read_lease()
         if self._lease.kill or self._lease.stop or clock_s() >= self._lease.until_clock_s:
             return self._not_run(Outcome.STOPPED, "the lease was over before anything was started", 0)
@@ -86,11 +116,11 @@ class Supervisor:
         except ranks.CannotStart as error:
             self._kill_all()
             return self._not_run(Outcome.FAILED, str(error.strerror), error.code)
-        self._say(Phase.RUNNING)
+        self._write_state(Phase.RUNNING)
         return None
 
     def _make_cgroup(self) -> None:
-        """Without its control group a job runs all the same: its session, environment and descent tell it, too."""
+        """Without a control group a job still runs: its processes are found by session, environment and descent."""
         try:
             if self._launch.cgroup:
                 cgroups.make(self._launch.cgroup)
@@ -113,27 +143,27 @@ class Supervisor:
         self._state = replace(
             self._state, group=self._ranks[0].process, job_processes=tuple(rank.process for rank in self._ranks)
         )
-        self._say(Phase.STARTING)
+        self._write_state(Phase.STARTING)
 
-    def _see_through(self) -> End:
+    def _supervise(self) -> End:
         while len(self._codes) < len(self._ranks):
-            self._pace()
+            self._throttle()
             self._capture(self._wait_s())
             self._read_lease()
-            self._obey()
-            self._see_exits()
+            self._send_signals()
+            self._collect_exits()
         reports = self._reports()
         self._kill_all()
-        exits = Exits(
+        exits = RankExits(
             codes=self._codes,
-            first_fault=self._first_fault,
+            first_failure=self._first_failure,
             ran_s=self._ended_s - self._state.started_clock_s,
-            stop_asked=is_stop_asked(self._ended_s, self._launch, self._lease, self._standing),
+            stop_requested=is_stop_requested(self._ended_s, self._launch, self._lease, self._termination),
         )
-        return verdict(self._launch, exits, reports, self._standing.reason, clock_s())
+        return lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
 
     def _read_lease(self) -> None:
-        """Takes over newer orders; a damaged file leaves those in force."""
+        """Reads a newer lease; ignores a damaged file."""
         try:
             found = (self._directory / lease_files.LEASE_FILE).stat()
             seen = (found.st_ino, found.st_mtime_ns)
@@ -145,46 +175,46 @@ class Supervisor:
             return
 
     def _orders(self) -> Lease:
-        """The lease; also a stop where the shim was asked to end, or a job that does not report has had its steps."""
+        """The lease, with a stop if the shim got SIGTERM or a job that does not report has used its steps."""
         steps_max = self._lease.steps_max
         ran_s = clock_s() - self._state.started_clock_s
         has_enough = 0 < steps_max <= estimated_steps(self._launch, ran_s) and not self._has_reports()
-        return replace(self._lease, stop=True) if has_enough or self._asked_to_end else self._lease
+        return replace(self._lease, stop=True) if has_enough or self._is_terminating else self._lease
 
-    def _obey(self) -> None:
-        """Sends what the moment asks for. The clock is read after every sleep, however long that was."""
-        before, lease = self._standing, self._orders()
-        is_done = self._lease.stop and not self._asked_to_end and has_done_all(self._launch, self._reports())
-        self._standing = now = next_standing(
+    def _send_signals(self) -> None:
+        """Sends the signals that are due."""
+        before, lease = self._termination, self._orders()
+        is_done = self._lease.stop and not self._is_terminating and has_done_all(self._launch, self._reports())
+        self._termination = now = next_termination(
             clock_s(), self._launch, lease, before, reports=self._has_reports(), is_done=is_done
         )
         if now.warned_until_s != before.warned_until_s:
             self._send_ranks(self._launch.warning_signal)
         if now.stage is before.stage:
             return
-        self._say(Phase.STOPPING)
+        self._write_state(Phase.STOPPING)
         self._send_group(signal.SIGTERM if now.stage is Stage.TERMINATED else signal.SIGKILL)
         self._send_group(signal.SIGCONT)
         self._paused = False
 
-    def _pace(self) -> None:
-        """A slower GPU does slower steps; how long a program takes to start is the machine's affair."""
+    def _throttle(self) -> None:
+        """Pauses the job for a share of each period, to emulate a slower GPU; not while the program starts."""
         started_s = clock_s() - self._state.started_clock_s
         if started_s < self._launch.silent_start_s and not self._has_reports():
             return
-        is_stopping = self._standing.stage > Stage.RUNNING or self._standing.stop_seen_s < float("inf")
-        pause = not is_stopping and not pacing.may_run(clock_s(), self._launch.speed_factor)
+        is_stopping = self._termination.stage > Stage.RUNNING or self._termination.stop_seen_s < float("inf")
+        pause = not is_stopping and not may_run(clock_s(), self._launch.speed_factor)
         if pause != self._paused:
             self._paused = pause
             self._send_group(signal.SIGSTOP if pause else signal.SIGCONT)
 
     def _wait_s(self) -> float:
         now_s = clock_s()
-        orders_s = seconds_left(now_s, self._launch, self._lease, self._standing, reports=self._has_reports())
-        return min(POLL_S, orders_s, pacing.until_change_s(now_s, self._launch.speed_factor))
+        orders_s = seconds_left(now_s, self._launch, self._lease, self._termination, reports=self._has_reports())
+        return min(POLL_S, orders_s, until_change_s(now_s, self._launch.speed_factor))
 
     def _capture(self, timeout_s: float) -> None:
-        """Waits for output or so long, and moves what there is."""
+        """Waits for output, at most `timeout_s`, and writes it to the logs."""
         ends = ranks.readable(list(self._writers), timeout_s)
         now_s = time.time()
         for end in ends:
@@ -200,31 +230,31 @@ class Supervisor:
         self._writers.pop(end).close(now_s)
         os.close(end)
 
-    def _see_exits(self) -> None:
+    def _collect_exits(self) -> None:
         for local_rank, rank in enumerate(self._ranks):
             code = ranks.exit_code(rank.process) if local_rank not in self._codes else None
             if code is not None:
                 self._codes[local_rank] = code
                 self._ended_s = clock_s()
-                self._judge(local_rank, code)
+                self._check_exit(local_rank, code)
         if clock_s() - self._orphans_reaped_s > ORPHANS_EVERY_S:
             ranks.reap_orphans(self._state.job_processes)
             self._orphans_reaped_s = clock_s()
 
-    def _judge(self, local_rank: int, code: int) -> None:
-        """One rank that fails takes the others with it."""
+    def _check_exit(self, local_rank: int, code: int) -> None:
+        """If a rank fails, kills the others."""
         report = self._report(local_rank)
         expired = report is not None and report.stopped and self._ended_s >= self._lease.until_clock_s
-        if self._first_fault >= 0 or not is_fault(code, self._launch, self._standing, expired=expired):
+        if self._first_failure >= 0 or not is_failure(code, self._launch, self._termination, expired=expired):
             return
-        self._first_fault = local_rank
-        self._standing = replace(self._standing, stage=Stage.KILLED, reason="a rank failed")
+        self._first_failure = local_rank
+        self._termination = replace(self._termination, stage=Stage.KILLED, reason="a rank failed")
         self._send_group(signal.SIGKILL)
 
     def _kill_all(self) -> None:
-        """Ends whatever is left of the job, also what has left its group, and takes the last of its output.
+        """Kills all processes of the job, also those that left its group, and writes the rest of its output.
 
-        The group first, in one move: a process that forks and exits faster than /proc is read is never found there.
+        The group first, with one signal: /proc can miss a process that forks and exits quickly.
         """
         if self._ranks:
             self._send_group(signal.SIGKILL)
@@ -263,8 +293,8 @@ class Supervisor:
         for rank in self._ranks:
             processes.send(rank.process, number)
 
-    def _say(self, phase: Phase) -> None:
-        """Where a full disk keeps the state from being told, the job goes on all the same."""
+    def _write_state(self, phase: Phase) -> None:
+        """Writes shim.json. If the disk is full, the job continues."""
         self._state = replace(self._state, phase=phase)
         try:
             lease_files.write_shim(self._directory, self._state)
@@ -274,3 +304,27 @@ class Supervisor:
     def _not_run(self, outcome: Outcome, detail: str, code: int) -> End:
         steps = self._launch.steps_done
         return End(outcome, code, steps, steps, detail, clock_s())
+
+
+def _detach(directory: Path) -> None:
+    """Makes a session, redirects output to shim.log and adopts orphans."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (log, 2)):
+        os.dup2(source, target)
+    os.chdir("/")
+    processes.adopt_orphans()
+
+
+def _read(directory: Path) -> tuple[Launch, Lease]:
+    launch, lease = lease_files.read_launch(directory), lease_files.read_lease(directory)
+    if launch is None or lease is None:
+        missing = lease_files.LAUNCH_FILE if launch is None else lease_files.LEASE_FILE
+        raise RemoteViolation(f"{directory / missing} must exist before the shim starts")
+    if not launch.argv or not launch.rank_environments:
+        raise RemoteViolation(f"{directory / lease_files.LAUNCH_FILE}: argv and rank_environments must not be empty")
+    return launch, lease

@@ -89,7 +89,7 @@ def test_stop_by_order_is_graceful(tmp_path: Path) -> None:
         shim.order(stop=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code, end.detail) == (Outcome.STOPPED, 0, "all ranks stopped in good order")
+    assert (end.outcome, end.exit_code, end.detail) == (Outcome.STOPPED, 0, "all ranks stopped")
     assert whole_checkpoints(tmp_path / "c") == (int(end.steps_done),)
 
 
@@ -121,7 +121,7 @@ def test_gang_over_two_nodes_stops_at_one_step(tmp_path: Path) -> None:
         on_the_edge(lambda: _steps(second.directory, 0) > 0, 2.5, first, second)
         ends = (first.end(), second.end())
 
-    assert {(end.outcome, end.detail) for end in ends} == {(Outcome.STOPPED, "all ranks stopped in good order")}
+    assert {(end.outcome, end.detail) for end in ends} == {(Outcome.STOPPED, "all ranks stopped")}
     assert ends[0].steps_done == ends[1].steps_done > 0
     assert whole_checkpoints(tmp_path / "checkpoints") == (int(ends[0].steps_done),)
 

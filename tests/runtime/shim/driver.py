@@ -1,4 +1,4 @@
-"""Drives real shims: a lease directory with a script in it, and waiting for what should come to be."""
+"""Starts real shims with a script in a lease directory, and waits for conditions."""
 
 from __future__ import annotations
 

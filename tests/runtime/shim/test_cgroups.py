@@ -1,4 +1,4 @@
-"""A process that has left its session and its environment ends with its lease also where the shim was killed."""
+"""A process that has left its session and environment ends with its lease, even if the shim was killed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def groups(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Containme
     found.close()
 
 
-def test_who_leaves_session_and_environment_ends_with_a_lease_whose_shim_was_killed(
+def test_process_that_leaves_session_and_environment_ends_with_a_lease_whose_shim_was_killed(
     tmp_path: Path, groups: Containment
 ) -> None:
     group = groups.group_of(7)
@@ -82,7 +82,7 @@ def test_a_lease_that_ends_leaves_no_group(tmp_path: Path, groups: Containment) 
     assert not Path(groups.group_of(7)).exists()
 
 
-def test_a_group_that_cannot_be_made_keeps_no_job_from_running(tmp_path: Path) -> None:
+def test_job_runs_without_a_group_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with started(tmp_path, "print('done')", cgroup=str(tmp_path / "file" / "lease-00000007")) as shim:
         end = shim.end()
@@ -91,7 +91,7 @@ def test_a_group_that_cannot_be_made_keeps_no_job_from_running(tmp_path: Path) -
     assert "control group" in (tmp_path / "shim.log").read_text()
 
 
-def test_places_are_found_through_the_mounts_of_a_namespace() -> None:
+def test_groups_are_found_through_the_mounts_of_a_namespace() -> None:
     mounts = (
         "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
         "31 23 0:27 /docker/x /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
@@ -106,7 +106,7 @@ def test_places_are_found_through_the_mounts_of_a_namespace() -> None:
     ]
 
 
-def test_without_groups_it_is_adoption(tmp_path: Path) -> None:
+def test_without_groups_orphans_are_adopted(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text("32 23 0:28 / /nowhere rw - cgroup2 cgroup2 rw\n")
     (tmp_path / "own").write_text("0::/\n")
 
@@ -115,9 +115,7 @@ def test_without_groups_it_is_adoption(tmp_path: Path) -> None:
     assert not cgroups.is_group_of(str(tmp_path), 7)
 
 
-def test_what_an_agent_starts_itself_is_not_taken_for_an_adopted_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_children_of_the_agent_are_not_adopted_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_adopting", {os.getpid()})
     vanished = ShimState(processes.this_process().process + 1_000_000, 1, processes.boot_id(), Phase.RUNNING)
     helper = [sys.executable, "-I", "-S", str(Path(storage.__file__).with_name("storage_worker.py"))]

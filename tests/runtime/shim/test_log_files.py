@@ -33,7 +33,7 @@ def test_line_is_kept_with_its_time(tmp_path: Path) -> None:
     assert lines(tmp_path) == [CapturedLine(NOW_S, "hello", False), CapturedLine(NOW_S + 1e-6, "", False)]
 
 
-def test_line_that_comes_in_pieces_is_one(tmp_path: Path) -> None:
+def test_line_written_in_pieces_is_one(tmp_path: Path) -> None:
     log = writer(tmp_path)
 
     log.write(b"hel", NOW_S)
@@ -64,7 +64,7 @@ def test_unfinished_line_is_written_after_a_while_and_marked(tmp_path: Path) -> 
     assert lines(tmp_path) == [CapturedLine(NOW_S + FLUSH_S, "50 %", True)]
 
 
-def test_huge_line_is_cut_and_none_of_it_lost(tmp_path: Path) -> None:
+def test_huge_line_is_cut_without_loss(tmp_path: Path) -> None:
     log = writer(tmp_path)
     huge = b"x" * (3 * LINE_BYTES_MAX + 5)
 
@@ -93,14 +93,14 @@ def test_full_files_are_numbered_and_the_oldest_removed(tmp_path: Path) -> None:
     assert [line.text for line in lines(tmp_path)][-1] == "line 019"
 
 
-def test_file_keeps_its_bound_when_much_comes_at_once(tmp_path: Path) -> None:
+def test_large_write_keeps_the_size_limit_of_a_file(tmp_path: Path) -> None:
     writer(tmp_path, bytes_max=100, files_max=50).write(b"x\n" * 50, NOW_S)
 
     assert all(file.path.stat().st_size <= 100 for file in log_files(tmp_path))
     assert [line.text for line in lines(tmp_path)] == ["x"] * 50
 
 
-def test_lines_that_the_disk_refuses_are_counted_and_told(tmp_path: Path) -> None:
+def test_lines_that_cannot_be_written_are_counted_and_reported(tmp_path: Path) -> None:
     log = writer(tmp_path)
     full, kept = os.open("/dev/full", os.O_WRONLY), os.dup(log._file)
 
@@ -114,7 +114,7 @@ def test_lines_that_the_disk_refuses_are_counted_and_told(tmp_path: Path) -> Non
     os.close(kept)
 
 
-def test_file_of_somebody_else_is_no_log(tmp_path: Path) -> None:
+def test_other_files_are_no_logs(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "rank-x.out").write_text("")
 
@@ -123,7 +123,7 @@ def test_file_of_somebody_else_is_no_log(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_every_byte_comes_out_in_order(pieces: list[bytes]) -> None:
+def test_every_byte_is_kept_in_order(pieces: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:
         log = LogWriter(Path(name), 3, is_error_stream=False, bytes_max=1 << 20, files_max=1)
         for piece in pieces:
@@ -137,7 +137,7 @@ def test_every_byte_comes_out_in_order(pieces: list[bytes]) -> None:
 
 @contextmanager
 def limited(what: int, limit: int) -> Iterator[None]:
-    """This process may have no more of something for a while."""
+    """Limits a resource of this process."""
     soft, hard = resource.getrlimit(what)
     resource.setrlimit(what, (limit, hard))
     try:
@@ -146,7 +146,7 @@ def limited(what: int, limit: int) -> Iterator[None]:
         resource.setrlimit(what, (soft, hard))
 
 
-def test_a_line_that_the_disk_takes_half_of_is_lost_whole(tmp_path: Path) -> None:
+def test_partly_written_line_is_removed(tmp_path: Path) -> None:
     log = writer(tmp_path)
     log.write(b"a\n", NOW_S)
 
@@ -159,7 +159,7 @@ def test_a_line_that_the_disk_takes_half_of_is_lost_whole(tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
-def test_a_log_that_cannot_be_rotated_for_a_while_goes_on_afterwards(tmp_path: Path) -> None:
+def test_log_continues_after_a_failed_rotation(tmp_path: Path) -> None:
     log = writer(tmp_path, bytes_max=60)
     log.write(b"first\n", NOW_S)
     free = os.dup(0)

@@ -1,4 +1,4 @@
-"""Real shims with small scripts: what a lease does to its job."""
+"""Real shims run small scripts under a lease."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_stop_ends_the_job_before_its_lease(tmp_path: Path) -> None:
         shim.prints("ready")
         shim.order(stop=True)
 
-        assert outcome_of(shim) == (Outcome.STOPPED, -signal.SIGTERM, "a stop was asked for")
+        assert outcome_of(shim) == (Outcome.STOPPED, -signal.SIGTERM, "a stop was requested")
 
 
 def test_kill_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_warning_signal_comes_before_the_end(tmp_path: Path) -> None:
     assert shim.lines() == ["ready", "terminated"]
 
 
-def test_extended_lease_lets_the_job_go_on(tmp_path: Path) -> None:
+def test_extended_lease_lets_the_job_continue(tmp_path: Path) -> None:
     with started(tmp_path, SLEEPS, lease_s=0.8) as shim:
         first_until_s = shim.lease.until_clock_s
         shim.order(until_clock_s=first_until_s + 0.6)
@@ -179,7 +179,7 @@ def test_lease_that_is_over_starts_nothing(tmp_path: Path) -> None:
     assert (end.outcome, shim.lines()) == (Outcome.STOPPED, [])
 
 
-def test_damaged_launch_is_told(tmp_path: Path) -> None:
+def test_damaged_launch_is_reported(tmp_path: Path) -> None:
     with started(tmp_path, SLEEPS, argv=()) as shim:
         end = shim.end()
 
@@ -187,7 +187,7 @@ def test_damaged_launch_is_told(tmp_path: Path) -> None:
     assert "argv and rank_environments must not be empty" in end.detail
 
 
-def test_rank_that_fails_takes_the_others_with_it(tmp_path: Path) -> None:
+def test_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
     script = "import os, sys, time; time.sleep(60 if os.environ['RANK'] == '0' else 0); sys.exit(3)"
 
     with started(tmp_path, script, ranks=2, first_rank=4) as shim:
@@ -196,7 +196,7 @@ def test_rank_that_fails_takes_the_others_with_it(tmp_path: Path) -> None:
     assert (end.outcome, end.exit_code, end.detail) == (Outcome.FAILED, 3, "rank 5 exited with code 3")
 
 
-def test_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path) -> None:
     with started(tmp_path, "", argv=("no-such-command", "x")) as shim:
         end = shim.end()
 
@@ -204,11 +204,11 @@ def test_command_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert end.detail == "the command 'no-such-command' cannot be run: No such file or directory"
 
 
-def test_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_working_directory_is_named(tmp_path: Path) -> None:
     with started(tmp_path, "", working_directory=str(tmp_path / "gone")) as shim:
         end = shim.end()
 
-    assert end.detail == f"the working directory '{tmp_path}/gone' cannot be entered: No such file or directory"
+    assert end.detail == f"cannot enter the working directory '{tmp_path}/gone': No such file or directory"
 
 
 def test_grandchildren_end_with_their_job_also_outside_its_group(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_process_that_forks_and_exits_faster_than_it_is_found_ends_with_its_job(
         assert [facts for _ in range(20) for facts in all_processes() if facts.group == group] == []
 
 
-def test_what_has_left_group_session_and_environment_ends_with_the_job_too(tmp_path: Path) -> None:
+def test_process_without_group_session_and_environment_of_its_job_ends_with_it(tmp_path: Path) -> None:
     with started(tmp_path, WITH_A_STRANGER) as shim:
         end = shim.end()
         [stranger] = [int(line) for line in shim.lines()]
@@ -250,7 +250,7 @@ def test_job_dies_with_its_shim(tmp_path: Path) -> None:
         assert lease_files.read_end(tmp_path) is None
 
 
-def test_what_a_killed_shim_leaves_can_be_found_and_killed(tmp_path: Path) -> None:
+def test_processes_of_a_killed_shim_are_found_and_killed(tmp_path: Path) -> None:
     with started(tmp_path, WITH_GRANDCHILDREN + "import time; time.sleep(60)") as shim:
         shim.prints("ready")
         state = shim.state()
@@ -275,12 +275,12 @@ def test_shim_that_was_frozen_past_its_lease_kills_at_once(tmp_path: Path) -> No
     assert "terminated" not in shim.lines()
 
 
-def test_shim_that_is_asked_to_end_stops_its_job(tmp_path: Path) -> None:
+def test_shim_that_gets_sigterm_stops_its_job(tmp_path: Path) -> None:
     with started(tmp_path, TELLS_SIGTERM) as shim:
         shim.prints("ready")
         shim.process.terminate()
 
-        assert outcome_of(shim) == (Outcome.STOPPED, 0, "a stop was asked for")
+        assert outcome_of(shim) == (Outcome.STOPPED, 0, "a stop was requested")
 
 
 def test_job_that_does_not_report_stops_after_its_steps(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_job_that_does_not_report_stops_after_its_steps(tmp_path: Path) -> None:
     ) as shim:
         end = shim.end()
 
-    assert (end.outcome, end.detail) == (Outcome.STOPPED, "a stop was asked for")
+    assert (end.outcome, end.detail) == (Outcome.STOPPED, "a stop was requested")
     assert end.steps_done >= 40.0
 
 
@@ -316,7 +316,7 @@ def test_flood_of_output_is_rotated_and_bounded(tmp_path: Path) -> None:
     assert shim.lines()[-1] == "line 39999"
 
 
-def test_speed_factor_paces_a_loop(tmp_path: Path) -> None:
+def test_speed_factor_throttles_a_loop(tmp_path: Path) -> None:
     script = "import time\nprint('ready')\nwhile True: time.process_time()"
 
     with started(tmp_path, script, speed_factor=0.3, silent_start_s=0.0) as shim:

@@ -28,7 +28,7 @@ from gavelpy.runtime.agent.leases.assignment import Assignment
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
-from gavelpy.runtime.shim.verdict import estimated_steps, has_done_all
+from gavelpy.runtime.shim.exit_status import estimated_steps, has_done_all
 
 Said = TypeVar("Said")
 

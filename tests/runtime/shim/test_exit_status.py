@@ -1,4 +1,4 @@
-"""What the exit codes of ranks and their reports say of a lease."""
+"""Outcome and steps of a lease, from exit codes and reports."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gavelpy.runtime.lease_files import End, Launch, Outcome, Progress
-from gavelpy.runtime.shim.orders import Stage, Standing
-from gavelpy.runtime.shim.verdict import Exits, estimated_steps, is_fault, verdict
+from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, is_failure, lease_end
+from gavelpy.runtime.shim.termination import Stage, Termination
 
 LAUNCH = Launch(
     1,
@@ -24,44 +24,44 @@ LAUNCH = Launch(
     rate_steps_per_s=2.0,
     silent_start_s=0.0,
 )
-WELL = Exits(codes={0: 0, 1: 0}, first_fault=-1, ran_s=30.0, stop_asked=False)
+WELL = RankExits(codes={0: 0, 1: 0}, first_failure=-1, ran_s=30.0, stop_requested=False)
 
 
-def ended(exits: Exits, *reports: Progress, launch: Launch = LAUNCH) -> End:
-    return verdict(launch, exits, reports, "", 5.0)
+def ended(exits: RankExits, *reports: Progress, launch: Launch = LAUNCH) -> End:
+    return lease_end(launch, exits, reports, "", 5.0)
 
 
-def test_script_that_exits_unasked_has_finished() -> None:
+def test_script_that_exits_by_itself_has_finished() -> None:
     end = ended(WELL)
 
     assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.FINISHED, 1000.0, 100.0)
 
 
 def test_steps_of_a_script_that_stops_are_an_estimate_and_none_of_them_saved() -> None:
-    end = ended(replace(WELL, stop_asked=True))
+    end = ended(replace(WELL, stop_requested=True))
 
     assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 160.0, 100.0)
 
 
-def test_without_a_rate_a_second_is_a_step() -> None:
-    end = ended(replace(WELL, stop_asked=True), launch=replace(LAUNCH, rate_steps_per_s=0.0))
+def test_without_a_rate_there_is_one_step_per_second() -> None:
+    end = ended(replace(WELL, stop_requested=True), launch=replace(LAUNCH, rate_steps_per_s=0.0))
 
     assert end.steps_done == 130.0
 
 
 def test_steps_by_time_end_at_the_total() -> None:
-    assert ended(replace(WELL, stop_asked=True, ran_s=1e6)).steps_done == 1000.0
+    assert ended(replace(WELL, stop_requested=True, ran_s=1e6)).steps_done == 1000.0
 
 
 def test_failure_of_a_script_saves_nothing_new_and_names_the_rank() -> None:
-    end = ended(replace(WELL, codes={0: -9, 1: 3}, first_fault=1))
+    end = ended(replace(WELL, codes={0: -9, 1: 3}, first_failure=1))
 
     assert (end.outcome, end.exit_code, end.steps_saved) == (Outcome.FAILED, 3, 100.0)
     assert end.detail == "rank 5 exited with code 3"
 
 
 def test_failure_by_signal_names_the_signal() -> None:
-    end = ended(replace(WELL, codes={0: -11, 1: -9}, first_fault=0))
+    end = ended(replace(WELL, codes={0: -11, 1: -9}, first_failure=0))
 
     assert end.detail == "rank 4 was killed by SIGSEGV"
 
@@ -69,10 +69,10 @@ def test_failure_by_signal_names_the_signal() -> None:
 def test_report_of_finished_wins_over_a_stop() -> None:
     report = Progress(steps_done=1000.0, steps_saved=1000.0, finished=True)
 
-    assert ended(replace(WELL, stop_asked=True), report).outcome is Outcome.FINISHED
+    assert ended(replace(WELL, stop_requested=True), report).outcome is Outcome.FINISHED
 
 
-def test_iterator_that_stopped_before_the_end_has_stopped() -> None:
+def test_iterator_that_stopped_before_the_last_step_has_stopped() -> None:
     first = Progress(steps_done=400.0, steps_saved=400.0, stopped=True)
     second = Progress(steps_done=400.0, steps_saved=100.0, stopped=True)
 
@@ -84,19 +84,19 @@ def test_iterator_that_stopped_before_the_end_has_stopped() -> None:
 def test_killed_iterator_has_done_what_it_has_saved() -> None:
     report = Progress(steps_done=400.0, steps_saved=350.0)
 
-    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True), report)
+    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_requested=True), report)
 
     assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 350.0, 350.0)
 
 
-def test_nothing_counts_that_a_script_did_before_it_was_killed() -> None:
-    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_asked=True))
+def test_steps_of_a_killed_script_do_not_count() -> None:
+    end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_requested=True))
 
     assert end.steps_saved == 100.0
 
 
 @pytest.mark.parametrize(
-    ("code", "stage", "fault"),
+    ("code", "stage", "failure"),
     [
         (0, Stage.RUNNING, False),
         (1, Stage.RUNNING, True),
@@ -109,19 +109,19 @@ def test_nothing_counts_that_a_script_did_before_it_was_killed() -> None:
         (1, Stage.KILLED, False),
     ],
 )
-def test_exit_code_is_a_fault_unless_we_asked_for_it(code: int, stage: Stage, fault: bool) -> None:
-    assert is_fault(code, LAUNCH, Standing(stage=stage), expired=False) is fault
+def test_exit_code_is_a_failure_unless_it_follows_a_signal_of_the_shim(code: int, stage: Stage, failure: bool) -> None:
+    assert is_failure(code, LAUNCH, Termination(stage=stage), expired=False) is failure
 
 
-def test_death_by_the_warning_signal_is_no_fault_once_it_was_sent() -> None:
+def test_death_by_the_warning_signal_is_no_failure_once_it_was_sent() -> None:
     launch = replace(LAUNCH, warning_s=5.0, warning_signal=int(signal.SIGUSR1))
 
-    assert is_fault(-signal.SIGUSR1, launch, Standing(), expired=False)
-    assert not is_fault(-signal.SIGUSR1, launch, Standing(warned_until_s=100.0), expired=False)
+    assert is_failure(-signal.SIGUSR1, launch, Termination(), expired=False)
+    assert not is_failure(-signal.SIGUSR1, launch, Termination(warned_until_s=100.0), expired=False)
 
 
-def test_rank_that_gave_up_because_its_lease_was_over_is_no_fault() -> None:
-    assert not is_fault(1, LAUNCH, Standing(stage=Stage.TERMINATED), expired=True)
+def test_rank_that_gave_up_because_its_lease_was_over_is_no_failure() -> None:
+    assert not is_failure(1, LAUNCH, Termination(stage=Stage.TERMINATED), expired=True)
 
 
 def test_silent_job_counts_no_steps_before_it_had_time_to_report() -> None:
@@ -131,17 +131,17 @@ def test_silent_job_counts_no_steps_before_it_had_time_to_report() -> None:
     assert estimated_steps(starting, 61.0) == 615.0
 
 
-def test_silent_job_that_resumes_from_our_checkpoint_counts_no_steps() -> None:
+def test_silent_job_that_resumes_from_a_checkpoint_of_the_iterator_counts_no_steps() -> None:
     resumed = replace(LAUNCH, environment={"GAVEL_RESUME_DIR": "/c"}, steps_done=5.0)
 
     assert estimated_steps(resumed, 1000.0) == 5.0
 
 
-BY_SIGNAL = replace(WELL, codes={0: -signal.SIGTERM, 1: -signal.SIGKILL}, stop_asked=True)
+BY_SIGNAL = replace(WELL, codes={0: -signal.SIGTERM, 1: -signal.SIGKILL}, stop_requested=True)
 
 
 @pytest.mark.parametrize("report", [Progress(1000.0, 1000.0, finished=True), Progress(1000.0, 800.0)])
-def test_an_exit_by_our_signal_after_the_last_step_is_a_finish(report: Progress) -> None:
+def test_an_exit_by_a_signal_of_the_shim_after_the_last_step_is_a_finish(report: Progress) -> None:
     end = ended(BY_SIGNAL, report, report)
 
     assert (end.outcome, end.steps_done) == (Outcome.FINISHED, 1000.0)
@@ -158,13 +158,13 @@ def test_an_exit_by_our_signal_after_the_last_step_is_a_finish(report: Progress)
     ],
     ids=["a rank has a step to do", "a rank gave up", "a rank did not report", "by time"],
 )
-def test_an_exit_by_our_signal_before_the_last_step_of_all_is_none(reports: tuple[Progress, ...]) -> None:
+def test_an_exit_by_a_signal_of_the_shim_before_the_last_step_of_all_is_none(reports: tuple[Progress, ...]) -> None:
     assert ended(BY_SIGNAL, *reports).outcome is Outcome.STOPPED
 
 
 def test_a_rank_that_breaks_after_its_last_step_has_failed() -> None:
     report = Progress(1000.0, 1000.0, finished=True)
 
-    end = ended(replace(WELL, codes={0: 139, 1: 0}, first_fault=0), report, report)
+    end = ended(replace(WELL, codes={0: 139, 1: 0}, first_failure=0), report, report)
 
     assert end.outcome is Outcome.FAILED
