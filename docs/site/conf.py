@@ -19,7 +19,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure", "config.cache"]
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
+autodoc_typehints = "none"  # array types make signatures unreadable; shapes and units are in the text
 autodoc_default_options = {"members": True, "undoc-members": False, "show-inheritance": False}
 autodoc_inherit_docstrings = False
 default_role = "code"

@@ -15,7 +15,8 @@ from tests.house.project import ROOT, name_of
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 TOP = sorted(ROOT.glob("*.md"))
-EVERY = [*PAGES, *TOP, *sorted((DOCS / "decisions").glob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
+EVERY = [*PAGES, *TOP, *sorted((DOCS / "decisions").glob("*.md"))]
+EVERY += [ROOT / "benchmarks" / "RESULTS.md", ROOT / "workloads" / "README.md"]
 GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
 TERMS = re.findall(r"^\| ([^|]+) \| [^|]+ \| (.*) \|$", GLOSSARY, re.MULTILINE)
 CODE = [(name or "", module) for _, cell in TERMS for name, module in re.findall(r"(?:`(\w+)` in )?`([\w.]+)`", cell)]
