@@ -19,7 +19,7 @@ def finish_s(*events: tuple[float, NodeJoined | NodeLost | NodeDraining], jobs: 
 
 def node_of_the_cluster() -> NodeId:
     simulation = make_simulation(make_trace(make_job("j0")), "v100:1")
-    return simulation.cluster.servers[0].node_id
+    return simulation.cluster.nodes[0].node_id
 
 
 def test_a_job_whose_node_dies_restarts_from_its_last_checkpoint_when_a_node_joins() -> None:
@@ -39,7 +39,7 @@ def test_a_waiting_job_starts_on_a_node_that_joins() -> None:
 def test_a_gang_that_loses_one_of_its_nodes_repeats_its_work() -> None:
     trace = make_trace(make_job("gang", gpus=8))
     simulation = make_simulation(trace, "v100:8", "fifo")
-    lost = simulation.cluster.servers[0].node_id
+    lost = simulation.cluster.nodes[0].node_id
     events = ((1000.0, NodeLost(lost)), (2000.0, NodeJoined(NodeId("spare"), "v100", 4)))
 
     result = make_simulation(trace, "v100:8", "fifo", node_events=events).run()
