@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import JournalInUse
 from gavelpy.journal.loss_detection import Loss, Marks
-from gavelpy.journal.recovery import Reading
+from gavelpy.journal.recovery import JournalContent
 from gavelpy.journal.schema import META, prepare
 
 _CONNECT_S = 10
@@ -45,13 +45,15 @@ _LEADER = text(
 
 
 class PostgresDatabase:
-    """A database behind a URL."""
+    """The tables in the schema that the URL selects."""
+
+    has_mark_file = False
 
     def __init__(self, url: URL, *, create: bool) -> None:
         self.name = url.render_as_string(hide_password=True)
         self.note = ""
         self.loss: Loss | None = None
-        self.reading: Reading | None = None
+        self.content: JournalContent | None = None
         self.marks: Marks | None = None
         self._engine = create_engine(
             url,
@@ -73,16 +75,19 @@ class PostgresDatabase:
         return connection
 
     def is_damage(self, error: BaseException | None) -> bool:  # noqa: ARG002 - as with repair
-        """False: what the server refuses to read is not for us to put right."""
+        """False: damaged pages are for the server's administrator."""
         return False
 
-    def repair(self, fault: str, incarnation: int) -> bool:  # noqa: ARG002 - the server looks after its pages
+    def repair(self, fault: str, incarnation: int) -> bool:  # noqa: ARG002 - the server manages its pages
         """False: there is no other source than the tables."""
         return False
 
-    def keep_marks(self, marks: Marks, durably: bool) -> bool:  # noqa: ARG002 - no place beside the tables
-        """False: they belong into a row."""
+    def keep_marks(self, marks: Marks, durably: bool) -> bool:  # noqa: ARG002 - there is no file
+        """False: they belong in a row."""
         return False
+
+    def back_up(self) -> None:
+        """None: back the server up with its own tools."""
 
     def check_leader(self, connection: Connection, incarnation: int) -> None:
         """Raises JournalInUse, naming its process and machine, where the scheduler of this incarnation is connected."""
@@ -105,7 +110,7 @@ class PostgresDatabase:
         connection.execute(_LEAD, _key(incarnation))
 
     def release(self) -> None:
-        """Nothing is held but by the connection."""
+        """No change: the lock ends with the connection."""
 
 
 def _key(incarnation: int) -> dict[str, str | int]:

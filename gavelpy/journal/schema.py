@@ -7,6 +7,7 @@ migrated table and a new one look the same to whoever reads the file without a d
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sqlalchemy import (
@@ -30,6 +31,7 @@ from gavelpy.journal.rows import MetaRow, event_row, meta_row, snapshot_row
 
 SCHEMA_VERSION = "schema_version"
 INCARNATION = "incarnation"
+MARKED = "marked"  # set in a journal that has a file of marks next to it
 _SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is SQLite's own row id
 
 TABLES = MetaData()
@@ -104,6 +106,32 @@ def prepare(connection: Connection) -> bool:
     for row in (meta_row(SCHEMA_VERSION, str(CURRENT)), meta_row(INCARNATION, "0")):
         connection.execute(META.insert(), row._asdict())
     return False
+
+
+def bring_up_to_date(
+    transaction: Callable[[], AbstractContextManager[Connection]],
+    check_leader: Callable[[Connection, int], None],
+    name: str,
+    *,
+    create: bool,
+) -> None:
+    """Creates missing tables if `create`, and migrates an older layout, each step in a transaction.
+
+    `check_leader` raises if the scheduler of an incarnation is running. `name` of the journal is for messages.
+    """
+    with transaction() as connection:
+        if create:
+            prepare(connection)
+        if not connection.dialect.has_table(connection, META.name):
+            raise InvalidInput(f"journal does not exist: no table {META.name}", file=name)
+        version = version_of(connection)
+    for step in pending(version):
+        with transaction() as connection:
+            incarnation = newest_incarnation(connection)
+            check_leader(connection, incarnation)
+            if version_of(connection) < step.version:  # unless another scheduler has done it
+                migrate(connection, step)
+                put_meta(connection, meta_row(INCARNATION, str(incarnation + 1)))  # fences out old writers
 
 
 def insertion(table: Table, paramstyle: str) -> str:

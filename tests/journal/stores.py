@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool
 from gavelpy.journal.codec import encode
 from gavelpy.journal.recovery import Loaded
 from gavelpy.journal.rows import Entry
+from gavelpy.journal.sqlite import PAGE_BYTES, BackupSettings
 from gavelpy.journal.store import EventStore, Submission, open_store
 from gavelpy.mechanism.events import Event, JobCancelled
 
@@ -29,7 +30,7 @@ def submission(key: str = "k", owner: str = "ann", first_job: int = 0) -> Submis
 
 def begun(url: str) -> EventStore:
     """An open journal whose incarnation is the newest."""
-    store = open_store(url, accept_loss=True, take_over=True)
+    store = open_store(url, accept_loss=True, take_over=True, backups=BackupSettings(kept=2))
     store.begin_incarnation()
     return store
 
@@ -39,6 +40,12 @@ def filled(url: str, appends: int = 10) -> None:
     with begun(url) as store:
         for k in range(appends):
             store.append(cancelled(k))
+
+
+def corrupt_header(path: Path, byte: bytes = b"\xaa") -> bytes:
+    """Overwrites the first page of a file, so that SQLite cannot open it; its bytes then."""
+    path.write_bytes(byte * PAGE_BYTES + path.read_bytes()[PAGE_BYTES:])
+    return path.read_bytes()
 
 
 def bytes_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:

@@ -319,7 +319,7 @@ def test_a_database_that_fails_is_named_and_the_store_is_of_no_more_use(url: str
 
     with pytest.raises(JournalFailed, match="gavel_events"):
         store.append(cancelled(0))
-    with pytest.raises(JournalFailed, match="must be opened anew"):
+    with pytest.raises(JournalFailed, match="must be opened again"):
         store.meta("cluster")
 
 

@@ -1,11 +1,10 @@
-"""Whatever happens to the bytes of a SQLite journal: a beginning of what was appended comes back, and loss is named."""
+"""Random damage to the files of a SQLite journal: it is refused, or every acknowledged event is there."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gavelpy.errors import EventsLost, JournalCorrupt
 from gavelpy.journal.codec import encode_state
-from gavelpy.journal.wal import PAGE_BYTES
+from gavelpy.journal.sqlite import PAGE_BYTES
+from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import AllocationFailed, JobSubmitted, ProgressReported
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
-from tests.journal.stores import Record, begun, expected, loaded, path_of, submission
+from tests.journal.stores import Record, begun, bytes_of, execute, expected, loaded, path_of, submission
 
 SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's bytes
 PLACES = st.lists(SOMEWHERE, min_size=1, max_size=8)
@@ -27,20 +28,18 @@ FRAME_BYTES = 24 + PAGE_BYTES
 FEW = settings(max_examples=6)  # hundreds in a slow test; each opens and loads a journal four times, durably
 
 
-@dataclass(frozen=True, repr=False)
 class Journal:
-    """What a crash left, file and log, of so many acknowledged appends of two events each."""
+    """Files after a crash, and the acknowledged events: two per append."""
 
-    file: bytes
-    log: bytes
-    records: list[Record]
+    def __init__(self, files: dict[str, bytes], records: list[Record]) -> None:  # hypothesis prints dataclasses whole
+        self.files, self.records = files, records
 
-    def placed(self, folder: str) -> str:
-        """A copy that may be harmed; its URL."""
-        path = Path(folder) / "journal.sqlite"
-        path.write_bytes(self.file)
-        Path(f"{path}-wal").write_bytes(self.log)
-        return f"sqlite:///{path}"
+    def placed(self, folder: str, *, marks: bool = True) -> str:
+        """A copy to damage; its URL."""
+        for name, content in self.files.items():
+            if marks or not name.endswith(".marks"):
+                (Path(folder) / name).write_bytes(content)
+        return f"sqlite:///{Path(folder) / 'journal.sqlite'}"
 
 
 def record(k: int) -> Record:
@@ -62,8 +61,8 @@ def crashed(folder: Path, appends: int, snapshots: tuple[int, ...]) -> Journal:
             store.append(records[2 * k : 2 * k + 2], [submission(f"key-{k}", first_job=k)])
             if k in snapshots:
                 store.save_snapshot(2 * k + 2, encode_state({"sequence": 2 * k + 2, "padding": "x" * 20_000}))
-        path = path_of(url)
-        return Journal(path.read_bytes(), Path(f"{path}-wal").read_bytes(), records)
+        names = [path_of(url).name + suffix for suffix in ("", "-wal", ".marks")]
+        return Journal({name: (folder / name).read_bytes() for name in names}, records)
 
 
 @pytest.fixture(scope="module")
@@ -84,24 +83,35 @@ def folder() -> Iterator[str]:
         yield made
 
 
-def check(journal: Journal, url: str, *, silent: bool = False) -> int:
-    """The last sequence that came back; `silent`: whether loss may go unnoticed."""
-    found, events = loaded(url)
+def check(journal: Journal, url: str) -> bool:
+    """Whether the store refuses to open; it must if anything is lost, and it must open once loss is accepted."""
+    try:
+        with open_store(url) as store:
+            store.begin_incarnation()
+            whole = store.load()
+            first = whole.state["sequence"] if whole.state else 0
+            assert bytes_of(list(whole.events)) == expected(journal.records, 1)[first:], "loss was not detected"
+        is_refused = False
+    except JournalCorrupt:
+        is_refused = True
+    try:
+        found, events = loaded(url)
+    except JournalCorrupt:  # no row is left, and no marks show that the file is a journal
+        assert not Path(f"{path_of(url)}.marks").exists()
+        return True
     first = found.state["sequence"] if found.state else 0
     assert events == expected(journal.records, 1)[first : found.sequence]
     assert found.sequence % 2 == 0, "appends are whole"
-    assert silent or found.damage or found.sequence == len(journal.records), "loss must be named"
     with begun(url) as store:
-        assert store.load().damage == ""
         for k in (0, found.sequence // 2 - 1)[: found.sequence]:
             kept = store.submission("ann", f"key-{k}")
             assert kept is None or kept.first_job == k
         lost = store.submission("ann", f"key-{found.sequence // 2}")
-        assert lost is None, "a submission without its events must be made anew"
+        assert lost is None, "a submission without its events must create its jobs again"
         assert store.append(journal.records[:1]) == found.sequence + 1
     again, events = loaded(url)
     assert (again.damage, again.sequence) == ("", found.sequence + 1)
-    return found.sequence
+    return is_refused
 
 
 def flip(path: Path, places: list[float], mask: int) -> None:
@@ -120,7 +130,7 @@ def cut(path: Path, place: float) -> None:
 def test_what_a_crash_leaves_is_all_there(request: pytest.FixtureRequest, folder: str, name: str) -> None:
     journal = request.getfixturevalue(name)
 
-    assert check(journal, journal.placed(folder)) == len(journal.records)
+    assert not check(journal, journal.placed(folder))
 
 
 @FEW
@@ -155,13 +165,19 @@ def test_bytes_flipped_in_the_log_of_an_old_journal(grown: Journal, places: list
 
 @pytest.mark.slow
 @settings(max_examples=500)
-@given(name=st.sampled_from(["young", "grown"]), suffix=st.sampled_from(["", "-wal"]), places=PLACES, mask=MASK)
+@given(
+    name=st.sampled_from(["young", "grown"]),
+    suffix=st.sampled_from(["", "-wal"]),
+    marks=st.booleans(),
+    places=PLACES,
+    mask=MASK,
+)
 def test_bytes_flipped_hundreds_of_times(
-    young: Journal, grown: Journal, name: str, suffix: str, places: list[float], mask: int
+    young: Journal, grown: Journal, name: str, suffix: str, marks: bool, places: list[float], mask: int
 ) -> None:
     journal = {"young": young, "grown": grown}[name]
     with tempfile.TemporaryDirectory() as made:
-        url = journal.placed(made)
+        url = journal.placed(made, marks=marks)
         flip(Path(f"{path_of(url)}{suffix}"), places, mask)
 
         check(journal, url)
@@ -178,13 +194,51 @@ def test_a_file_cut_short(grown: Journal, place: float) -> None:
 
 
 @FEW
-@given(place=SOMEWHERE)
-def test_a_log_cut_short_gives_what_was_written_before(young: Journal, place: float) -> None:
+@given(place=SOMEWHERE, marks=st.booleans())
+def test_a_log_cut_short_is_refused(young: Journal, place: float, marks: bool) -> None:
     with tempfile.TemporaryDirectory() as made:
-        url = young.placed(made)
+        url = young.placed(made, marks=marks)
         cut(Path(f"{path_of(url)}-wal"), place)
 
-        check(young, url, silent=True)  # a log that ends early looks like an earlier crash
+        assert check(young, url)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@given(
+    name=st.sampled_from(["young", "grown"]), suffix=st.sampled_from(["", "-wal"]), place=SOMEWHERE, marks=st.booleans()
+)
+def test_files_cut_hundreds_of_times(
+    young: Journal, grown: Journal, name: str, suffix: str, place: float, marks: bool
+) -> None:
+    journal = {"young": young, "grown": grown}[name]
+    with tempfile.TemporaryDirectory() as made:
+        url = journal.placed(made, marks=marks)
+        cut(Path(f"{path_of(url)}{suffix}"), place)
+
+        check(journal, url)
+
+
+@pytest.mark.parametrize("name", ["young", "grown"])
+def test_a_log_that_is_gone_is_refused(request: pytest.FixtureRequest, folder: str, name: str) -> None:
+    journal = request.getfixturevalue(name)
+    url = journal.placed(folder)
+    Path(f"{path_of(url)}-wal").unlink()
+
+    assert check(journal, url)
+
+
+@pytest.mark.parametrize("name", ["young", "grown"])
+def test_a_journal_without_its_marks_is_refused_and_keeps_all_events(
+    request: pytest.FixtureRequest, folder: str, name: str
+) -> None:
+    journal = request.getfixturevalue(name)
+    url = journal.placed(folder, marks=False)
+
+    with pytest.raises(EventsLost, match="marks are missing or damaged"):
+        open_store(url)
+
+    assert loaded(url)[0].sequence == len(journal.records)
 
 
 @FEW
@@ -195,7 +249,7 @@ def test_garbage_after_the_last_commit_costs_nothing(young: Journal, tail: bytes
         log = Path(f"{path_of(url)}-wal")
         log.write_bytes(log.read_bytes() + tail)
 
-        assert check(young, url) == len(young.records)
+        assert not check(young, url)
 
 
 @FEW
@@ -205,21 +259,26 @@ def test_a_write_torn_before_it_was_acknowledged_costs_nothing(young: Journal, p
         url = young.placed(made)
         with begun(url) as store:
             acknowledged = Path(f"{path_of(url)}-wal").stat().st_size
+            marks = Path(f"{path_of(url)}.marks").read_bytes()
             store.append([record(900), record(901)])
             shutil.copytree(made, f"{made}/copy")
+        Path(f"{made}/copy/journal.sqlite.marks").write_bytes(marks)
         copy = f"sqlite:///{made}/copy/journal.sqlite"
         log = Path(f"{path_of(copy)}-wal")
         data = bytearray(log.read_bytes())
         data[acknowledged + int(place * (len(data) - acknowledged))] ^= mask
         log.write_bytes(data)
 
-        _, events = loaded(copy)
+        with open_store(copy) as store:
+            store.begin_incarnation()
+            events = bytes_of(list(store.load().events))
 
         assert events[: len(young.records)] == expected(young.records)
         assert events[len(young.records) :] in ([], expected([record(900), record(901)], len(young.records) + 1))
 
 
-def test_a_shadow_of_an_older_history_is_not_taken_up(folder: str) -> None:
+def forked(folder: str) -> tuple[str, Path]:
+    """A journal whose history was abandoned after its first event, and a backup of the abandoned history."""
     path = Path(folder) / "journal.sqlite"
     url = f"sqlite:///{path}"
     with begun(url) as store:
@@ -227,15 +286,31 @@ def test_a_shadow_of_an_older_history_is_not_taken_up(folder: str) -> None:
         old = path.read_bytes(), Path(f"{path}-wal").read_bytes()
         store.append([record(1)])
         store.append([record(2)])
-    stale = path.read_bytes()
+        backup = store.back_up()
+        assert backup is not None
+    hidden = backup.rename(Path(folder) / "hidden")
     path.write_bytes(old[0])
     Path(f"{path}-wal").write_bytes(old[1])
     with begun(url) as store:
         store.append([record(10)])
         store.append([record(11)])
-    path.write_bytes(b"\0" * PAGE_BYTES + path.read_bytes()[PAGE_BYTES:] + stale)
+    hidden.rename(backup)
+    return url, backup
+
+
+def test_a_backup_of_an_abandoned_history_adds_nothing(folder: str) -> None:
+    url, _ = forked(folder)
+    execute(url, "UPDATE gavel_meta SET crc32 = 7 WHERE name = 'incarnation'")
 
     found, events = loaded(url)
 
     assert events == expected([record(0), record(10), record(11)])
-    assert found.damage
+    assert "incarnation does not have its checksum" in found.damage
+
+
+def test_an_abandoned_history_in_place_of_the_journal_is_refused(folder: str) -> None:
+    url, backup = forked(folder)
+    path_of(url).write_bytes(backup.read_bytes())
+
+    with pytest.raises(EventsLost, match="event 3 is not the one that was acknowledged"):
+        open_store(url)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import EventsLost
-from gavelpy.journal.loss_detection import BLOCK, Evidence, MarkFile, Marks, Numbers, boot_id, loss_of, parsed
+from gavelpy.journal.loss_detection import BLOCK, Evidence, MarkFile, Marks, Numbers, boot_id, loss_of, parsed_marks
 from gavelpy.journal.store import EventStore, open_store
 from tests.journal.stores import begun, cancelled, execute, filled, harm, path_of
 
@@ -104,8 +104,8 @@ def test_marks_that_cannot_be_read_are_none(tmp_path: Path) -> None:
 
     assert file.read() is None
     assert file.is_damaged
-    assert parsed(b"\xff") is None
-    assert parsed('{"sequence": "x"}') is None
+    assert parsed_marks(b"\xff") is None
+    assert parsed_marks('{"sequence": "x"}') is None
 
 
 def test_a_journal_that_reaches_its_marks_has_lost_nothing() -> None:

@@ -41,6 +41,8 @@ class ServerSettings(Section, frozen=True, kw_only=True):
     listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
     http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
     journal: str = ""  # URL of a database; "" = SQLite in the state directory
+    journal_backups: int = 2  # backups of a SQLite journal that are kept; 0 = none are made
+    journal_backup_directory: str = ""  # "" = the directory of the journal
     reflection: bool = False  # whether clients may ask the server for its protocol
 
     def __post_init__(self) -> None:
@@ -53,6 +55,7 @@ class ServerSettings(Section, frozen=True, kw_only=True):
         if self.journal and not self.journal.startswith(_JOURNALS):
             scheme = self.journal.partition(":")[0][:60]  # what follows may hold a password
             raise InvalidInput(f"journal must begin with one of {', '.join(_JOURNALS)}, got {scheme!r}")
+        _in_range("journal_backups", self.journal_backups, 0, 1000)
 
     @property
     def journal_url(self) -> str:

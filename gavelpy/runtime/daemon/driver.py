@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
-from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import GavelError, InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.errors import Stopping as Stopping  # services know it from here
 from gavelpy.journal.codec import encode_state
 from gavelpy.journal.loss_detection import Numbers
@@ -48,6 +48,7 @@ REPLAY_S_MAX = 0.2
 READING_S = 5e-5  # of an event, beside applying it, about
 SNAPSHOT_REST_S = 2.0  # after a restart: there is more to do then
 SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no sooner than in so many
+BACKUP_EVERY_S = 600.0  # a snapshot is followed by a backup of the journal if the last one is older
 EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
 BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
@@ -124,6 +125,8 @@ class Driver:
         self._progress_s = 0.0
         self._written = Written(replayed)
         self._snapshot_allowed_s = perf_counter() + SNAPSHOT_REST_S if replayed else 0.0
+        self._backup: asyncio.Task[None] | None = None
+        self._backup_due_s = 0.0
 
     # Doors --------------------------------------------------------------------------------------------------------
 
@@ -182,6 +185,8 @@ class Driver:
                     await self._wait()
             await self._commit(self._collect(self._now_s()))
             await self._snapshot()
+            if self._backup is not None:
+                await self._backup
         finally:
             self._stopping = self._is_over = True
             self._give_up()
@@ -302,6 +307,19 @@ class Driver:
         seconds = perf_counter() - began_s
         self._snapshot_allowed_s = perf_counter() + SNAPSHOT_LOAD * seconds
         self._shell.measured("snapshot", seconds)
+        if perf_counter() >= self._backup_due_s and (self._backup is None or self._backup.done()):
+            self._backup_due_s = perf_counter() + BACKUP_EVERY_S
+            self._backup = asyncio.create_task(self._back_up())
+
+    async def _back_up(self) -> None:
+        """Backs the journal up in another thread, while it is in use. Without a backup the scheduler continues."""
+        try:
+            path = await asyncio.to_thread(self._store.back_up)
+        except (JournalCorrupt, JournalFailed) as error:
+            logger.error("the journal could not be backed up", extra={"detail": str(error)})
+        else:
+            if path is not None:
+                logger.info("journal backed up", extra={"path": str(path)})
 
     def _give_up(self) -> None:
         for entry in (*self._batch, *self._queue):

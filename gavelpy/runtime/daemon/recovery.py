@@ -96,7 +96,7 @@ def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) ->
     skipped = NumbersSkipped(given.jobs, given.leases, f"lost with the journal: {loss.span}")
     logger.error(
         "events of the journal are lost, as accepted",
-        extra={"detail": loss.told, "jobs_lost_max": given.jobs - core.jobs.count, "next_job": given.jobs},
+        extra={"detail": loss.summary, "jobs_lost_max": given.jobs - core.jobs.count, "next_job": given.jobs},
     )
     return skipped
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
+from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import EventStore, open_store
 from gavelpy.runtime.daemon.checkpoint_owner import mark_checkpoints
 from gavelpy.runtime.daemon.config import Config, read_config
@@ -42,7 +43,10 @@ def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = F
         raise InvalidInput(
             f"scheduler.state_directory = {str(directory)!r} cannot be made: {error.strerror}", file=config.path
         ) from None
-    return open_store(config.scheduler.journal_url, accept_loss=accept_loss, take_over=take_over)
+    settings = config.scheduler
+    elsewhere = settings.journal_backup_directory
+    backups = BackupSettings(settings.journal_backups, Path(elsewhere) if elsewhere else None)
+    return open_store(settings.journal_url, accept_loss=accept_loss, take_over=take_over, backups=backups)
 
 
 class Service:

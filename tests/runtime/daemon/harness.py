@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc.aio
 
+from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
@@ -75,9 +76,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config, *, in_good_order: bool = True, accept_loss: bool = False) -> AsyncIterator[Running]:
+async def running(
+    config: Config, *, in_good_order: bool = True, accept_loss: bool = False, backups: BackupSettings | None = None
+) -> AsyncIterator[Running]:
     """A scheduler from start to end; not `in_good_order`, it is cut off where it stands, as by kill -9."""
-    store = open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite", accept_loss=accept_loss)
+    url = f"sqlite:///{config.scheduler.state_directory}/journal.sqlite"
+    store = open_store(url, accept_loss=accept_loss, backups=backups)
     scheduler = Scheduler(config, store, recover(store, config))
     server = grpc.aio.server(interceptors=[Door(NoTokens())])
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(scheduler), server)

@@ -47,6 +47,7 @@ def test_every_section_is_read() -> None:
     ("text", "complaint"),
     [
         ("[nodes]\ngrace_s = 1\n", "f.toml: scheduler.state_directory must be given"),
+        (LEAST + "journal_backups = -1\n", r"journal_backups must be in \[0, 1000\], got -1"),
         (LEAST + "[nodes]\n\ngrace_s = 5000\n", r"f.toml:5: nodes.grace_s must be in \[0, 3600\], got 5000"),
         (LEAST + '[nodes]\ngrace_s = "long"\n', "f.toml:4: nodes.grace_s must be float, got 'long'"),
         (LEAST + "[nodes]\ngrace_s = nan\n", r"f.toml:4: nodes.grace_s must be in \[0, 3600\], got nan"),

@@ -15,6 +15,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput, JournalFailed
 from gavelpy.journal.schema import EVENTS
+from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
 from gavelpy.model.ids import NodeId
@@ -141,6 +142,34 @@ def test_what_a_restart_had_to_replay_the_next_one_need_not(tmp_path: Path, monk
             assert len(list(store.load().events)) < 60
 
     run(scenario())
+
+
+def test_the_journal_is_backed_up_with_a_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "backups").mkdir()
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), backups=BackupSettings(2, tmp_path / "backups")) as cluster:
+            await cluster.submit(make_spec())
+
+    run(scenario())
+    with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
+        last = store.load().sequence
+    (backup,) = (tmp_path / "backups").iterdir()
+    with closing(sqlite3.connect(backup)) as connection:
+        assert connection.execute(f"SELECT max(sequence) FROM {EVENTS.name}").fetchone() == (last,)
+
+
+def test_a_backup_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "backups").mkdir()
+
+    async def scenario() -> None:
+        async with running(make_config(tmp_path), backups=BackupSettings(2, tmp_path / "backups")) as cluster:
+            (tmp_path / "backups").rmdir()
+            await cluster.submit(make_spec())
+
+    run(scenario())
+    assert "the journal could not be backed up" in caplog.text
+    assert journal(tmp_path).count("JobSubmitted") == 1
 
 
 def test_a_snapshot_is_due_by_the_time_that_reading_and_applying_would_take() -> None:

@@ -162,13 +162,18 @@ def test_damage_hundreds_of_times(grown: Crashed, name: str, how: str, places: l
 
 @FEW
 @given(place=SOMEWHERE, how=st.sampled_from(["flip", "zero", "cut"]))
-def test_damage_to_the_marks_alone_costs_nothing(young: Crashed, how: str, place: float) -> None:
+def test_damage_to_the_marks_alone_costs_no_job(young: Crashed, place: float, how: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = young.placed(Path(made))
         harm(folder / f"{JOURNAL}.marks", how, place)
 
-        with clerk(folder) as work:
-            assert work.submit() == young.jobs
+        try:
+            with clerk(folder) as work:
+                assert work.submit() == young.jobs
+        except EventsLost:  # neither slot is left
+            with clerk(folder, accept_loss=True) as work:
+                assert (work.core.jobs.state[: young.jobs] != JobState.FAILED).all()
+                assert work.submit() >= young.jobs
 
 
 def test_a_journal_that_is_gone_is_missed(young: Crashed, tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_the_message_says_what_is_lost_and_what_to_do(young: Crashed, tmp_path: 
     assert " to 79 are lost (" in told
     assert ", after 20" in told
     assert " up to 20" in told
-    assert "none of a number from 25 on" in told
+    assert "with numbers below 25" in told
     assert "Nothing was changed" in told
     assert "--accept-loss" in told
 

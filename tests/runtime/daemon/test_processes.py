@@ -262,7 +262,7 @@ def test_a_tokens_file_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
     ("tables", "complaint"),
     [
         ('[nodes]\ncheckpoint_directory = "/proc/nowhere/x"', "nodes.checkpoint_directory = '/proc/nowhere/x'"),
-        ('[scheduler]\njournal = "sqlite:////nowhere/x.db"', "journal's folder must be there"),
+        ('[scheduler]\njournal = "sqlite:////nowhere/x.db"', "journal's directory must exist"),
         ('[scheduler]\nlisten = "0.0.0.0:7077"', "needs TLS"),
         ('[policy]\nname = "nothing"', "policy must be one of"),
     ],
