@@ -1,8 +1,10 @@
 """The estimator of rates alone against simple baselines, on many hold-outs of many tables.
 
-`python -m benchmarks holdouts [--seeds N] [--tables NAME,...] [--holdouts NAME,...] [--from SEED]`. Each line gives the
-median over the draws of the median error, of the error that 90 % stay below, and the share of hidden rates inside the
-90 % intervals over all draws. `over best` compares the medians with the better baseline of that line.
+    python -m benchmarks holdouts [--seeds N] [--from SEED] [--tables NAME,...] [--holdouts NAME,...] [--file TABLE]
+
+Each line gives the median over the draws of the median error, of the error that 90 % stay below, and the share of
+hidden rates inside the 90 % intervals over all draws. `over best` compares the medians with the better baseline of that
+line.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +24,8 @@ from gavelpy.estimator.kinds import kind_of
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.job_types import gpu_figures, job_types
+from gavelpy.traces.job_types import gpu_specs, job_types
+from gavelpy.traces.reader import read_throughputs
 
 METHODS = ("estimator", "row plus column", "rank 1")
 NEW_JOBS, NEW_TYPE_RATES = 3, 3
@@ -85,9 +89,12 @@ def run(options: Sequence[str] = ()) -> None:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed (default: 0)")
     parser.add_argument("--tables", default="", help="names, with commas between (default: all)")
     parser.add_argument("--holdouts", default="", help="names, with commas between (default: all)")
+    parser.add_argument("--file", type=Path, help="a table of your own; its name is that of the file")
     chosen = parser.parse_args(options)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     measured = measured_tables()
+    if chosen.file is not None:
+        measured[chosen.file.stem] = read_throughputs(chosen.file)
     names = chosen.tables.split(",") if chosen.tables else [*measured, *SYNTHETIC]
     print(f"{'median, p90 in %':36}{'':4}{'estimator':>14}{'row + column':>16}{'rank 1':>16}  over best   in 90 %")
     for name in names:
@@ -100,7 +107,7 @@ def drawn(table: ThroughputTable, hide: Hide, seed: int) -> Draw:
     """One hold-out of a table; the estimator learns from what is left."""
     hidden = hide(table, np.random.default_rng(seed))
     left = replace(table, rate_steps_per_s=np.where(hidden, np.nan, table.rate_steps_per_s))
-    model = IsolatedModel(roofline=Roofline(job_types(), gpu_figures())).fitted(left)
+    model = IsolatedModel(roofline=Roofline(job_types(), gpu_specs())).fitted(left)
     blocks = model.given(left).blocks(left.keys, left.gpu_types)
     with np.errstate(divide="ignore"):
         known = np.where(left.rate_steps_per_s > 0, np.log(left.rate_steps_per_s), np.nan)

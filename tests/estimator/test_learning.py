@@ -76,7 +76,7 @@ def test_a_type_without_figures_is_anchored_on_those_of_the_table() -> None:
 
 
 def test_the_scheduler_learns_in_the_background() -> None:
-    table = vendor_table(0.05)
+    table = vendor_table(0.05, jobs=6)
     learner = Learner(ThroughputEstimator(table, replace(ThroughputEstimator(table).model, isolated=MODEL)), fits=True)
     question = LearnRates((), (KnownJob(0, "net 0", 1),), TYPES)
 

@@ -57,7 +57,7 @@ def test_a_fifth_of_a_new_jobs_pairs_beats_both_baselines_by_thirty_percent(tabl
 
 
 def test_packed_max_min_keeps_the_effective_throughput_and_the_job_that_is_worst_off(table: ThroughputTable) -> None:
-    draws = [packing_kept(table, seed) for seed in range(10)]
+    draws = [packing_kept(table, seed) for seed in range(4)]
 
     assert min(draw.mean for draw in draws) >= 0.95
     assert np.mean([draw.worst for draw in draws]) >= 0.85
