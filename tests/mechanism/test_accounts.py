@@ -49,6 +49,27 @@ def test_account_is_what_the_core_would_book(rule: PriorityRule, now_s: float) -
     assert np.allclose([a.received_s for a in found], received_s, rtol=1e-12)
 
 
+@pytest.mark.parametrize("rule", PriorityRule)
+def test_what_was_booked_before_fades_as_the_core_lets_it_fade(rule: PriorityRule) -> None:
+    core = shared_core(rule)
+    core.now_s = 100.0
+    owed_s, received_s = booked(core)
+    assert received_s[0, 0] > 0.0
+
+    found = [account(core, job, 300.0) for job in (0, 1)]
+    core.now_s = 300.0
+    owed_s, received_s = booked(core)
+
+    assert np.allclose([a.owed_s for a in found], owed_s, rtol=1e-12)
+    assert np.allclose([a.received_s for a in found], received_s, rtol=1e-12)
+
+
+def test_a_lease_that_began_at_time_zero_counts() -> None:
+    core = running_core(make_spec("a"))
+
+    assert account(core, 0, 60.0).received_s.tolist() == [60.0]
+
+
 def test_account_names_lease_servers_and_checkpoint() -> None:
     core = running_core(make_spec("g", gpus=2), servers=[("v100", 1), ("v100", 1)])
     tell(core, CheckpointSaved(np.array([0]), np.array([0]), np.array([250.0])), 50.0)
@@ -69,6 +90,7 @@ def test_account_of_a_job_that_is_over_stands_still() -> None:
 
     assert early.received_s.tolist() == late.received_s.tolist()
     assert early.owed_s.tolist() == late.owed_s.tolist()
+    assert late.share.tolist() == [0.0]
     assert (late.lease, late.stopping_lease, late.gpus.tolist(), late.node_ids) == (-1, 0, [], ())
 
 
