@@ -1,7 +1,6 @@
-"""Answers the core's questions with a policy, and with a table of throughputs or an estimator.
+"""The engine: computes allocations with a policy, and rates with a throughput table or an estimator.
 
-One engine serves one scheduler: it keeps the solver's warm state between questions, which carries speed and never
-meaning.
+An engine serves one scheduler. It keeps the solver's warm state between calls, which affects speed but no result.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import Policy
 from gavelpy.solve.solver import Solver
 
-PAIR_QUANTILE = 0.15  # of what a job keeps beside a partner
+PAIR_QUANTILE = 0.15  # of the rate of a co-located job relative to its rate alone
 SHARE_UNIT = 2.0**-24  # the tie rule rounds shares down to multiples of this
-PROBE_SHARE = 0.25  # of a probed job's time, until the next allocation
-KEYS_SPARE = 1024  # jobs of no question whose keys are kept: those that have just come, and those that may come back
-PAIR_PROBE_SHARE = 0.5  # the same of two together, who else wait behind claims of larger shares
-LEFT_MAX_S = 86400.0 * 365.0  # of GPU time that a better type can save a share of
-ROUNDING = 2.0**-34  # what a solver's last bits may lack of a multiple
+PROBE_SHARE = 0.25  # time share of a probed job until the next allocation
+PAIR_PROBE_SHARE = 0.5  # the same for a probed pair; a smaller share would wait behind larger ones
+KEYS_SPARE = 1024  # keys kept for jobs that are in no problem: new jobs, and jobs that may return
+LEFT_MAX_S = 86400.0 * 365.0  # cap on the remaining GPU time of a job
+ROUNDING = 2.0**-34  # solver error below a multiple that is ignored
 
 
 @dataclass
 class Profiled:
-    """Measurements that an engine has asked for: what they are of, and the GPU time that was set aside for them."""
+    """The measurements that an engine has scheduled, and the GPU time reserved for them."""
 
     gpu_s: float = 0.0
     alone: set[tuple[int, int]] = field(default_factory=set)  # serial, GPU type
     pairs: set[tuple[int, int, int]] = field(default_factory=set)  # two serials, GPU type
 
     def add(self, jobs: Ints, probes: Sequence[Probe]) -> None:
-        """Probes whose rows are of these jobs, by serial."""
+        """Adds probes; their rows are indices into `jobs`, which are serials."""
         for probe in probes:
             self.gpu_s += probe.gpu_s
             job = int(jobs[probe.row])
@@ -58,41 +57,41 @@ class Profiled:
 
 @dataclass(eq=False)
 class Engine:
-    """A policy at work. `blind` hides the differences between GPU types from it.
+    """A policy with its solver and its source of rates. `blind` hides the differences between GPU types from it.
 
-    With an `estimator` every rate that is asked for has an answer, and `quantile` says how cautious it is: 0.5 is the
-    median, less is a rate that the truth more likely exceeds. What jobs keep beside each other is told more cautiously:
-    of many pairs a policy takes those that are estimated highest, and so those that are overestimated.
+    With an `estimator` every rate has an estimate. `quantile` sets how cautious it is: 0.5 is the median, smaller
+    values are more likely exceeded. Co-location slowdowns use the lower `pair_quantile`: picking the best of many noisy
+    estimates is biased upwards (winner's curse).
     """
 
     policy: Policy
     blind: BlindView | None = None
     throughputs: ThroughputTable | None = None
     solver: Solver = field(default_factory=Solver)
-    cpu_s: float = 0.0  # spent in the policy so far
-    shadow_prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last answer
+    cpu_s: float = 0.0  # of the policy so far
+    shadow_prices: dict[str, float] = field(default_factory=dict)  # by GPU type, of the last allocation
     estimator: ThroughputEstimator | None = None
     quantile: float = 0.5
     pair_quantile: float = PAIR_QUANTILE
-    profile_budget_s: float = 0.0  # GPU-seconds of each allocation that go to measuring what is worth knowing
-    profile_probe_s: float = 360.0  # a probe: the mechanism's round
-    profiled: Profiled = field(default_factory=Profiled)  # what was asked for so far
-    _keys: dict[int, Key] = field(default_factory=dict)  # by serial of the jobs whose rates were asked for
+    profile_budget_s: float = 0.0  # GPU-seconds of each allocation reserved for measurements
+    profile_probe_s: float = 360.0  # length of a probe: the mechanism's round
+    profiled: Profiled = field(default_factory=Profiled)  # measurements scheduled so far
+    _keys: dict[int, Key] = field(default_factory=dict)  # of the jobs whose rates are estimated, by serial
 
     def solve(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
-        """The policy's answer as an event; a solver that fails is an answer too, and the old allocation stays."""
-        assert question.problem.runs_alone, "the mechanism asks about single jobs; pairs are added here"
+        """The policy's allocation as an event; if the solver fails, an event after which the old allocation stays."""
+        assert question.problem.runs_alone, "the mechanism sends single jobs; pairs are added here"
         self._forget(question.jobs)
         began_s = time.process_time()
-        asked = self._with_pairs(question) if question.packing else question.problem
-        problem = asked if self.blind is None else asked.blind_to_type(self.blind)
+        full = self._with_pairs(question) if question.packing else question.problem
+        problem = full if self.blind is None else full.blind_to_type(self.blind)
         try:
             allocation = self.policy.allocate(problem, self.solver)
         except SolverFailed as failure:
             return AllocationFailed(question.epoch, str(failure))
         finally:
             self.cpu_s += time.process_time() - began_s
-        shares = self._shares(question, asked, allocation)
+        shares = self._shares(question, full, allocation)
         row, gpu_type = np.nonzero(shares.alone)
         pair = np.flatnonzero(shares.together)
         self.shadow_prices = dict(zip(problem.gpu_types, allocation.shadow_prices.tolist(), strict=True))
@@ -112,7 +111,7 @@ class Engine:
         )
 
     def estimate(self, question: EstimateThroughput) -> ThroughputEstimated:
-        """Rates of jobs that came without: the estimator's, else what the table says, NaN where that says nothing."""
+        """Rates of jobs without rates: the estimator's, else the table's, NaN if unknown."""
         if self.estimator is not None:
             named = zip(question.jobs.tolist(), question.job_types, question.gpus.tolist(), strict=True)
             keys = [key_of(serial, job_type, gpus) for serial, job_type, gpus in named]
@@ -124,41 +123,41 @@ class Engine:
             rates[row] = [known.get(gpu_type, np.nan) for gpu_type in question.gpu_types]
         return ThroughputEstimated(question.jobs, rates)
 
-    def _shares(self, question: SolveAllocation, asked: AllocationProblem, allocation: Allocation) -> Shares:
-        """What the policy answered, with time for probes, in multiples of the unit."""
-        J, everything = asked.job_count, np.where(asked.fits, allocation.share, 0.0)
-        pair, pair_type = np.nonzero(everything[J:])
-        members = asked.member_job[J:].reshape(-1, 2)[pair]
-        shares = Shares(everything[:J], members, pair_type, everything[J:][pair, pair_type])
+    def _shares(self, question: SolveAllocation, problem: AllocationProblem, allocation: Allocation) -> Shares:
+        """The policy's shares, with time for probes, in multiples of the unit."""
+        J, share = problem.job_count, np.where(problem.fits, allocation.share, 0.0)
+        pair, pair_type = np.nonzero(share[J:])
+        members = problem.member_job[J:].reshape(-1, 2)[pair]
+        shares = Shares(share[:J], members, pair_type, share[J:][pair, pair_type])
         if self.estimator is not None and self.profile_budget_s > 0:
-            probes = self._probes(self.estimator, question, asked, shares, allocation)
+            probes = self._probes(self.estimator, question, problem, shares, allocation)
             self.profiled.add(question.jobs, probes)
-            shares = with_probes(shares, asked.gpus_asked, asked.gpu_counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
+            shares = with_probes(shares, problem.gpus_asked, problem.gpu_counts, probes, PROBE_SHARE, PAIR_PROBE_SHARE)
         alone, together = (np.floor((x + ROUNDING) / SHARE_UNIT) * SHARE_UNIT for x in (shares.alone, shares.together))
         return replace(shares, alone=alone, together=together)
 
     def _with_pairs(self, question: SolveAllocation) -> AllocationProblem:
-        """The problem with the pairs that gain by what the estimator, else the table, says of them."""
+        """The problem with the pairs that gain according to the estimator, else the table."""
         problem = question.problem
         keys = _keys_of(question)
         row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         if self.estimator is not None:
-            kept = self.estimator.pairs(list(row), problem.gpu_types, self.pair_quantile)
+            slowdowns = self.estimator.pairs(list(row), problem.gpu_types, self.pair_quantile)
         elif self.throughputs is not None:
-            kept = np.nan_to_num(self.throughputs.slowdowns(list(row), problem.gpu_types), nan=0.0)
+            slowdowns = np.nan_to_num(self.throughputs.slowdowns(list(row), problem.gpu_types), nan=0.0)
         else:
             return problem
-        return with_gaining_pairs(problem, [row[key] for key in keys], kept)
+        return with_gaining_pairs(problem, [row[key] for key in keys], slowdowns)
 
     def _probes(
         self,
         estimator: ThroughputEstimator,
         question: SolveAllocation,
-        asked: AllocationProblem,
+        full: AllocationProblem,
         shares: Shares,
         allocation: Allocation,
     ) -> list[Probe]:
-        """What is worth measuring, among the jobs of unknown rates that are asked about; and pairs, where they pack."""
+        """The most valuable measurements among the problem's jobs with estimated rates; with packing, also pairs."""
         problem = question.problem
         rows = np.array(
             [row for row, serial in enumerate(question.jobs.tolist()) if serial in self._keys], dtype=np.int64
@@ -175,7 +174,7 @@ class Engine:
         jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.shadow_prices)
         pairs = None
         if question.packing:
-            worth = worth_alone(asked, allocation.share, allocation.shadow_prices)[rows]
+            worth = worth_alone(full, allocation.share, allocation.shadow_prices)[rows]
             pairs = self._pairs(estimator, keys, problem.gpu_types, worth, jobs.gpu_s_left, _among(rows, shares))
         probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
         at = [*rows.tolist(), -1]  # -1 stays: alone
@@ -192,14 +191,14 @@ class Engine:
     ) -> PairCandidates:
         kinds = list(dict.fromkeys(keys))
         slowdowns, fits = estimator.company(kinds, gpu_types)
-        told = estimator.pairs(kinds, gpu_types, self.pair_quantile)
-        return pair_candidates(keys, slowdowns, fits, told, worth, gpu_s_left, running)
+        cautious = estimator.pairs(kinds, gpu_types, self.pair_quantile)
+        return pair_candidates(keys, slowdowns, fits, cautious, worth, gpu_s_left, running)
 
-    def _forget(self, asked: Ints) -> None:
-        """Keys of jobs that are over: all that are not asked about but the newest few."""
-        if len(self._keys) <= len(asked) + KEYS_SPARE:
+    def _forget(self, jobs: Ints) -> None:
+        """Drops the keys of jobs that are over: of jobs that are not `present`, only the newest few are kept."""
+        if len(self._keys) <= len(jobs) + KEYS_SPARE:
             return
-        present = set(asked.tolist())
+        present = set(jobs.tolist())
         absent = sorted(serial for serial in self._keys if serial not in present)
         for serial in absent[: max(len(absent) - KEYS_SPARE, 0)]:
             del self._keys[serial]
@@ -211,7 +210,7 @@ def _keys_of(question: SolveAllocation) -> list[Key]:
 
 
 def _among(rows: Ints, shares: Shares) -> Ints:
-    """Pairs with a share, by their places among these rows, and their type, (P, 3)."""
+    """Pairs with a share, as positions in `rows`, and their GPU type, (P, 3)."""
     place = np.full(len(shares.alone), -1)
     place[rows] = np.arange(len(rows))
     found = np.column_stack([place[shares.pairs], shares.pair_type])

@@ -1,32 +1,31 @@
-"""The exception tree. The type says whose fault it is.
+"""The exception tree. The type identifies the cause.
 
     GavelError
-    ├── InvalidInput        the caller's: a field, its value and what is allowed (file and line where there is one)
-    │   └── JournalCorrupt  a journal that cannot be read to its end: where, and up to which event it is good
-    │       └── EventsLost  events that were acknowledged are gone from it, and nobody has accepted that yet
-    ├── JournalFailed       the world's: the journal's database refused or is gone; what was under way may be lost
-    ├── JournalInUse        the world's: a live scheduler has the journal; nothing was changed
-    ├── Stopping            the world's: the scheduler ends; what was asked of it may be asked again
-    ├── FencedOut           the world's: a newer scheduler has taken over the journal; this one must stop
-    ├── SolverFailed        the world's: no certified answer; carries the solver's status and the problem's size
-    ├── LeaseExpired        the world's: a job's lease was over before it could stop in good order
-    └── RemoteViolation     a peer's: it broke the protocol
+    ├── InvalidInput        the caller: names field, value and what is allowed, and file and line if there are any
+    │   └── JournalCorrupt  the journal cannot be read to its end: names the place and the last good event
+    │       └── EventsLost  acknowledged events are missing from the journal, and the loss is not accepted yet
+    ├── JournalFailed       the journal's database failed or is unreachable; uncommitted events may be lost
+    ├── JournalInUse        a live scheduler holds the journal; nothing was changed
+    ├── Stopping            the scheduler is shutting down; retry the request
+    ├── FencedOut           a newer scheduler has taken over the journal; this one must stop
+    ├── SolverFailed        no certified allocation; carries the solver's status and the problem's size
+    ├── LeaseExpired        a job's lease ended before the job could stop in order
+    └── RemoteViolation     a peer violated the protocol
 
-Broken promises of our own are assertions. A job that cannot run is no error: it has a `Reason`.
+Broken invariants of this package are assertions. A job that cannot run is not an error: it has a `Reason`.
 """
 
 from __future__ import annotations
 
 
 class GavelError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class InvalidInput(GavelError, ValueError):
-    """The caller passed something unusable.
+    """Invalid input from the caller; the message names field, value and accepted range.
 
-    `file` and `line` (1-based, 0 = the file as a whole) are set by readers of files; the message names field,
-    value and the accepted range.
+    Readers of files set `file` and `line` (1-based, 0 = the file as a whole).
     """
 
     def __init__(self, message: str, *, file: str = "", line: int = 0) -> None:
@@ -39,36 +38,36 @@ class InvalidInput(GavelError, ValueError):
         return place + super().__str__()
 
     def located(self, file: str, line: int = 0) -> InvalidInput:
-        """The same complaint with the place it was found at."""
+        """The same error with its place."""
         return type(self)(self.args[0], file=file, line=line)
 
 
 class JournalCorrupt(InvalidInput):
-    """A journal is torn or damaged; the message says where and how many events before it are good."""
+    """A journal is truncated or damaged; the message states where, and how many events before are good."""
 
 
 class EventsLost(JournalCorrupt):
-    """Events of a journal are lost; the message says which, what they may have told, and what to do."""
+    """Events of a journal are lost; the message states which, what they may have contained, and what to do."""
 
 
 class JournalFailed(GavelError, RuntimeError):
-    """The journal's database refused a statement or cannot be reached; open the journal anew to learn what lasts."""
+    """The journal's database refused a statement or is unreachable; reopen the journal to find out what was stored."""
 
 
 class JournalInUse(GavelError, RuntimeError):
-    """A live scheduler holds the journal; it may be fenced out on purpose, or waited for."""
+    """A live scheduler holds the journal; wait for it, or fence it out."""
 
 
 class Stopping(GavelError):
-    """The scheduler ends; what was asked for may or may not be done. Ask again with the same key."""
+    """The scheduler is shutting down; the request may or may not be carried out. Retry with the same key."""
 
 
 class FencedOut(GavelError, RuntimeError):
-    """Another incarnation of the scheduler has taken over the journal: nothing of this one is written any more."""
+    """Another scheduler has taken over the journal; this one cannot write any more."""
 
 
 class SolverFailed(GavelError, RuntimeError):
-    """No solver on the ladder gave an answer that could be certified."""
+    """No solver returned an answer that could be certified."""
 
     def __init__(self, status: str, *, jobs: int, gpu_types: int, detail: str = "") -> None:
         tail = f": {detail}" if detail else ""
@@ -79,8 +78,8 @@ class SolverFailed(GavelError, RuntimeError):
 
 
 class RemoteViolation(GavelError):
-    """A peer sent something the protocol does not allow."""
+    """A peer sent something that the protocol does not allow."""
 
 
 class LeaseExpired(GavelError):
-    """The lease of this job was over before it could stop in good order; what it has not saved is lost."""
+    """The job's lease ended before the job could stop in order; unsaved progress is lost."""

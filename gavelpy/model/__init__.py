@@ -1,1 +1,1 @@
-"""Values: clusters, jobs, throughputs, allocation problems and their answers. No behaviour that needs a clock."""
+"""Value types: clusters, jobs, throughputs, allocation problems and allocations. No clock, no I/O."""

@@ -1,4 +1,4 @@
-"""The answer of a policy: shares of time, and the proof that they are good."""
+"""Allocations: shares of time on GPU types, and the certificate that proves their quality."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What an answer is worth: objective ≤ bound (for a maximum), and how far the shares break a constraint.
+    """Proof of an allocation's quality: objective ≤ bound (for a maximum), and the largest constraint violation.
 
-    `gap` is |bound - objective| / |objective|, so that a makespan's level of 1e-6 is proved to as many digits as one
-    of 1; where rate floors leave less than an even split of the GPUs would give, it is relative to the even split's
-    level. Only of concave objectives, which may be zero or negative (logarithms), it is relative to
-    max(1, |objective|). Of a filling it is the most by which any job's rate could rise unless another fell, relative to
-    that rate. A heuristic (FIFO, isolated) has no bound to prove: its path is "rule", its gap 0, and its objective
-    whatever the policy says it counts.
+    `gap` is |bound - objective| / |objective|, so a makespan's level of 1e-6 is proved to as many digits as one of 1.
+    Exceptions: if rate floors leave less than an even split of the GPUs would give, the gap is relative to the level of
+    the even split; for concave objectives, which may be zero or negative (logarithms), to max(1, |objective|). For
+    water filling it is the largest relative increase of any job's rate that lowers no other rate. A heuristic (FIFO,
+    isolated) has nothing to prove: its path is "rule", its gap 0, and the policy defines its objective.
 
-    `warning` is empty where the gap is as small as promised. Otherwise the answer is feasible, its gap is what could be
-    proved, and the warning says what each algorithm reached.
+    `warning` is empty if the gap is within the tolerance. Otherwise the allocation is feasible, `gap` is what could be
+    proved, and the warning reports what each algorithm reached.
     """
 
     objective: float
     bound: float
     gap: float
     violation: float  # largest excess of a time budget (1) or of a capacity (relative), >= 0
-    path: str  # which rung of the ladder answered: "highs", "rule", ...
+    path: str  # the solver that answered: "highs", "rule", ...
     solve_s: float
     warning: str = ""
 
@@ -48,7 +47,7 @@ class Allocation:
     share: Floats  # (C, T) in 0..1; rows follow problem's configurations
     shadow_prices: Floats  # (T,) marginal value of a GPU: objective gained by one more; NaN if nothing is optimised
     certificate: Certificate
-    rate_floor_steps_per_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) promised rates; empty = none
+    rate_floor_steps_per_s: Floats = field(default_factory=lambda: np.zeros(0))  # (J,) guaranteed rates; empty = none
 
     def __post_init__(self) -> None:
         shape = (self.problem.configuration_count, len(self.problem.gpu_types))
@@ -67,7 +66,7 @@ class Allocation:
 
     @property
     def rate_steps_per_s(self) -> Floats:
-        """Effective throughput of each job, (J,): Σ over its configurations and types of rate x share. Gavel §3.1."""
+        """Effective rate of each job, (J,): Σ of rate x share over its configurations and types. Gavel §3.1."""
         p = self.problem
         per_member = (p.member_rate_steps_per_s * self.share[p.member_configuration]).sum(axis=1)
         rates: Floats = np.zeros(len(p.job_ids))
@@ -76,14 +75,14 @@ class Allocation:
 
     @property
     def job_share(self) -> Floats:
-        """Share of time of each job on each type, (J, T), alone or with others."""
+        """Share of time of each job on each type, (J, T), alone or co-located."""
         p = self.problem
         total = np.zeros((len(p.job_ids), len(p.gpu_types)))
         np.add.at(total, p.member_job, self.share[p.member_configuration])
         return total
 
     def evaluated_on(self, problem: AllocationProblem) -> Allocation:
-        """The same shares on another view of the same jobs (a blind answer on the true rates)."""
+        """The same shares on another view of the same jobs (a blind allocation on the true rates)."""
         mine = self.problem
         for name in ("job_ids", "gpu_types"):
             theirs, ours = getattr(problem, name), getattr(mine, name)
@@ -97,7 +96,7 @@ class Allocation:
         return replace(self, problem=problem)
 
     def by_job(self) -> pd.DataFrame:
-        """A table: a row a job, a column a GPU type with its share, and the effective rate."""
+        """A frame with one row per job: its share of each GPU type, and its effective rate."""
         import pandas as pd
 
         frame = pd.DataFrame(self.job_share, index=list(self.problem.job_ids), columns=list(self.problem.gpu_types))
@@ -106,7 +105,7 @@ class Allocation:
         return frame
 
     def to_json(self, policy: str) -> dict[str, Any]:
-        """The documented answer of `gavel allocate -o json`."""
+        """The document that `gavel allocate -o json` prints (docs/cli.md)."""
         p = self.problem
         types, ids = p.gpu_types, p.job_ids
         labels = [",".join(ids[j] for j in members) for members in p.configuration_members()]

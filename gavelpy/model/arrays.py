@@ -1,4 +1,4 @@
-"""Array types and the checks that every dataclass with arrays makes once."""
+"""Array types, and the validation of array fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-VALUE_MAX = 1e18  # of rates, weights and steps: products of them stay far from overflow
+VALUE_MAX = 1e18  # of rates, weights and steps; their products stay far from overflow
 
 
 def floats(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Floats:
@@ -38,7 +38,7 @@ def ints(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> Ints:
 
 
 def spread(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Numbers of any type in `shape`, one for all if need be; raises InvalidInput naming the field otherwise."""
+    """Numbers of any type in `shape`; one number is broadcast. Raises InvalidInput naming the field otherwise."""
     given = _numbers(name, values)
     if given.shape != shape and given.ndim:
         raise InvalidInput(f"{name} must have shape {shape} or be one number, got shape {given.shape}")
@@ -55,7 +55,7 @@ def require(name: str, values: npt.NDArray[Any], ok: Bools, allowed: str) -> Non
 
 
 def index_of(labels: Iterable[str], name: str) -> dict[str, int]:
-    """Row of each label; raises InvalidInput when a label stands twice."""
+    """Row of each label; raises InvalidInput if a label occurs twice."""
     rows: dict[str, int] = {}
     for row, label in enumerate(labels):
         if label in rows:

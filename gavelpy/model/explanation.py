@@ -1,8 +1,8 @@
-"""Why each job gets what it gets: the constraint that holds its rate, read from an allocation's own arrays.
+"""Explains an allocation: the constraint that limits the rate of each job.
 
-A job is held, in this order, by being unable to run; by asking for more GPUs than any type has; by its own speed; by
-the floor it was promised; by nothing but its policy, where GPUs that would serve it better are idle; by its time,
-where all of it is used and better GPUs are full; or by GPUs that are full.
+A job has the first of these limits that applies: it cannot run; it needs more GPUs than any type has; it runs at full
+speed; it is at its rate floor; the policy leaves better GPUs idle; it runs all the time while better GPUs are full; all
+GPUs that it can use are full.
 """
 
 from __future__ import annotations
@@ -18,66 +18,66 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 
-NEAR = 1e-6  # relative: figures so near are equal, and GPUs so nearly used up are full
+NEAR = 1e-6  # relative: tolerance for equal rates and full GPU types
 
 
-class Hold(IntEnum):
-    """What keeps a job's rate from being higher."""
+class Limit(IntEnum):
+    """What limits a job's rate."""
 
-    CANNOT_RUN = 0  # it runs on no type that has GPUs
-    OVERSIZED = 1  # every type that it runs on has fewer GPUs than it asks for
+    CANNOT_RUN = 0  # the job runs on no type that has GPUs
+    OVERSIZED = 1  # every type on which it runs has fewer GPUs than it needs
     SPEED = 2  # it runs all the time on its fastest GPUs
-    FLOOR = 3  # it has the rate it was promised, and no more
-    POLICY = 4  # GPUs that would serve it better are idle, and the policy gains nothing by giving it those
-    TIME = 5  # it runs all the time, in part on GPUs that are not its fastest, or shared: better ones are full
-    CAPACITY = 6  # it could run for longer, but all GPUs that it can use are full
+    FLOOR = 3  # it has exactly its rate floor
+    POLICY = 4  # better GPUs are idle, but the policy gains nothing by using them
+    TIME = 5  # it runs all the time, partly on slower or shared GPUs, as better ones are full
+    CAPACITY = 6  # it could run longer, but all GPUs that it can use are full
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What holds each job. `to_json` and `text` say it for people."""
+    """The limit of each job, as arrays, as JSON and as text."""
 
     allocation: Allocation
-    hold: Ints  # (J,) of Hold
-    gpu_types: Bools  # (J, T) the types that hold it are full, of POLICY idle, of SPEED those it runs on
+    limit: Ints  # (J,) of Limit
+    gpu_types: Bools  # (J, T) the types concerned: with TIME and CAPACITY full, with POLICY idle, with SPEED in use
 
     def text(self, job: int) -> str:
-        """What holds the job in that row, in a clause without a subject.
+        """What limits the job in that row, as a clause without subject.
 
         >>> from gavelpy.policies.max_min_fairness import MaxMinFairness
         >>> p = AllocationProblem.of(["a", "b"], ["v100"], [1], [[4.0], [4.0]])
         >>> explanation(MaxMinFairness().allocate(p)).text(0)
-        'has 50 % of its time: v100 (price 0.5) is full'
+        'has 50 % of its time: v100 (shadow price 0.5) is full'
         """
         jobs = self.allocation.problem.job_count
         if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < jobs:
             raise InvalidInput(f"job must be a row in [0, {jobs}), got {job!r}")
-        match Hold(int(self.hold[job])):
-            case Hold.CANNOT_RUN | Hold.OVERSIZED:
+        match Limit(int(self.limit[job])):
+            case Limit.CANNOT_RUN | Limit.OVERSIZED:
                 return why_stuck(self.allocation.problem, job)
-            case Hold.SPEED:
+            case Limit.SPEED:
                 return f"runs all the time on {_listed(self._names(job))}, as fast as it can"
-            case Hold.FLOOR:
-                return f"has the {self.allocation.rate_floor_steps_per_s[job]:.4g} steps/s it was promised, and no more"
-            case Hold.POLICY:
-                ruled = bool(np.isnan(self.allocation.shadow_prices).all())
-                decided = "the policy gives no more" if ruled else "the objective gains nothing by more"
-                return f"{self._time(job)}, and {decided}, though {_are(self._idle(job), 'idle')}"
-            case Hold.TIME:
+            case Limit.FLOOR:
+                return f"has its rate floor of {self.allocation.rate_floor_steps_per_s[job]:.4g} steps/s"
+            case Limit.POLICY:
+                is_rule = bool(np.isnan(self.allocation.shadow_prices).all())
+                cause = "the policy gives no more" if is_rule else "more would not raise the objective"
+                return f"{self._time(job)}; {cause}, although {_are(self._idle(job), 'idle')}"
+            case Limit.TIME:
                 return f"{self._time(job)}, but not all at full speed: {_are(self._priced(job), 'full')}"
-            case Hold.CAPACITY:
+            case Limit.CAPACITY:
                 return f"{self._time(job)}: {_are(self._priced(job), 'full')}"
 
     def to_json(self) -> dict[str, dict[str, Any]]:  # Any: JSON
-        """By job: `held_by`, the `gpu_types` concerned, and the `text`."""
+        """By job: `held_by` (the limit), the `gpu_types` concerned, and the `text`."""
         types, ids = self.allocation.problem.gpu_types, self.allocation.problem.job_ids
         return {
             ids[job]: {
-                "held_by": Hold(code).name.lower(),
-                "gpu_types": [name for name, meant in zip(types, concerned, strict=True) if meant],
+                "held_by": Limit(code).name.lower(),
+                "gpu_types": [name for name, is_concerned in zip(types, concerned, strict=True) if is_concerned],
                 "text": self.text(job),
             }
-            for job, (code, concerned) in enumerate(zip(self.hold.tolist(), self.gpu_types.tolist(), strict=True))
+            for job, (code, concerned) in enumerate(zip(self.limit.tolist(), self.gpu_types.tolist(), strict=True))
         }
 
     def _names(self, job: int) -> list[str]:
@@ -85,13 +85,13 @@ class Explanation:
         return [types[t] for t in np.flatnonzero(self.gpu_types[job]).tolist()]
 
     def _priced(self, job: int) -> list[str]:
-        """Names, with what a GPU is worth to the objective where it is worth something."""
+        """Names of the types, with their shadow prices if positive."""
         prices = self.allocation.shadow_prices[self.gpu_types[job]].tolist()
         named = zip(self._names(job), prices, strict=True)
-        return [f"{name} (price {price:.3g})" if price > 0 else name for name, price in named]
+        return [f"{name} (shadow price {price:.3g})" if price > 0 else name for name, price in named]
 
     def _idle(self, job: int) -> list[str]:
-        """How many GPUs are left of each type."""
+        """Idle GPUs of each type concerned."""
         problem = self.allocation.problem
         left = (problem.gpu_counts - problem.gpus_occupied @ self.allocation.share)[self.gpu_types[job]].tolist()
         return [f"{gpus:.3g} {name}" for gpus, name in zip(left, self._names(job), strict=True)]
@@ -102,10 +102,10 @@ class Explanation:
 
 
 def explanation(allocation: Allocation) -> Explanation:
-    """What holds each job of `allocation`.
+    """What limits each job of `allocation`.
 
-    A type with fewer GPUs than a job asks for cannot serve it, unless it has a share of it, as in the papers. After a
-    blind policy, pass `allocation.evaluated_on(true problem)`: otherwise speeds are what the policy believed.
+    A type with fewer GPUs than a job needs counts only if the job has a share of it, as in the papers. After a blind
+    policy, pass `allocation.evaluated_on(true problem)`; otherwise rates are those that the policy assumed.
     """
     problem, rates = allocation.problem, allocation.rate_steps_per_s
     time, gpus = allocation.job_share, problem.gpu_counts
@@ -115,28 +115,29 @@ def explanation(allocation: Allocation) -> Explanation:
     full = problem.gpus_occupied @ allocation.share >= gpus * (1 - NEAR)
     all_time = time.sum(axis=1) >= 1 - NEAR
     slowest = np.where(all_time, _slowest_in_use(allocation), 0.0)
-    better = alone > slowest[:, None] * (1 + NEAR)  # types where more time would be a higher rate
+    better = alone > slowest[:, None] * (1 + NEAR)  # types on which more time would raise the rate
     idle = better & ~full
     at_speed = (rates >= best * (1 - NEAR)) | (all_time & ~better.any(axis=1))
     at_floor = (floors > 0) & (rates <= floors * (1 + NEAR))
-    claims = [~problem.can_run, problem.is_oversized, at_speed, at_floor, idle.any(axis=1), all_time]
-    hold = np.select(claims, [*Hold][:-1], default=Hold.CAPACITY)
-    h = hold[:, None]
-    concerned = np.where(h == Hold.SPEED, time > 0, np.where(h == Hold.POLICY, idle, better & full))
-    concerned &= ~np.isin(h, (Hold.CANNOT_RUN, Hold.OVERSIZED, Hold.FLOOR))
-    return Explanation(allocation, hold.astype(np.int64), concerned)
+    conditions = [~problem.can_run, problem.is_oversized, at_speed, at_floor, idle.any(axis=1), all_time]
+    limit = np.select(conditions, [*Limit][:-1], default=Limit.CAPACITY)
+    by_row = limit[:, None]
+    concerned = np.where(by_row == Limit.SPEED, time > 0, np.where(by_row == Limit.POLICY, idle, better & full))
+    concerned &= ~np.isin(by_row, (Limit.CANNOT_RUN, Limit.OVERSIZED, Limit.FLOOR))
+    return Explanation(allocation, limit.astype(np.int64), concerned)
 
 
 def why_stuck(problem: AllocationProblem, job: int) -> str:
-    """Why no scheduler can run the job in that row: for those that cannot run, and oversized gangs."""
+    """Why the job in that row cannot run on this cluster; for jobs that cannot run and for oversized gangs."""
     gpus, usable = problem.gpus_asked[job], problem.rate_alone_steps_per_s[job] > 0
     if not usable.any():
         return "runs on none of the cluster's GPU types"
-    return f"asks for {gpus:g} GPUs of one type; those it runs on have at most {problem.gpu_counts[usable].max():g}"
+    most = problem.gpu_counts[usable].max()
+    return f"needs {gpus:g} GPUs of one type; the types on which it runs have at most {most:g}"
 
 
 def _rate_alone(allocation: Allocation) -> Floats:
-    """Rate of each job by itself on each type that can serve it, (J, T)."""
+    """Rate of each job alone on each type that can serve it, (J, T)."""
     p = allocation.problem
     possible = p.fits & (p.is_whole | (allocation.share > 0))
     rates = np.where(possible[p.member_configuration], p.member_rate_steps_per_s, 0.0)
@@ -149,7 +150,7 @@ def _rate_alone(allocation: Allocation) -> Floats:
 
 
 def _slowest_in_use(allocation: Allocation) -> Floats:
-    """The least rate that a job runs at for some of its time, alone or with others, (J,); infinite = it never runs."""
+    """Lowest rate at which each job runs some of the time, alone or co-located, (J,); infinite = it never runs."""
     p = allocation.problem
     in_use = allocation.share[p.member_configuration] > NEAR
     slowest: Floats = np.where(in_use, p.member_rate_steps_per_s, np.inf).min(axis=1, initial=np.inf)

@@ -1,4 +1,4 @@
-"""What the roofline needs: a GPU's peak figures, and what a step of a job costs."""
+"""Inputs of the roofline model: the specs of a GPU type, and the cost of a step of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gavelpy.model.arrays import VALUE_MAX
 
 
 class Precision(StrEnum):
-    """In which numbers a job computes."""
+    """Floating-point precision of a job."""
 
     SINGLE = "single"
     HALF = "half"
@@ -19,29 +19,29 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class GpuSpecs:
-    """Peaks of one GPU."""
+    """Peak rates and memory of one GPU."""
 
     memory_gb: float
     bandwidth_gb_per_s: float
     single_tflops: float
-    half_tflops: float  # by its fastest units
+    half_tflops: float  # of the fastest units
 
     def __post_init__(self) -> None:
         _positive(self)
 
     def tflops(self, precision: Precision) -> float:
-        """Peak in this precision."""
+        """Peak rate in this precision."""
         return self.half_tflops if precision is Precision.HALF else self.single_tflops
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one step costs: a part for every sample of the batch, and a part of its own (weights, optimizer)."""
+    """Cost of one step: a part per sample of the batch, and a constant part (weights, optimizer)."""
 
     gflop_per_sample: float  # forward and backward
     gb_per_sample: float  # moved between memory and chip
     gb_per_step: float
-    memory_gb: float  # held whatever the batch
+    memory_gb: float  # independent of the batch
     memory_gb_per_sample: float
     precision: Precision
 
@@ -49,12 +49,12 @@ class StepCost:
         _positive(self)
 
     def memory_needed_gb(self, batch: float) -> float:
-        """Memory of one GPU that a batch of so many samples takes."""
+        """Memory needed on one GPU with `batch` samples."""
         return self.memory_gb + batch * self.memory_gb_per_sample
 
 
-def _positive(figures: GpuSpecs | StepCost) -> None:
-    for field in fields(figures):
-        value = getattr(figures, field.name)
+def _positive(specs: GpuSpecs | StepCost) -> None:
+    for field in fields(specs):
+        value = getattr(specs, field.name)
         if not isinstance(value, Precision) and not (math.isfinite(value) and 0 < value <= VALUE_MAX):
             raise InvalidInput(f"{field.name} must be > 0 and at most {VALUE_MAX:g}, got {value!r}")

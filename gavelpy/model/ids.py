@@ -1,4 +1,4 @@
-"""Names of things. A serial is a row number that is never reused; an id is what a person typed."""
+"""Identifier types. A serial is a row number that is never reused; an id is a name given by a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as their owners describe them, and traces: jobs with arrival times."""
+"""Jobs as submitted, and traces: jobs with arrival times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class JobKind(StrEnum):
-    """What ends a job: its work (batch), its user (interactive), nobody (service)."""
+    """Kind of job: ends with its work (batch), ended by its user (interactive), without end (service)."""
 
     BATCH = "batch"
     INTERACTIVE = "interactive"
@@ -30,13 +30,13 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job as submitted. Raises InvalidInput naming field, value and what is allowed."""
+    """One job as submitted. Raises InvalidInput, which names field, value and what is allowed."""
 
     id: JobId
     steps_total: float
-    gpus: int = 1  # at once, all of one type
+    gpus: int = 1  # all of one type
     weight: float = 1.0
-    job_type: str = ""  # what to look up in a throughput table
+    job_type: str = ""  # key in a throughput table
     rates_steps_per_s: Mapping[str, float] = field(default_factory=dict)  # of the whole job; 0 = cannot run there
     deadline_s: float = math.inf  # from submission
     entity: str = ""
@@ -44,12 +44,12 @@ class JobSpec:
     command: str = ""
     working_directory: str = ""
     owner: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)  # of its processes, beside what the runtime sets
-    one_process_a_node: bool = False  # else one a GPU
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to the runtime's variables
+    one_process_a_node: bool = False  # default: one per GPU
     checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
-    warning_s: float = 0.0  # before the end of a lease the job gets warning_signal; 0 = never
+    warning_s: float = 0.0  # the job receives warning_signal this long before a lease ends; 0 = never
     warning_signal: int = 0
-    preemptible: bool = False  # may be stopped for other jobs' sake though it never saved a checkpoint
+    preemptible: bool = False  # may be preempted before its first checkpoint
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -88,7 +88,7 @@ class JobSpec:
                 )
             if not isinstance(value, str) or "\0" in value:
                 raise InvalidInput(
-                    f"environment[{name!r}] of job {self.id!r} must be a text without NUL, got {value!r}"
+                    f"environment[{name!r}] of job {self.id!r} must be a string without NUL, got {value!r}"
                 )
         if not isinstance(self.one_process_a_node, bool):
             raise InvalidInput(
@@ -106,7 +106,7 @@ class JobSpec:
             )
 
     def renamed(self, id: JobId, owner: str) -> JobSpec:
-        """The same job under another id, of this owner. Only these two are checked: the rest has been."""
+        """The same job with another id and owner. Only these two are validated again."""
         spec = object.__new__(JobSpec)
         vars(spec).update(vars(self), id=id, owner=owner)
         spec._check_id()

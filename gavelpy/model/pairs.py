@@ -1,4 +1,4 @@
-"""Pairs stated by kind of job: of all pairs of two kinds only so many as an optimum needs, and of those that gain."""
+"""Adds pairs of co-located jobs to a problem: only pairs that gain, and only as many as an optimum needs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints, floats, ints, require
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
 
-PAIRS_MAX = 40_000  # that a problem is given
+PAIRS_MAX = 40_000  # per problem
 
 
 def with_pairs_of_kinds(
     problem: AllocationProblem,
     kind: npt.ArrayLike,  # (J,) any whole numbers
-    pairs: Sequence[tuple[int, int]],  # (P, 2) kinds; a kind with itself, too
-    rates_steps_per_s: npt.ArrayLike,  # (P, 2, T) of a job of the first and of the second while they share
+    pairs: Sequence[tuple[int, int]],  # (P, 2) kinds; a kind may be paired with itself
+    rates_steps_per_s: npt.ArrayLike,  # (P, 2, T) rates of a job of the first and of the second kind, co-located
 ) -> AllocationProblem:
-    """The problem plus pairs of jobs of `pairs` of kinds: n + m of the n m pairs of two kinds, n/2 or n within one.
+    """The problem plus enough pairs of jobs for these kinds: n + m of the n m pairs of two kinds, n/2 or n of one.
 
-    Jobs of a kind stand side by side, as wide as each other, and are paired where they overlap; within a kind, with
-    those half across. So any total of two kinds' time together can be shared out evenly, and nothing is lost by leaving
-    out the other pairs as long as the objective treats the jobs of a kind alike. Jobs that it does not (other weights,
-    or other steps for a makespan) are of other kinds.
+    The jobs of each of the two kinds divide a line into equal segments; jobs whose segments overlap are paired. Within
+    one kind, each job is paired with the one half the line away. With these pairs any total co-located time of two
+    kinds can be divided evenly among their jobs, so no optimum is lost if the objective treats jobs of a kind alike.
+    Jobs that it treats differently (other weights, other steps for a makespan) must be of different kinds.
     """
     kinds = ints("kind", kind, (problem.job_count,))
     rates = floats("rates_steps_per_s of pairs", rates_steps_per_s, (len(pairs), 2, len(problem.gpu_types)))
@@ -36,14 +36,14 @@ def with_pairs_of_kinds(
     seen: set[frozenset[int]] = set()
     for first, second in pairs:
         if first not in jobs_of or second not in jobs_of:
-            raise InvalidInput(f"pairs must name kinds that some job is of, got {(first, second)}")
+            raise InvalidInput(f"pairs must name kinds of some job, got {(first, second)}")
         if frozenset((first, second)) in seen:
             raise InvalidInput(f"pairs must name two kinds once, got {(first, second)} twice")
         seen.add(frozenset((first, second)))
         asked = np.unique(problem.gpus_asked[np.concatenate([jobs_of[first], jobs_of[second]])])
         if len(asked) > 1:
             raise InvalidInput(
-                "pairs must be of kinds whose jobs ask for equally many GPUs, got "
+                "pairs must be of kinds with the same number of GPUs, got "
                 f"{(first, second)} with {asked[0]:g} and {asked[-1]:g}"
             )
         rows.append(_within(jobs_of[first]) if first == second else _between(jobs_of[first], jobs_of[second]))
@@ -54,15 +54,16 @@ def with_pairs_of_kinds(
 
 def with_gaining_pairs(
     problem: AllocationProblem,
-    key: npt.ArrayLike,  # (J,) row of what is known of each job's company
-    slowdowns: npt.ArrayLike,  # (K, K, T) part of its rate that the first keeps beside the second; 0 = they do not fit
+    key: npt.ArrayLike,  # (J,) row of each job in slowdowns
+    slowdowns: npt.ArrayLike,  # (K, K, T) rate of the first co-located with the second / alone; 0 = they do not fit
     *,
     pairs_max: int = PAIRS_MAX,
 ) -> AllocationProblem:
-    """The problem plus pairs that do more on some type side by side than taking turns: what they keep sums to over 1.
+    """The problem plus the pairs that gain by co-location: on some type their relative rates sum to more than 1.
 
-    Of other types such a pair may not have any; one after the other its jobs do as much there. Jobs of a key, weight
-    and entity are of a kind. Where there are more than `pairs_max`, every kind has its best company first.
+    On other types such a pair has rate 0, since its jobs do as much there by taking turns. Jobs with the same key,
+    GPUs, weight and entity are of one kind. If there are more than `pairs_max`, the best partners of each kind come
+    first.
     """
     T = len(problem.gpu_types)
     keys = ints("key", key, (problem.job_count,))
@@ -94,7 +95,7 @@ def with_gaining_pairs(
 
 
 def _gaining(problem: AllocationProblem, keys: Ints, gpus: Floats, kept: Floats) -> Ints:
-    """Pairs of kinds (P, 2) that gain somewhere, the best company of each kind first, then the second best."""
+    """Pairs of kinds (P, 2) that gain on some type: first the best partner of each kind, then the second best."""
     sums = kept[np.ix_(keys, keys)] + kept[np.ix_(keys, keys)].transpose(1, 0, 2)
     fits = (kept > 0) & (kept.transpose(1, 0, 2) > 0)
     there = fits[np.ix_(keys, keys)] & (problem.gpu_counts > 0)
@@ -108,14 +109,14 @@ def _gaining(problem: AllocationProblem, keys: Ints, gpus: Floats, kept: Floats)
 
 
 def _between(one: Ints, other: Ints) -> Ints:
-    """Pairs (P, 2) of jobs that overlap on a line that both fill."""
+    """Pairs (P, 2) of jobs whose segments overlap on a line that each kind divides equally."""
     n, m = len(one), len(other)
     starts = np.unique(np.concatenate([np.arange(n) * m, np.arange(m) * n]))  # the line is n x m long
     return np.column_stack([one[starts // m], other[starts // n]])
 
 
 def _within(jobs: Ints) -> Ints:
-    """Pairs (P, 2) such that each job is in as many: one if their number is even, else two."""
+    """Pairs (P, 2) with each job in the same number of pairs: one if the number of jobs is even, else two."""
     n = len(jobs)
     half = n // 2
     first = np.arange(half if n % 2 == 0 else n if n > 1 else 0)

@@ -1,9 +1,9 @@
-"""What a policy is asked: jobs, GPU types, and the configurations that can run.
+"""Allocation problems, the input of policies: jobs, GPU types, and the configurations that can run.
 
 Axes: J jobs, C configurations, M memberships (a job in a configuration), T GPU types, R resources. GPUs are the only
-resource: constraints, prices and certificates cover them alone, so a problem with another resource is refused.
-A configuration is a set of jobs that run together on the GPUs of one type: one job alone, or a pair that shares its
-GPUs. What can run is data, so that a policy has no packed or elastic variants.
+resource: constraints, shadow prices and certificates cover nothing else, so other resources are refused.
+A configuration is a set of jobs that run together on GPUs of one type: one job alone, or two co-located jobs. Since
+configurations are data, policies have no packed or elastic variants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLEST = np.nextafter(0.0, 1.0)  # the least number above zero
 
 
 class EntityPolicy(StrEnum):
-    """How an entity divides its share among its members: jobs, and entities within it."""
+    """How an entity divides its share among its members (jobs and entities)."""
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
@@ -34,7 +34,7 @@ class EntityPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class Entity:
-    """A team that shares the cluster with others, or, with a parent, what the parent has with its other members."""
+    """A team that shares the cluster with others; with a parent it shares the parent's part with the other members."""
 
     id: str
     weight: float = 1.0
@@ -47,7 +47,7 @@ class Entity:
 
 
 class BlindView(StrEnum):
-    """What a scheduler that ignores GPU types believes of a job's rate on the types it can run on."""
+    """The rates that a scheduler which ignores GPU types assumes."""
 
     MEAN = "mean"  # its capacity-weighted mean rate
     ONES = "ones"  # 1 step/s on every type, also where it cannot run (the original Gavel's agnostic policies)
@@ -56,12 +56,12 @@ class BlindView(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class AllocationProblem:
-    """Jobs that want GPUs now. Rows keep the order of arrival. Build one with `of`."""
+    """The jobs that compete for GPUs now, in order of arrival. Build one with `of`."""
 
     job_ids: tuple[JobId, ...]  # J labels
     gpu_types: tuple[str, ...]  # T labels
     capacity: Ints  # (T, R) in thousandths; R = 1, the GPUs
-    demand: Ints  # (C, R) occupied at once on one type, in thousandths
+    demand: Ints  # (C, R) occupied while it runs, in thousandths
     member_configuration: Ints  # (M,) non-decreasing
     member_job: Ints  # (M,)
     member_rate_steps_per_s: Floats  # (M, T) 0 = cannot run there
@@ -70,7 +70,7 @@ class AllocationProblem:
     steps_remaining: Floats  # (J,) > 0
     steps_total: Floats  # (J,) > 0
     age_s: Floats  # (J,) since submission
-    isolated_s: Floats  # (J,) time the work done so far would have taken on an isolated share
+    isolated_s: Floats  # (J,) time that the steps done so far would have taken on an isolated share
     deadline_s: Floats  # (J,) from now; infinite = none; <= 0 = missed
     attained_gpu_s: Floats  # (J,) GPU time received
     price_usd_per_gpu_h: Floats  # (T,)
@@ -115,12 +115,12 @@ class AllocationProblem:
         for name in ("job_ids", "gpu_types"):
             labels = getattr(self, name)
             if len(set(labels)) < len(labels):
-                index_of(labels, name)  # says which stands twice
-        assert len(self.entity_parent) == len(self.entities)  # raises for a parent that is none
+                index_of(labels, name)  # raises and names the duplicate
+        assert len(self.entity_parent) == len(self.entities)  # raises for an unknown parent
         J, T = len(self.job_ids), len(self.gpu_types)
         self._require_all(("capacity", "demand"), 0, np.inf, ">= 0")
-        figures = ("gpus_asked", "weight", "steps_remaining", "steps_total")
-        self._require_all(figures, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
+        positive = ("gpus_asked", "weight", "steps_remaining", "steps_total")
+        self._require_all(positive, SMALLEST, VALUE_MAX, f"> 0 and at most {VALUE_MAX:g}")
         self._require_all(("member_rate_steps_per_s",), 0, VALUE_MAX, f"in [0, {VALUE_MAX:g}]")
         times = ("price_usd_per_gpu_h", "age_s", "isolated_s", "attained_gpu_s")
         self._require_all(times, 0, np.finfo(np.float64).max, "finite and >= 0")
@@ -134,7 +134,7 @@ class AllocationProblem:
             raise InvalidInput("member_configuration must be sorted and name each configuration, got gaps or disorder")
 
     def _require_all(self, names: tuple[str, ...], low: float, high: float, allowed: str) -> None:
-        """Every value of these fields lies in [low, high]: NaN does not."""
+        """Raises InvalidInput unless all values of these fields are in [low, high]; NaN is not."""
         for name in names:
             values = getattr(self, name)
             if values.size and not (values.min() >= low and values.max() <= high):  # a NaN makes both false
@@ -148,7 +148,7 @@ class AllocationProblem:
         gpu_counts: npt.ArrayLike,  # (T,)
         rates_steps_per_s: npt.ArrayLike,  # (J, T)
         *,
-        gpus: npt.ArrayLike = 1,  # (J,) or one number for all; so the rest
+        gpus: npt.ArrayLike = 1,  # (J,) or one number for all; the same below
         weight: npt.ArrayLike = 1.0,
         steps_remaining: npt.ArrayLike = 1.0,
         steps_total: npt.ArrayLike | None = None,
@@ -161,7 +161,7 @@ class AllocationProblem:
         entities: Sequence[Entity] = (),
         gpu_type_held: npt.ArrayLike = -1,
     ) -> AllocationProblem:
-        """A problem in which every job runs alone.
+        """A problem without co-location: each job runs alone.
 
         >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])
         >>> p.configuration_count
@@ -234,7 +234,7 @@ class AllocationProblem:
 
     @cached_property
     def rate_alone_steps_per_s(self) -> Floats:
-        """Rate of each job by itself on each type, (J, T): its best lone configuration there; 0 = cannot run."""
+        """Rate of each job alone on each type, (J, T), in its best configuration there; 0 = cannot run."""
         if self.runs_alone:
             return self.member_rate_steps_per_s
         rates = np.zeros((self.job_count, len(self.gpu_types)))
@@ -246,7 +246,7 @@ class AllocationProblem:
     def fits(self) -> Bools:
         """Whether each configuration may have a share of each type, (C, T): the type has GPUs, and some member runs.
 
-        As in the papers, a gang larger than a type may: g x <= W is all that is asked of it (see with_whole_gangs).
+        As in the papers, this includes gangs larger than the type: only g x <= W must hold (see with_whole_gangs).
         """
         runs = self.member_rate_steps_per_s > 0
         if not self.runs_alone:
@@ -257,7 +257,7 @@ class AllocationProblem:
 
     @cached_property
     def can_run(self) -> Bools:
-        """Whether a job can run by itself on some type that has GPUs, (J,)."""
+        """Whether each job can run alone on some type that has GPUs, (J,)."""
         if self.runs_alone:
             return np.asarray(self.fits.any(axis=1))
         alone = self.member_count[self.member_configuration] == 1
@@ -268,12 +268,12 @@ class AllocationProblem:
 
     @cached_property
     def is_whole(self) -> Bools:
-        """Whether a type has GPUs enough to run a configuration at all, (C, T)."""
+        """Whether each type has enough GPUs for each configuration, (C, T)."""
         return np.asarray((self.demand[:, None, :] <= self.capacity[None, :, :]).all(axis=2))
 
     @cached_property
     def is_oversized(self) -> Bools:
-        """Whether a job could run alone on some type, but asks for more GPUs than any such type has, (J,)."""
+        """Whether each job can run on some type but needs more GPUs than any such type has, (J,)."""
         alone = self.member_count[self.member_configuration] == 1
         deliverable = np.zeros(self.job_count, dtype=np.bool_)
         runs = (self.fits & self.is_whole)[self.member_configuration] & (self.member_rate_steps_per_s > 0)
@@ -306,9 +306,9 @@ class AllocationProblem:
     # Transforms -------------------------------------------------------------------------------------------------
 
     def blind_to_type(self, view: BlindView = BlindView.MEAN) -> AllocationProblem:
-        """The problem as a scheduler sees it that does not tell GPU types apart.
+        """The problem as seen by a scheduler that treats all GPU types alike.
 
-        The default gives a member, on every type it can run on, its capacity-weighted mean rate over those types.
+        By default a member has, on each type it can run on, its capacity-weighted mean rate over these types.
         """
         rates = self.member_rate_steps_per_s
         match BlindView(view):
@@ -324,10 +324,10 @@ class AllocationProblem:
         return replace(self, member_rate_steps_per_s=blind)
 
     def with_pairs(self, pairs: Sequence[tuple[int, int]], rates_steps_per_s: npt.ArrayLike) -> AllocationProblem:
-        """This problem plus one configuration for each pair of jobs that may share GPUs.
+        """This problem plus one configuration for each pair of jobs that may be co-located.
 
-        `pairs` are job rows (first, second) that ask for equally many GPUs; `rates_steps_per_s` is (P, 2, T): steps/s
-        of the first and the second on each type while they share.
+        `pairs` are rows (first, second) of jobs with the same number of GPUs; `rates_steps_per_s` is (P, 2, T): steps/s
+        of the first and the second on each type while they share GPUs.
         """
         rates = floats("rates_steps_per_s of pairs", rates_steps_per_s, (len(pairs), 2, len(self.gpu_types)))
         for first, second in pairs:
@@ -335,7 +335,7 @@ class AllocationProblem:
                 raise InvalidInput(f"pairs must name rows in [0, {self.job_count}), got {(first, second)}")
             if first == second or self.gpus_asked[first] != self.gpus_asked[second]:
                 raise InvalidInput(
-                    "pairs must join two jobs that ask for equally many GPUs, got "
+                    "pairs must be of two jobs with the same number of GPUs, got "
                     f"{self.job_ids[first]!r} ({self.gpus_asked[first]:g}) and "
                     f"{self.job_ids[second]!r} ({self.gpus_asked[second]:g})"
                 )
@@ -356,14 +356,14 @@ class AllocationProblem:
     def with_whole_gangs(self) -> AllocationProblem:
         """The problem in which a gang has rate zero on types with fewer GPUs than it needs.
 
-        The papers' constraint g x <= W gives such a gang a share of time that no scheduler can deliver. Schedulers ask
-        about this problem; the plain one is for comparison with published allocations.
+        The papers' constraint g x <= W gives such a gang a share of time that no scheduler can deliver. Schedulers use
+        this problem; the original one is for comparison with published allocations.
         """
         rates = np.where(self.is_whole[self.member_configuration], self.member_rate_steps_per_s, 0.0)
         return replace(self, member_rate_steps_per_s=rates)
 
     def with_gpus(self, gpu_counts: Mapping[str, int]) -> AllocationProblem:
-        """The same jobs on other numbers of GPUs of the same types; types not named keep theirs."""
+        """The same jobs with other numbers of GPUs; types not named keep theirs."""
         for gpu_type, count in gpu_counts.items():
             if gpu_type not in self.gpu_types or not count >= 0:
                 known = ", ".join(self.gpu_types)

@@ -1,4 +1,4 @@
-"""What is known of speeds: steps/s of each (job type, GPUs) on each GPU type, and where each figure comes from."""
+"""Throughput tables: steps/s of each (job type, GPUs) on each GPU type, with the provenance of each rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Provenance(IntEnum):
-    """How a rate came to be known, best first."""
+    """Source of a rate, best first."""
 
     MEASURED = 0
     PUBLISHED = 1
@@ -28,13 +28,13 @@ class Provenance(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class ThroughputTable:
-    """Rates of whole jobs. NaN = nobody knows, 0 = does not fit there."""
+    """Rates of whole jobs. NaN = unknown, 0 = does not fit there."""
 
     keys: tuple[tuple[str, int], ...]  # N rows: (job type, GPUs)
     gpu_types: tuple[str, ...]  # T columns
     rate_steps_per_s: Floats  # (N, T)
-    provenance: Ints  # (N, T) values of Provenance; of no meaning where the rate is NaN
-    source: tuple[str, ...]  # N: where a row's figures come from, for people
+    provenance: Ints  # (N, T) values of Provenance; meaningless where the rate is NaN
+    source: tuple[str, ...]  # N: free text on the source of each row
     pair_rows: Ints = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))  # (P, 2) rows of keys
     pair_rate_steps_per_s: Floats = field(default_factory=lambda: np.zeros((0, 2, 0)))  # (P, 2, T)
 
@@ -69,7 +69,7 @@ class ThroughputTable:
         return key in self._row
 
     def rates(self, job_type: str, gpus: int) -> Mapping[str, float]:
-        """Known steps/s by GPU type of a job of this type on this many GPUs; empty when nothing is known."""
+        """Known steps/s by GPU type of a job of this type on this many GPUs; empty if all are unknown."""
         row = self._row.get((job_type, gpus))
         if row is None:
             return {}
@@ -77,20 +77,21 @@ class ThroughputTable:
         return {t: rate for t, rate in zip(self.gpu_types, values, strict=True) if rate == rate}  # not NaN
 
     def slowdowns(self, keys: Sequence[tuple[str, int]], gpu_types: Sequence[str]) -> Floats:
-        """Part of its rate alone that each key keeps beside each key, (N, N, T): 0 = they do not fit, NaN = unknown."""
+        """Rate of each key co-located with each key / alone, (N, N, T): 0 = they do not fit, NaN = unknown."""
         known = np.full((len(self.keys) + 1, len(self.keys) + 1, len(self.gpu_types) + 1), np.nan)
         alone = self.rate_steps_per_s[self.pair_rows]
-        kept = np.divide(self.pair_rate_steps_per_s, alone, out=np.zeros_like(alone), where=~(alone <= 0))
+        relative = np.divide(self.pair_rate_steps_per_s, alone, out=np.zeros_like(alone), where=~(alone <= 0))
         first, second = self.pair_rows.T
-        kept = np.where((first == second)[:, None, None], kept.mean(axis=1, keepdims=True), kept)  # two alike: as one
-        known[first, second, :-1], known[second, first, :-1] = kept[:, 0], kept[:, 1]
+        mean = relative.mean(axis=1, keepdims=True)  # for two jobs of one key
+        relative = np.where((first == second)[:, None, None], mean, relative)
+        known[first, second, :-1], known[second, first, :-1] = relative[:, 0], relative[:, 1]
         row = np.array([self._row.get(key, len(self.keys)) for key in keys], dtype=np.int64)
         place = {name: t for t, name in enumerate(self.gpu_types)}
         column = np.array([place.get(name, len(place)) for name in gpu_types], dtype=np.int64)
         return np.asarray(known[np.ix_(row, row, column)])
 
     def job_types(self, gpus: int | None = None) -> tuple[str, ...]:
-        """Job types with a row (for that many GPUs, if given), in table order, each once."""
+        """Job types with a row (for this number of GPUs, if given), in table order, without duplicates."""
         return tuple(dict.fromkeys(name for name, n in self.keys if gpus is None or n == gpus))
 
     def to_frame(self) -> pd.DataFrame:

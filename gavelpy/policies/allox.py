@@ -1,4 +1,4 @@
-"""AlloX: the least average completion time, by an assignment of jobs to GPUs and positions."""
+"""AlloX: minimises the average completion time by assigning jobs to GPUs and positions in their queues."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.alone import fastest_alone
 from gavelpy.policies.base import ruled
+from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.assignment import least_completion_time
 from gavelpy.solve.solver import Solver
 
-JOBS_MAX = 64  # in a plan, or
-JOBS_MAX_PER_GPU = 16  # that is free, if that is more: others would not start now
+JOBS_MAX = 64  # in a plan; or
+JOBS_MAX_PER_GPU = 16  # per free GPU, if that is more: other jobs would not start now
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class AlloX:
 
     p_jt    steps_j / r_jt, seconds that job j has left on type t
 
-    AlloX (EuroSys '20), section 4, as in the original Gavel. Of the jobs assigned to a type those with least left run
-    now, on whole GPUs; the rest of the plan is made anew at the next call. A job that holds GPUs (`gpu_type_held`)
-    keeps them to its end. For fairness `alpha` below 1 plans the oldest only: as many as there are free GPUs, or that
-    part of the jobs that wait if it is more. Equal remaining times: the order of arrival.
+    AlloX (EuroSys '20), section 4, as in the original Gavel. Of the jobs assigned to a type, those with the least time
+    left run now, on whole GPUs; the next call computes the rest of the plan again. A job that holds GPUs
+    (`gpu_type_held`) keeps them until it finishes. For fairness, `alpha` below 1 restricts the plan to the oldest jobs:
+    as many as there are free GPUs, or the fraction alpha of the waiting jobs if that is more. Ties: order of arrival.
 
-    Gangs, of which AlloX knows none (the original stops): a type has as many machines as its free GPUs hold gangs of
-    mean size, and on one a gang of g holds up those behind it for  p g / mean g,  its GPU time in machine time. All of
-    one size, that is AlloX itself with gangs for jobs. In a type's queue the least GPU time p g goes first, and gangs
-    that do not fit are passed over, so a large one may wait long. A gang larger than a type never runs there.
+    AlloX does not define gangs (the original stops). Here a type has as many machines as its free GPUs hold gangs of
+    mean size, and a gang of g GPUs delays those behind it by  p g / mean g,  its GPU time as machine time. With gangs
+    of one size this is AlloX with gangs as jobs. In a type's queue the least GPU time p g goes first, and gangs that do
+    not fit are skipped, so a large one may wait long. A gang larger than a type never runs there.
 
-    When more than 64 jobs and more than 16 for each free GPU wait, the 64, or 16 a GPU, with the least GPU time are
-    planned; the others would come after them. (On one type alone nobody is left out.) 2,048 jobs on 512 free GPUs of 3
-    types take half a second. The certificate's objective is the plan's average completion time in s, ages included.
-    Jobs run alone, never in pairs.
+    If more than 64 jobs, and more than 16 per free GPU, are waiting, only the 64 (or 16 per GPU) with the least GPU
+    time are planned; the others would come after them. (With a single type all are planned.) 2,048 jobs on 512 free
+    GPUs of 3 types take half a second. The certificate's objective is the plan's average completion time in s,
+    including ages. Jobs are not co-located.
 
     >>> p = AllocationProblem.of(
     ...     ["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [4.0, 3.0]], steps_remaining=[40.0, 36.0]
@@ -52,7 +52,7 @@ class AlloX:
 
     name: ClassVar[str] = "allox"
     summary: ClassVar[str] = "Minimise the average completion time by an assignment of jobs to GPUs and positions."
-    fills_leftover: ClassVar[bool] = False  # an idle GPU is one that nobody should take: whoever did would keep it
+    fills_leftover: ClassVar[bool] = False  # a job on a leftover GPU would keep it until it finishes
     time_varying: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class AlloX:
         return ruled(problem, share, objective=average_s)
 
     def _planned(self, problem: AllocationProblem, ways: _Ways, left: Floats, share: Floats) -> Ints:
-        """Rows of the jobs that the plan is for: they wait for a type with free GPUs."""
+        """Rows of the jobs to plan: those waiting for a type with free GPUs."""
         has_gpus = np.zeros(problem.job_count, dtype=np.bool_)
         has_gpus[problem.member_job[share[problem.member_configuration].any(axis=1)]] = True
         can_start = np.isfinite(ways.time_s) & (left > 0)
@@ -87,7 +87,7 @@ class AlloX:
 
 
 class _Ways:
-    """How each job runs alone on each type that has enough GPUs."""
+    """Time and GPUs of each job alone on each type that has enough GPUs."""
 
     def __init__(self, problem: AllocationProblem) -> None:
         self._problem = problem
@@ -100,7 +100,7 @@ class _Ways:
         self.gpus = np.where(runs, problem.gpus_occupied[rows], 1.0)  # (J, T)
 
     def keep_held(self, share: Floats) -> Floats:
-        """Gives jobs the type they hold, in `share`; the GPUs left of each type, (T,)."""
+        """Sets `share` for jobs that hold a type, and returns the GPUs left of each type, (T,)."""
         held = self._problem.gpu_type_held
         jobs = np.flatnonzero(held >= 0)
         left = self._problem.gpu_counts.copy()
@@ -108,14 +108,14 @@ class _Ways:
         return left
 
     def mean_gpus(self, jobs: Ints, is_free: Bools) -> float:
-        """Mean size of these gangs, each over the types with free GPUs that it can run on; 1 of no jobs."""
+        """Mean size of these gangs, each over the types with free GPUs that it can run on; 1 without jobs."""
         if not len(jobs):
             return 1.0
         usable = np.isfinite(self.time_s[jobs]) & is_free
         return float(np.average(self.gpus[jobs], axis=1, weights=usable).mean())
 
     def start(self, share: Floats, left: Floats, jobs: Ints, gpu_type: Ints) -> None:
-        """Gives GPUs, in `share`, to those of `jobs` that go first on their types, until none are `left`."""
+        """Sets `share` for the first of `jobs` on their types, until no GPUs are `left`."""
         area = self.time_s[jobs, gpu_type] * self.gpus[jobs, gpu_type]
         order = np.argsort(area, kind="stable")
         types = np.zeros(self._problem.job_count, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a policy is, and the figures that several of them share."""
+"""The protocol of policies, and helpers that several policies use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from gavelpy.solve.solver import Solver
 
 
 class Policy(Protocol):
-    """A formula with its hyper-parameters: a frozen dataclass, registered under the group `gavelpy.policies`.
+    """A formula with its hyper-parameters: a frozen dataclass, registered in the entry point group `gavelpy.policies`.
 
-    `allocate` is pure: same problem, same bytes, with or without a warm `solver`. Jobs that can run nowhere get no
-    share. `gavelpy.policies.contract` holds the checks that every policy must pass.
+    `allocate` is pure: the same problem gives the same bytes, with or without a warm `solver`. Jobs that cannot run get
+    no share. `gavelpy.policies.contract` has the checks that every policy must pass.
 
-    A policy that plans with the length of rounds and the cost of a turn has `over_rounds(round_s, turn_s) -> Policy`;
-    `planned_over_rounds` calls it.
+    A policy that takes the round length and the cost of a preemption into account has the method
+    `over_rounds(round_s, turn_s) -> Policy`, which `planned_over_rounds` calls.
 
-    Three more declarations are a policy's own choice, so they are no part of the protocol; `goal_of`,
-    `guarantees_of` and `varies_with_time` read them:
+    Three more declarations are optional, so they are not part of the protocol; `goal_of`, `guarantees_of` and
+    `varies_with_time` read them:
 
-        optimises: ClassVar[Goal]                 what its prices are told in; a rule has none
-        guarantees: ClassVar[frozenset[Guarantee]]    what it promises, a property each (`guarantee_checks`)
-        time_varying: ClassVar[bool]                  whether its answer depends on age, attained service, deadlines or
-                                                      steps that are done or left; it does unless declared otherwise
+        optimises: ClassVar[Goal]                     goal for which shadow prices are expressed; a rule has none
+        guarantees: ClassVar[frozenset[Guarantee]]    properties that it guarantees (`guarantee_checks`)
+        time_varying: ClassVar[bool]                  whether shares depend on age, attained service, deadlines, steps
+                                                      done or steps remaining; default True
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]  # what it optimises, in a sentence
-    fills_leftover: ClassVar[bool]  # whether GPUs that are left over may go to jobs with a share of zero
+    summary: ClassVar[str]  # one sentence on what it optimises
+    fills_leftover: ClassVar[bool]  # whether leftover GPUs may go to jobs with a share of zero
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares of time for every configuration of `problem`."""
@@ -42,35 +42,35 @@ class Policy(Protocol):
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:
-    """What the policy declares to optimise, or "the objective"."""
+    """The goal that the policy declares, or "the objective"."""
     goal: Goal = getattr(policy, "optimises", Goal())
     return goal
 
 
 def guarantees_of(policy: Policy | type[Policy]) -> frozenset[Guarantee]:
-    """What the policy declares to guarantee, or nothing."""
+    """The guarantees that the policy declares."""
     guarantees: frozenset[Guarantee] = getattr(policy, "guarantees", frozenset())
     return guarantees
 
 
 def varies_with_time(policy: Policy | type[Policy]) -> bool:
-    """Whether the policy's answer changes while the same jobs run, so that it is to be asked again after some time."""
+    """Whether the shares change while the same jobs run, so that the allocation must be recomputed after some time."""
     varies: bool = getattr(policy, "time_varying", True)
     return varies
 
 
 def planned_over_rounds(policy: Policy, round_s: float, turn_s: float) -> Policy:
-    """The policy for a mechanism of such rounds, in which a turn costs a job `turn_s`, if it plans with them."""
+    """The policy adapted to this round length and to `turn_s`, the time that a stop and a start cost a job."""
     adapt = getattr(policy, "over_rounds", None)
     planned: Policy = policy if adapt is None else adapt(round_s, turn_s)
     return planned
 
 
 def equal_share_rate(problem: AllocationProblem) -> Floats:
-    """Rate of each job alone with its time split over the types as their GPUs are, (J,): Σ_t rate_t W_t / Σ_t W_t.
+    """Rate of each job alone, its time split over the types like the GPUs, (J,): Σ_t rate_t W_t / Σ_t W_t.
 
-    1 where that is zero, for then nothing may be divided by it. Gavel (OSDI '20) section 4.1 calls it X_equal; it
-    depends on no other job.
+    1 instead of 0, so that it can be a divisor. Gavel (OSDI '20), section 4.1, calls it X_equal; it does not depend on
+    other jobs.
     """
     total = problem.gpu_counts.sum()
     rates: Floats = problem.rate_alone_steps_per_s @ problem.gpu_counts / (total if total > 0 else 1.0)
@@ -78,7 +78,7 @@ def equal_share_rate(problem: AllocationProblem) -> Floats:
 
 
 def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Allocation:
-    """The allocation of a rule that optimises nothing: its certificate proves only that it is feasible."""
+    """The allocation of a heuristic: its certificate proves feasibility only."""
     used, gpus = problem.gpus_occupied @ share, problem.gpu_counts
     time = np.zeros(problem.job_count)
     np.add.at(time, problem.member_job, share.sum(axis=1)[problem.member_configuration])

@@ -11,7 +11,7 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, floats
 from gavelpy.model.ids import JobId
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.alone import fastest_alone
+from gavelpy.policies.isolated import fastest_alone
 from gavelpy.solve.keepable import KEPT
 
 if TYPE_CHECKING:

@@ -63,3 +63,17 @@ def equal_parts(problem: AllocationProblem, configurations: Ints) -> Floats:
     share: Floats = np.zeros(problem.fits.shape)
     share[configurations] = part / np.maximum(part.sum(axis=1, keepdims=True), 1.0)
     return share
+
+
+def fastest_alone(problem: AllocationProblem) -> Ints:
+    """Row of the configuration in which each job alone is fastest on each type, (J, T); -1 = it cannot run there.
+
+    Ties: the first. The number of GPUs is ignored: a type may have too few.
+    """
+    lone = np.flatnonzero(problem.member_count[problem.member_configuration] == 1)[::-1]  # the first overwrites
+    jobs, rates = problem.member_job[lone], problem.member_rate_steps_per_s[lone]
+    best = (rates > 0) & (rates == problem.rate_alone_steps_per_s[jobs])
+    fastest = np.full((problem.job_count, len(problem.gpu_types)), -1)
+    member, gpu_type = np.nonzero(best)
+    fastest[jobs[member], gpu_type] = problem.member_configuration[lone[member]]
+    return fastest

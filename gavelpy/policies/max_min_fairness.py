@@ -20,12 +20,12 @@ class MaxMinFairness:
     """Maximise  min_j  g_j r_j(x) / (w_j r_j(x_equal)).   Gavel (OSDI '20), section 4.1.
 
     r_j(x)     steps/s of job j under shares x
-    x_equal    its time split over the GPU types as their GPUs are, alone
-    g_j, w_j   GPUs asked for, weight
+    x_equal    the job alone, its time split over the GPU types in proportion to their GPUs
+    g_j, w_j   GPUs requested, weight
 
-    Blind to types it is least attained service (LAS): a job's level is then its share of time. What the worst job
-    leaves is spent on the sum of levels, so no GPU is idle that somebody can use (the paper leaves it to the solver).
-    Jobs that can run nowhere are left out; the paper's minimum would be zero for all.
+    Blind to GPU types, this is least attained service (LAS): a job's level is then its share of time. The remaining
+    capacity maximises the sum of levels, so no usable GPU is idle (the paper leaves this to the solver). Jobs that
+    cannot run are left out; with them the paper's minimum would be zero.
 
     >>> p = AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 3.0]])
     >>> MaxMinFairness().allocate(p).share.round(6).tolist()

@@ -1,4 +1,4 @@
-"""Minimum cost: the most throughput per dollar, with or without deadlines."""
+"""Minimum cost: maximises throughput per dollar, with or without deadlines."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ _WORK_MIN = 0.1
 
 @dataclass(frozen=True)
 class MinCost:
-    """Maximise  Σ_j Σ_t r_jt(x) / c_t,  with `deadlines` subject to  r_j(x) >= steps_j / left_j  wherever that can be.
+    """Maximise  Σ_j Σ_t r_jt(x) / c_t,  with `deadlines` subject to  r_j(x) >= steps_j / left_j  where feasible.
 
     r_jt(x)    steps/s of job j on GPU type t under shares x
     c_t        dollars for an hour of one GPU of type t
     steps_j    steps remaining; left_j: seconds to the deadline
 
-    Gavel (OSDI '20), section 4.2, wants the ratio of throughput and cost; like the original's code we take the sum of
-    ratios, which is an LP, and charge a gang the price of one GPU. Steps are the jobs' own, as in max_sum_throughput's
-    raw sum, with the same consequence: without a deadline a job may starve. Where no type has a price all cost the
-    same; prices of some types only are refused.
+    Gavel (OSDI '20), section 4.2, defines the ratio of throughput and cost; like the original's code, this policy uses
+    the sum of ratios, which is an LP, and charges a gang the price of one GPU. Each job defines its own step, as in
+    max_sum_throughput's raw sum, with the same consequence: without a deadline a job may starve. If no type has a
+    price, all cost the same; prices for some types only are refused.
 
-    Deadlines that cannot all be kept: the original then drops every one. Here as many as possible are kept, exactly up
-    to 1,000 deadlines and with a proved limit above (gavelpy.solve.keepable); among sets of that size one whose members
-    came early, by the sum of their places in the queue. `verdicts` says job by job what became of each. A floor is the
-    job's average rate from now on, so a deadline that is kept at every solve is kept in the end, if shares are kept
-    exactly. Rounds keep them to about a round, and starts take time: there left_j is  (left_j - slack_s) work,  and a
-    deadline that is kept with less to spare gets all that its job can use. The simulator and the daemon set
-    both (a round and the cost of a turn; the part of a round that it leaves) where they are not given.
+    If not all deadlines can be met, the original drops all of them. This policy meets as many as possible: exactly up
+    to 1,000 deadlines, above with a proved bound (gavelpy.solve.keepable). Among equally large sets it prefers early
+    jobs, by the sum of their positions in the queue. `verdicts` returns the outcome of each job. A floor is the average
+    rate that a job needs from now on, so a deadline that is met at every solve is met in the end if shares are
+    delivered exactly. Rounds deliver them to within about a round, and starts take time. Therefore left_j becomes
+    (left_j - slack_s) work,  and a job that meets its deadline with less slack gets all that it can use. The simulator
+    and the daemon set both parameters if they are not given: slack_s to a round plus the cost of a stop and a start,
+    work to the fraction of a round that remains for steps.
 
     >>> p = AllocationProblem.of(
     ...     ["a", "b"], ["v100"], [1], [[4.0], [4.0]], steps_remaining=[60.0, 90.0], deadline_s=[20.0, 30.0]
@@ -56,7 +57,7 @@ class MinCost:
     work: float = 1.0
 
     name: ClassVar[str] = "min_cost"
-    summary: ClassVar[str] = "Maximise throughput per dollar (deadlines: keep as many of them as possible)."
+    summary: ClassVar[str] = "Maximise throughput per dollar (deadlines: meet as many of them as possible)."
     fills_leftover: ClassVar[bool] = True
     time_varying: ClassVar[bool] = True
     optimises: ClassVar[Goal] = Goal("the throughput per dollar")
@@ -69,7 +70,7 @@ class MinCost:
             raise InvalidInput(f"work must be in (0, 1], got {self.work!r}")
 
     def over_rounds(self, round_s: float, turn_s: float) -> MinCost:
-        """This policy for a mechanism of such rounds, in which a turn costs a job `turn_s`; what was given stays."""
+        """This policy with slack for this round length and for `turn_s`, the cost of a stop and a start, unless set."""
         if not self.deadlines or self.slack_s or self.work < 1:
             return self
         return replace(self, slack_s=round_s + turn_s, work=max(1.0 - turn_s / round_s, _WORK_MIN))
@@ -81,7 +82,7 @@ class MinCost:
         return solve(problem, _per_dollar(problem), solver)
 
     def verdicts(self, problem: AllocationProblem, solver: Solver | None = None) -> DeadlineVerdicts:
-        """Which deadlines the shares of `allocate` keep, and why not the others; as with `deadlines`, set or not."""
+        """Deadline outcomes under the shares of `allocate` with `deadlines` (also if that is not set)."""
         found = self._keeping_deadlines(problem, solver)
         return verdicts_of(problem, found.kept, found.most)
 
@@ -95,7 +96,7 @@ def _per_dollar(problem: AllocationProblem) -> MaxSum:
 
 
 def _hours_per_dollar(problem: AllocationProblem) -> Floats:
-    """GPU-hours of each type for a dollar, (T,); 1 where no type has a price, 0 for a type without GPUs or price."""
+    """GPU-hours of each type per dollar, (T,); 1 if no type has a price, 0 for a type without GPUs or price."""
     price = problem.price_usd_per_gpu_h
     missing = (price == 0) & (problem.gpu_counts > 0)
     if missing.any() and price.any():

@@ -1,4 +1,4 @@
-"""What FIFO and shortest job first have in common: jobs that take whole GPUs one after another, then share them."""
+"""The queue of FIFO and shortest job first: jobs take whole GPUs in order; then waiting jobs are co-located."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ PACKING_THRESHOLD = 1.5  # the original Gavel's
 def whole_shares(
     problem: AllocationProblem, order: Ints, *, blocks: bool, packing_threshold: float = PACKING_THRESHOLD
 ) -> Floats:
-    """Shares 0 or 1, (C, T): the jobs of `order` (rows) each take the fastest type that has enough GPUs left.
+    """Shares 0 or 1, (C, T): the jobs in `order` (rows) take the fastest type that has enough GPUs left.
 
-    Equal rates: the type it holds now, then the one with most GPUs left, then type order. A job for which no type has
-    enough GPUs left stops the queue when `blocks`, and is passed over otherwise. Always passed over: a job that can run
-    nowhere, and one for which there are enough GPUs, but only of types where it cannot run.
+    Ties: the type that the job holds now, then the one with most GPUs left, then type order. A job for which no type
+    has enough GPUs left stops the queue if `blocks`; otherwise it is skipped. Jobs that cannot run, and jobs for which
+    enough GPUs are left only of types where they cannot run, are always skipped.
 
-    Then, where the problem has configurations of several jobs, those that wait join those that run, in the same order:
-    see `_Sharing`. A job that stopped the queue stops it here too unless it finds somebody to join.
+    If the problem has configurations of several jobs, waiting jobs are then co-located with running ones, in the same
+    order (see `_CoLocation`). A job that stopped the queue stops it here, too, unless it finds a partner.
     """
     share: Floats = np.zeros(problem.fits.shape)
-    passed_over, queue = _take_gpus(problem, order, share, blocks=blocks)
-    if problem.member_count.max(initial=0) > 1 and len(passed_over) + len(queue):
-        sharing = _Sharing(problem, share, packing_threshold)
-        for job in passed_over:
-            sharing.joins(job)
+    skipped, queue = _take_gpus(problem, order, share, blocks=blocks)
+    if problem.member_count.max(initial=0) > 1 and len(skipped) + len(queue):
+        co_location = _CoLocation(problem, share, packing_threshold)
+        for job in skipped:
+            co_location.add(job)
         for job in queue:
-            if not sharing.joins(job) and blocks:
+            if not co_location.add(job) and blocks:
                 break
     return share
 
 
 def check_packing_threshold(packing_threshold: float) -> None:
-    """Raises InvalidInput for a sum of relative rates that even jobs that gain nothing would pass."""
+    """Raises InvalidInput for a threshold below 1, which would accept jobs that gain nothing."""
     if not (math.isfinite(packing_threshold) and packing_threshold >= 1):
         raise InvalidInput(f"packing_threshold must be finite and >= 1, got {packing_threshold!r}")
 
 
 def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks: bool) -> tuple[list[int], list[int]]:
-    """Fills in the `share` of jobs that run by themselves; the jobs passed over, and those left in the queue."""
+    """Sets the `share` of jobs that run alone, and returns the skipped jobs and those left in the queue."""
     choices = _LoneChoices(problem)
     jobs = order[problem.can_run[order]]
-    least_behind = np.minimum.accumulate(choices.least_demand[jobs][::-1])[::-1]  # of a job and all behind it
+    least_behind = np.minimum.accumulate(choices.least_demand[jobs][::-1])[::-1]  # of a job and all later ones
     left = problem.capacity[:, 0].tolist()
-    passed_over: list[int] = []
+    skipped: list[int] = []
     for place, (job, least) in enumerate(zip(jobs.tolist(), least_behind.tolist(), strict=True)):
         most_left = max(left)
         if most_left < least or (blocks and most_left < choices.least_demand[job]):
-            return passed_over, jobs[place:].tolist()  # no GPUs for anybody who waits, or for the one all wait for
+            return skipped, jobs[place:].tolist()  # too few GPUs for any waiting job, or for the one that blocks
         fitting = [choice for choice in choices.of(job) if choice[-1] <= left[choice[1]]]
         if fitting:
             held = int(problem.gpu_type_held[job])
@@ -62,12 +62,12 @@ def _take_gpus(problem: AllocationProblem, order: Ints, share: Floats, *, blocks
             share[configuration, gpu_type] = 1.0
             left[gpu_type] -= demand
         else:
-            passed_over.append(job)
-    return passed_over, []
+            skipped.append(job)
+    return skipped, []
 
 
 class _LoneChoices:
-    """Where each job can run by itself."""
+    """The configurations and types on which each job can run alone."""
 
     def __init__(self, problem: AllocationProblem) -> None:
         self._problem = problem
@@ -79,7 +79,7 @@ class _LoneChoices:
         np.minimum.at(self.least_demand, problem.member_job[lone], demand)
 
     def of(self, job: int) -> Iterator[tuple[float, int, int, int]]:
-        """(rate, GPU type, configuration, demand in thousandths) of each way to run the job, in type order."""
+        """(rate, GPU type, configuration, demand in thousandths) of each option, in type order."""
         p = self._problem
         for member in self._members[self._first[job] : self._first[job + 1]].tolist():
             configuration = int(p.member_configuration[member])
@@ -89,17 +89,17 @@ class _LoneChoices:
                     yield rate, gpu_type, configuration, demand
 
 
-class _Sharing:
-    """Jobs that wait join those that run, one at a time and where the most is gained.
+class _CoLocation:
+    """Co-locates waiting jobs with running ones, one at a time, each where it gains most.
 
-    What runs on a type together is worth the sum of its members' rates, each relative to that job alone there, and
-    nothing when one of them stands still. A job joins when that sum rises from 1, or from what it was for those
-    already together, by more than `threshold` - 1. Equal gains: the configuration that the problem names first.
+    The value of co-located jobs is the sum of their rates, each relative to that job alone on the type; it is 0 if one
+    of them makes no progress. A job is added if this sum rises by more than `threshold` - 1. Ties: the first
+    configuration in the problem.
     """
 
     def __init__(self, problem: AllocationProblem, share: Floats, threshold: float) -> None:
         self._share, self._threshold = share, threshold
-        self._worth = worth_together(problem)
+        self._value = co_location_value(problem)
         self._demand = problem.demand[:, 0]
         self._members = [tuple(sorted(members)) for members in problem.configuration_members()]
         several = np.flatnonzero(problem.member_count[problem.member_configuration] > 1)
@@ -108,17 +108,17 @@ class _Sharing:
         self._configuration = problem.member_configuration
         running, gpu_types = np.nonzero(share)
         pairs = zip(running.tolist(), gpu_types.tolist(), strict=True)
-        self._running = {self._members[c]: (c, t) for c, t in pairs}  # by who runs: the configuration and its type
+        self._running = {self._members[c]: (c, t) for c, t in pairs}  # configuration and type by running jobs
 
-    def joins(self, job: int) -> bool:
-        """Whether the job found somebody to join; they then run together from here on."""
+    def add(self, job: int) -> bool:
+        """Co-locates the job with a running one if it gains enough; returns whether it did."""
         best_gain, best = self._threshold - 1.0, None
         for configuration in self._configurations_of(job):
             others = tuple(member for member in self._members[configuration] if member != job)
             if others not in self._running:
                 continue
             now, gpu_type = self._running[others]
-            gain = self._worth[configuration, gpu_type] - self._worth[now, gpu_type]
+            gain = self._value[configuration, gpu_type] - self._value[now, gpu_type]
             if gain > best_gain and self._demand[configuration] <= self._demand[now]:
                 best_gain, best = gain, (others, now, configuration, gpu_type)
         if best is None:
@@ -135,16 +135,16 @@ class _Sharing:
         return found
 
 
-def worth_together(problem: AllocationProblem) -> Floats:
-    """Σ over the members of a configuration of their rates, relative to each alone on that type, (C, T).
+def co_location_value(problem: AllocationProblem) -> Floats:
+    """Sum of the members' rates in each configuration, each relative to that job alone on the type, (C, T).
 
-    0 where a member stands still. A job alone is worth 1, or less in a configuration that is not its best.
+    0 if a member makes no progress. A job alone has 1, or less in a configuration that is not its best.
     """
     rates = problem.member_rate_steps_per_s
     alone = problem.rate_alone_steps_per_s[problem.member_job]
     relative = np.divide(rates, alone, out=np.zeros_like(rates), where=alone > 0)
     total: Floats = np.zeros(problem.fits.shape)
     np.add.at(total, problem.member_configuration, relative)
-    stands_still = np.zeros(total.shape, dtype=np.bool_)
-    np.logical_or.at(stands_still, problem.member_configuration, rates <= 0)
-    return np.where(stands_still, 0.0, total)
+    is_stopped = np.zeros(total.shape, dtype=np.bool_)
+    np.logical_or.at(is_stopped, problem.member_configuration, rates <= 0)
+    return np.where(is_stopped, 0.0, total)

@@ -194,7 +194,7 @@ def _with_pairs(document: JsonText, content: ProblemFile, problem: AllocationPro
         first, second = row[pair.jobs[0]], row[pair.jobs[1]]
         gpus = problem.gpus_asked
         if first == second or gpus[first] != gpus[second]:
-            allowed = f"two jobs that ask for equally many GPUs (here {gpus[first]:g} and {gpus[second]:g})"
+            allowed = f"two jobs with the same number of GPUs (here {gpus[first]:g} and {gpus[second]:g})"
             raise document.error(path, allowed, list(pair.jobs))
         if frozenset((first, second)) in seen:
             raise document.error(path, "given once", list(pair.jobs))

@@ -104,7 +104,7 @@ def test_explain_says_of_each_job_what_holds_it(gavel: Gavel) -> None:
     assert "why not" not in answer.out
     assert "runs all the time on v100, as fast as it can" in answer.out
     assert "has 100 % of its time, but not all at full speed: v100 is full" in answer.out
-    assert "asks for 64 GPUs of one type" in answer.out
+    assert "needs 64 GPUs of one type" in answer.out
     assert "runs on none of the cluster's GPU types" in answer.out
 
 
@@ -133,7 +133,7 @@ def test_jobs_that_can_run_nowhere_get_no_share_and_a_reason(gavel: Gavel) -> No
     assert answer.json["rates_steps_per_s"]["giant"] == 0
     assert answer.json["rates_steps_per_s"]["stranger"] == 0
     assert answer.json["reasons"] == {
-        "giant": "asks for 64 GPUs of one type; those it runs on have at most 1",
+        "giant": "needs 64 GPUs of one type; the types on which it runs have at most 1",
         "stranger": "runs on none of the cluster's GPU types",
     }
 
@@ -144,14 +144,14 @@ def test_an_oversized_gang_has_the_share_of_the_papers_and_a_warning(gavel: Gave
     )
 
     assert answer.json["rates_steps_per_s"]["giant"] > 0
-    assert answer.json["reasons"] == {"giant": "asks for 64 GPUs of one type; those it runs on have at most 1"}
+    assert answer.json["reasons"] == {"giant": "needs 64 GPUs of one type; the types on which it runs have at most 1"}
     assert "no scheduler can deliver the share of giant" in answer.err
 
 
 def test_the_table_shows_the_reason_too(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(jobs=[*PROBLEM["jobs"], GIANT]), "--policy", "fifo")
 
-    assert "asks for 64 GPUs" in answer.out
+    assert "needs 64 GPUs" in answer.out
 
 
 def test_pairs_are_labelled_with_both_jobs(gavel: Gavel) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.explanation import Explanation, Hold, explanation
+from gavelpy.model.explanation import Explanation, Limit, explanation
 from gavelpy.model.problem import AllocationProblem
 
 PROOF = Certificate(objective=0.5, bound=0.5, gap=0.0, violation=0.0, path="highs", solve_s=0.25)
@@ -27,15 +27,15 @@ def explained(problem: AllocationProblem, share: Any, prices: Any = (0.25, 0.0),
     return explanation(Allocation(problem, share, prices, PROOF, floors))
 
 
-def held_by(found: Explanation, job: int) -> tuple[Hold, list[str]]:
+def held_by(found: Explanation, job: int) -> tuple[Limit, list[str]]:
     types = found.allocation.problem.gpu_types
-    return Hold(found.hold[job]), [name for name, meant in zip(types, found.gpu_types[job], strict=True) if meant]
+    return Limit(found.limit[job]), [name for name, meant in zip(types, found.gpu_types[job], strict=True) if meant]
 
 
 def test_a_job_on_its_fastest_gpus_all_the_time_is_held_by_its_speed() -> None:
     found = explained(make_problem(), [[1.0, 0.0], [0.0, 1.0]])
 
-    assert held_by(found, 0) == (Hold.SPEED, ["v100"])
+    assert held_by(found, 0) == (Limit.SPEED, ["v100"])
     assert found.text(0) == "runs all the time on v100, as fast as it can"
 
 
@@ -44,21 +44,21 @@ def test_a_job_on_equally_fast_types_is_held_by_its_speed() -> None:
 
     found = explained(problem, [[0.5, 0.5]])
 
-    assert held_by(found, 0) == (Hold.SPEED, ["v100", "p100"])
+    assert held_by(found, 0) == (Limit.SPEED, ["v100", "p100"])
     assert found.text(0) == "runs all the time on v100 and p100, as fast as it can"
 
 
 def test_a_job_that_mixes_types_is_held_by_its_time_and_the_full_faster_one() -> None:
     found = explained(make_problem(), [[0.5, 0.5], [0.5, 0.5]])
 
-    assert held_by(found, 0) == (Hold.TIME, ["v100"])
-    assert found.text(0) == "has 100 % of its time, but not all at full speed: v100 (price 0.25) is full"
+    assert held_by(found, 0) == (Limit.TIME, ["v100"])
+    assert found.text(0) == "has 100 % of its time, but not all at full speed: v100 (shadow price 0.25) is full"
 
 
 def test_a_job_all_the_time_on_its_second_best_type_is_held_by_its_time() -> None:
     found = explained(make_problem(), [[1.0, 0.0], [0.0, 1.0]])
 
-    assert held_by(found, 1) == (Hold.TIME, ["v100"])
+    assert held_by(found, 1) == (Limit.TIME, ["v100"])
 
 
 def test_a_job_with_time_left_is_held_by_the_types_that_are_full() -> None:
@@ -66,24 +66,24 @@ def test_a_job_with_time_left_is_held_by_the_types_that_are_full() -> None:
 
     found = explained(problem, [[0.5, 0.0], [0.0, 1.0], [0.5, 0.0]])
 
-    assert held_by(found, 0) == (Hold.CAPACITY, ["v100", "k80"])
-    assert held_by(found, 2) == (Hold.CAPACITY, ["v100"])  # a K80 is of no use to it
-    assert found.text(0) == "has 50 % of its time: v100 (price 0.25) and k80 are full"
+    assert held_by(found, 0) == (Limit.CAPACITY, ["v100", "k80"])
+    assert held_by(found, 2) == (Limit.CAPACITY, ["v100"])  # a K80 is of no use to it
+    assert found.text(0) == "has 50 % of its time: v100 (shadow price 0.25) and k80 are full"
 
 
 def test_a_job_without_a_share_waits_for_gpus_that_are_full() -> None:
     found = explained(AllocationProblem.of("ab", ["v100"], [1], [[4.0], [3.0]]), [[1.0], [0.0]], [0.5])
 
-    assert held_by(found, 1) == (Hold.CAPACITY, ["v100"])
-    assert found.text(1) == "has no share: v100 (price 0.5) is full"
+    assert held_by(found, 1) == (Limit.CAPACITY, ["v100"])
+    assert found.text(1) == "has no share: v100 (shadow price 0.5) is full"
 
 
 def test_a_job_at_the_rate_it_was_promised_is_held_by_its_floor() -> None:
     found = explained(make_problem(), [[0.5, 0.0], [0.5, 0.5]], floors=[2.0, 1.0])
 
-    assert held_by(found, 0) == (Hold.FLOOR, [])
-    assert found.text(0) == "has the 2 steps/s it was promised, and no more"
-    assert held_by(found, 1) == (Hold.TIME, ["v100"])  # it has more than its floor
+    assert held_by(found, 0) == (Limit.FLOOR, [])
+    assert found.text(0) == "has its rate floor of 2 steps/s"
+    assert held_by(found, 1) == (Limit.TIME, ["v100"])  # it has more than its floor
 
 
 def test_idle_gpus_are_the_policys_choice() -> None:
@@ -91,15 +91,15 @@ def test_idle_gpus_are_the_policys_choice() -> None:
 
     optimum, rule = explained(make_problem(), share), explained(make_problem(), share, prices=RULE)
 
-    assert held_by(optimum, 0) == (Hold.POLICY, ["k80"])
-    assert optimum.text(0) == "has 50 % of its time, and the objective gains nothing by more, though 0.75 k80 is idle"
-    assert rule.text(0) == "has 50 % of its time, and the policy gives no more, though 0.75 k80 is idle"
+    assert held_by(optimum, 0) == (Limit.POLICY, ["k80"])
+    assert optimum.text(0) == "has 50 % of its time; more would not raise the objective, although 0.75 k80 is idle"
+    assert rule.text(0) == "has 50 % of its time; the policy gives no more, although 0.75 k80 is idle"
 
 
 def test_a_faster_type_that_is_idle_is_the_policys_choice_too() -> None:
     found = explained(make_problem(), [[0.0, 1.0], [0.0, 0.0]], prices=RULE)
 
-    assert held_by(found, 0) == (Hold.POLICY, ["v100"])
+    assert held_by(found, 0) == (Limit.POLICY, ["v100"])
 
 
 def test_a_job_that_runs_nowhere_is_told_so() -> None:
@@ -107,7 +107,7 @@ def test_a_job_that_runs_nowhere_is_told_so() -> None:
 
     found = explained(problem, [[1.0, 0.0], [0.0, 0.0]])
 
-    assert held_by(found, 1) == (Hold.CANNOT_RUN, [])
+    assert held_by(found, 1) == (Limit.CANNOT_RUN, [])
     assert found.text(1) == "runs on none of the cluster's GPU types"
 
 
@@ -116,15 +116,15 @@ def test_a_job_whose_types_have_no_gpus_is_told_so() -> None:
 
     found = explained(problem, [[1.0, 0.0], [0.0, 0.0]])
 
-    assert held_by(found, 1) == (Hold.CANNOT_RUN, [])
-    assert found.text(1) == "asks for 1 GPUs of one type; those it runs on have at most 0"
+    assert held_by(found, 1) == (Limit.CANNOT_RUN, [])
+    assert found.text(1) == "needs 1 GPUs of one type; the types on which it runs have at most 0"
 
 
 def test_a_gang_larger_than_any_type_is_oversized_whatever_its_share() -> None:
     found = explained(make_problem(gpus=[1, 8]), [[1.0, 0.0], [0.0, 0.125]])
 
-    assert held_by(found, 1) == (Hold.OVERSIZED, [])
-    assert found.text(1) == "asks for 8 GPUs of one type; those it runs on have at most 1"
+    assert held_by(found, 1) == (Limit.OVERSIZED, [])
+    assert found.text(1) == "needs 8 GPUs of one type; the types on which it runs have at most 1"
 
 
 def test_a_type_too_small_for_a_gang_is_none_it_waits_for() -> None:
@@ -132,7 +132,7 @@ def test_a_type_too_small_for_a_gang_is_none_it_waits_for() -> None:
 
     found = explained(problem, [[0.0, 1.0]])
 
-    assert held_by(found, 0) == (Hold.SPEED, ["k80"])
+    assert held_by(found, 0) == (Limit.SPEED, ["k80"])
 
 
 def test_a_share_of_a_type_too_small_counts_as_the_papers_count_it() -> None:
@@ -140,7 +140,7 @@ def test_a_share_of_a_type_too_small_counts_as_the_papers_count_it() -> None:
 
     found = explained(problem, [[0.5, 0.5]])
 
-    assert held_by(found, 0) == (Hold.TIME, ["v100"])
+    assert held_by(found, 0) == (Limit.TIME, ["v100"])
 
 
 def test_a_job_that_shares_its_gpu_runs_below_its_speed() -> None:
@@ -148,8 +148,8 @@ def test_a_job_that_shares_its_gpu_runs_below_its_speed() -> None:
 
     found = explained(problem, [[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
 
-    assert held_by(found, 0) == (Hold.TIME, ["v100"])
-    assert held_by(found, 1) == (Hold.TIME, ["v100"])  # alone on the K80 it is as fast as in the pair
+    assert held_by(found, 0) == (Limit.TIME, ["v100"])
+    assert held_by(found, 1) == (Limit.TIME, ["v100"])  # alone on the K80 it is as fast as in the pair
 
 
 def test_a_job_in_a_pair_with_time_left_waits_for_gpus() -> None:
@@ -157,7 +157,7 @@ def test_a_job_in_a_pair_with_time_left_waits_for_gpus() -> None:
 
     found = explained(problem, [[0.0], [0.0], [0.5], [0.5]], [0.5])
 
-    assert [held_by(found, job) for job in range(3)] == [(Hold.CAPACITY, ["v100"])] * 3
+    assert [held_by(found, job) for job in range(3)] == [(Limit.CAPACITY, ["v100"])] * 3
 
 
 def test_json_has_an_entry_for_each_job() -> None:
@@ -203,4 +203,4 @@ def test_a_hundred_thousand_jobs_are_explained_in_a_moment() -> None:
     found = explanation(allocation)
 
     assert time.process_time() - started_s < 1.0  # about 0.1; row by row it would be seconds
-    assert (found.hold == Hold.CAPACITY).all()
+    assert (found.limit == Limit.CAPACITY).all()

@@ -82,7 +82,7 @@ def test_bad_name_of_a_variable_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["a\0b", 7])
 def test_bad_value_of_a_variable_is_refused_by_its_name(value: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"environment\['SEED'\] of job 'a' must be a text without NUL, got "):
+    with pytest.raises(InvalidInput, match=r"environment\['SEED'\] of job 'a' must be a string without NUL, got "):
         make_job(environment={"SEED": value})
 
 

@@ -250,8 +250,8 @@ def test_no_pairs_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("pairs", "complaint"),
     [
-        ([(0, 0)], "pairs must join two jobs that ask for equally many GPUs, got 'a' (1) and 'a' (1)"),
-        ([(0, 2)], "pairs must join two jobs that ask for equally many GPUs, got 'a' (1) and 'c' (2)"),
+        ([(0, 0)], "pairs must be of two jobs with the same number of GPUs, got 'a' (1) and 'a' (1)"),
+        ([(0, 2)], "pairs must be of two jobs with the same number of GPUs, got 'a' (1) and 'c' (2)"),
         ([(0, 3)], "pairs must name rows in [0, 3), got (0, 3)"),
         ([(0, -1)], "pairs must name rows in [0, 3), got (0, -1)"),
         ([(0, 1), (1, 0)], "rates_steps_per_s of pairs must have shape (2, 2, 2), got (1, 2, 2)"),

@@ -161,9 +161,9 @@ def test_few_pairs_of_kinds_are_as_good_as_all(sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("kind", "pairs", "message"),
     [
-        ([0, 1, 2], [(0, 3)], "must name kinds that some job is of"),
+        ([0, 1, 2], [(0, 3)], "must name kinds of some job"),
         ([0, 1, 2], [(0, 1), (1, 0)], "must name two kinds once"),
-        ([0, 1, 1], [(1, 1)], "equally many GPUs"),
+        ([0, 1, 1], [(1, 1)], "same number of GPUs"),
     ],
 )
 def test_pairs_of_kinds_that_mean_nothing_are_refused(

@@ -114,7 +114,7 @@ TABLES = {
     "JSON: pair of unequal gangs": (
         '{"v100": {"(\'A\', 1)": {"null": 1, "(\'A\', 2)": [1, 2]}, "(\'A\', 2)": {"null": 1}}}',
         1,
-        "equally many GPUs",
+        "the same number of GPUs",
         "('A', 2)",
     ),
     "JSON: pair of a stranger": (
