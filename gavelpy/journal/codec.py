@@ -30,18 +30,18 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    IdsReserved,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
-    NumbersSkipped,
+    NodeUnhealthy,
+    NodeUnreachable,
     Outcome,
     PolicyChanged,
     PriceChanged,
@@ -90,17 +90,17 @@ _LAST_FIELDS: dict[str, dict[int, int]] = {  # how many last fields of an event 
 EVENT_NAMES: dict[str, type[Event]] = {
     "NodeJoined": NodeJoined,
     "NodeLost": NodeLost,
-    "NodeSilent": NodeSilent,
+    "NodeSilent": NodeUnreachable,
     "NodeDraining": NodeDraining,
-    "NodeHindered": NodeHindered,
+    "NodeHindered": NodeUnhealthy,
     "DirectorySeen": DirectorySeen,
     "JobSubmitted": JobSubmitted,
     "JobCancelled": JobCancelled,
     "PriceChanged": PriceChanged,
     "ConfigChanged": ConfigChanged,
     "PolicyChanged": PolicyChanged,
-    "NumbersSkipped": NumbersSkipped,
-    "JobNoted": JobNoted,
+    "NumbersSkipped": IdsReserved,
+    "JobNoted": JobAnnotated,
     "LeaseStarted": LeaseStarted,
     "LeaseEnded": LeaseEnded,
     "ProgressReported": ProgressReported,
@@ -151,7 +151,7 @@ def encode(event: Event, now_s: float) -> bytes:
             version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
         case NodeJoined() if event.state_id:
             version = NAMED
-        case NodeHindered():
+        case NodeUnhealthy():
             version = NAMED
         case NodeLost() if event.is_forgotten:
             version = FORGOTTEN

@@ -18,13 +18,13 @@ from gavelpy.mechanism.events import (
     AgentRejoined,
     AllocationSolved,
     Event,
+    IdsReserved,
     JobCancelled,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
     NodeLost,
-    NumbersSkipped,
     Outcome,
     PriceChanged,
     WakeupDue,
@@ -34,7 +34,7 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import NodeId
 from gavelpy.model.job import JobSpec
 
-NOBODY = -1
+NONE = -1
 _FIRST_ROWS = 64
 _INTS = ("gpus", "type_now", "lease", "preemptions", "migrations")
 NO_GPUS = np.uint64(0)
@@ -77,7 +77,7 @@ class History:
         self.solves = 0
         self.wakeups = 0
         for name in _INTS:
-            setattr(self, name, np.full(_FIRST_ROWS, NOBODY))
+            setattr(self, name, np.full(_FIRST_ROWS, NONE))
         for name in _FLOATS:
             setattr(self, name, np.full(_FIRST_ROWS, math.nan))
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
@@ -101,7 +101,7 @@ class History:
                 self._submitted(event.spec, now_s)
             case JobCancelled():
                 self._cancelled(event.job, now_s)
-            case NumbersSkipped():
+            case IdsReserved():
                 for row in range(self.count, event.jobs):
                     self._submitted(lost_spec(row), now_s)
                     self._cancelled(row, now_s)
@@ -117,7 +117,7 @@ class History:
 
     def stays(self) -> tuple[Ints, Ints, Floats, Floats]:
         """Uninterrupted stays on the same GPUs: job, GPU type, start and end, (K,) each; those under way end now."""
-        running = np.flatnonzero(self.type_now[: self.count] != NOBODY)
+        running = np.flatnonzero(self.type_now[: self.count] != NONE)
         now = np.full(len(running), self.now_s)
         parts = [*self._stays, (running, self.type_now[running], self.start_s[running], now)]
         jobs, types, starts, ends = (np.concatenate([part[k] for part in parts]) for k in range(4))
@@ -163,7 +163,7 @@ class History:
         if row == len(self.gpus):
             for name in (*_INTS, *_FLOATS, "target", "owed_s", "_gpus_before"):
                 column = getattr(self, name)
-                fill = NOBODY if name in _INTS else math.nan if name in _FLOATS else 0
+                fill = NONE if name in _INTS else math.nan if name in _FLOATS else 0
                 setattr(self, name, np.concatenate([column, np.full(column.shape, fill, dtype=column.dtype)]))
         self.count += 1
         self.specs.append(spec)
@@ -222,7 +222,7 @@ class History:
     def _started(self, event: LeaseStarted, now_s: float) -> None:
         fresh = event.leases > self.lease[event.jobs]
         rows = event.jobs[fresh]
-        unheard = rows[self.type_now[rows] != NOBODY]
+        unheard = rows[self.type_now[rows] != NONE]
         if len(unheard):  # nobody heard the end of their last lease
             self._leave(unheard, now_s)
         self.lease[rows] = event.leases[fresh]
@@ -235,7 +235,7 @@ class History:
             self._gpu_type_array = np.array(self._gpu_type_of)
             room = len(self._gpu_type_of) - len(self._gpu_job)
             for name in ("_gpu_job", "_gpu_lease", "_gpu_beside", "_gpu_beside_lease"):
-                setattr(self, name, np.concatenate([getattr(self, name), np.full(room, NOBODY)]))
+                setattr(self, name, np.concatenate([getattr(self, name), np.full(room, NONE)]))
         counts = np.diff(event.gpu_offsets)
         where_fresh = np.repeat(fresh, counts)
         self.type_now[rows] = self._gpu_type_array[first]
@@ -262,11 +262,11 @@ class History:
 
     def _runs(self, jobs: Ints, leases: Ints) -> Bools:
         """Whether these jobs run under these leases, as far as has been heard, (K,)."""
-        return np.asarray((jobs != NOBODY) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NOBODY))
+        return np.asarray((jobs != NONE) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NONE))
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
         last = self.lease[event.jobs]
-        rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NOBODY)]  # not before it started
+        rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NONE)]  # not before it started
         self._leave(rows, now_s)
         if event.outcome is Outcome.FINISHED:
             over = event.jobs[event.leases >= last]
@@ -281,7 +281,7 @@ class History:
         self._stays.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
         self.sharing.leave(rows, now_s)
         self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
-        self.type_now[rows] = NOBODY
+        self.type_now[rows] = NONE
 
     def _solved(self, event: AllocationSolved, now_s: float) -> None:
         self.solves += 1
@@ -313,7 +313,7 @@ def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
     return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])
 
 
-NOBODY = -1
+NONE = -1
 
 
 class Sharing:
@@ -334,8 +334,8 @@ class Sharing:
         if not self._partner:
             return
         for row in rows.tolist():
-            other = self._partner.pop(row, NOBODY)
-            if other != NOBODY:
+            other = self._partner.pop(row, NONE)
+            if other != NONE:
                 del self._partner[other]
                 since_s, gpu_type = self._since[row]
                 self._times.append((min(row, other), max(row, other), gpu_type, since_s, now_s))

@@ -21,18 +21,18 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    IdsReserved,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
-    NumbersSkipped,
+    NodeUnhealthy,
+    NodeUnreachable,
     PolicyChanged,
     PriceChanged,
     ProgressReported,
@@ -81,9 +81,9 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, np.array([event.job]))
         case NodeJoined():
             _server(event)
-        case NodeLost() | NodeSilent() | NodeDraining():
+        case NodeLost() | NodeUnreachable() | NodeDraining():
             _node(core, event.node_id)
-        case NodeHindered():
+        case NodeUnhealthy():
             _node(core, event.node_id)
             if not event.why.isprintable():
                 raise InvalidInput(f"why must be without control characters, got {event.why!r}")
@@ -96,7 +96,7 @@ def check(core: SchedulerCore, event: Event) -> None:
             _node(core, event.node_id)
             _lengths(event.jobs, event.leases, event.steps_done)
             _steps(event.steps_done)
-        case NumbersSkipped():
+        case IdsReserved():
             _skipped(core, event)
         case PriceChanged():
             _price(core, event)
@@ -105,7 +105,7 @@ def check(core: SchedulerCore, event: Event) -> None:
         case SchedulerRestarted():
             if event.incarnation <= core.incarnation:
                 raise InvalidInput(f"incarnation must be > {core.incarnation}, got {event.incarnation}")
-        case AllocationFailed() | ConfigChanged() | PolicyChanged() | JobNoted():
+        case AllocationFailed() | ConfigChanged() | PolicyChanged() | JobAnnotated():
             pass
 
 
@@ -209,7 +209,7 @@ def _node(core: SchedulerCore, node_id: NodeId) -> None:
         raise InvalidInput(f"node_id must be one of {', '.join(known) or '(none has joined)'}{more}, got {node_id!r}")
 
 
-def _skipped(core: SchedulerCore, event: NumbersSkipped) -> None:
+def _skipped(core: SchedulerCore, event: IdsReserved) -> None:
     jobs_max = core.jobs.count + SKIPPED_MAX
     if not 0 <= event.jobs <= jobs_max:
         raise InvalidInput(f"jobs must be in [0, {jobs_max}], got {event.jobs}")

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, back_off, finishing, guard, lots, nodes, priorities, reports, rounds, unsaved
+from gavelpy.mechanism import accept, back_off, domains, finishing, guard, nodes, priorities, reports, rounds, unsaved
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -27,18 +27,18 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    IdsReserved,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
-    NumbersSkipped,
+    NodeUnhealthy,
+    NodeUnreachable,
     PolicyChanged,
     PriceChanged,
     ProgressReported,
@@ -47,7 +47,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import NOBODY, GpuPool
+from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
@@ -59,7 +59,7 @@ from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
 NEVER_S = math.inf
-_KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChanged, PolicyChanged, JobNoted)
+_KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChanged, PolicyChanged, JobAnnotated)
 
 
 class SchedulerCore:
@@ -119,7 +119,7 @@ class SchedulerCore:
                 if self.throughput.may_ask:
                     self.attention_s = now_s
                 return []
-            case NodeJoined() | NodeLost() | NodeSilent() | NodeDraining() | NodeHindered() | AgentRejoined():
+            case NodeJoined() | NodeLost() | NodeUnreachable() | NodeDraining() | NodeUnhealthy() | AgentRejoined():
                 return self._node_changed(event)
             case DirectorySeen():
                 if nodes.directory_seen(self.leases, event):
@@ -141,11 +141,11 @@ class SchedulerCore:
                 self.throughput.want(self.jobs.unmeasured.tolist())  # its table may know more
                 self._disturb()
                 return []
-            case NumbersSkipped():
+            case IdsReserved():
                 self.jobs.skip(event.jobs, self.pool.gpu_types, now_s)
                 self.leases.next_lease = max(self.leases.next_lease, event.leases)
                 return []
-            case JobNoted():
+            case JobAnnotated():
                 return []
             case SchedulerRestarted():
                 return self._restarted(event.incarnation)
@@ -175,7 +175,7 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        can_run = lots.can_run(self.jobs, self.pool, rows, self.kept.open_gpus).any(axis=1)
+        can_run = domains.can_run(self.jobs, self.pool, rows, self.kept.open_gpus).any(axis=1)
         if len(fixed := self._fixed):
             can_run &= ~np.isin(rows, fixed)
         return np.asarray(can_run & finishing.may_begin(self.jobs, rows, self.now_s))
@@ -246,7 +246,9 @@ class SchedulerCore:
             return []
         self.round += 1
         self.round_began_s = self.now_s
-        by_type = chosen if self.pool.all_see else chosen._replace(lots=self.pool.lot_type[chosen.lots])
+        by_type = (
+            chosen if self.pool.shares_checkpoints else chosen._replace(domains=self.pool.domain_type[chosen.domains])
+        )
         self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and is_by_urgency and rounds.is_settled(jobs, self.settings, by_type, kept):
             self.round_end_s = self.now_s + rounds.settled_length_s(self.settings, self.question.asked_s, self.now_s)
@@ -263,7 +265,7 @@ class SchedulerCore:
     def _fill(self) -> list[Command]:
         """Free GPUs to waiting jobs, up to the end of the round."""
         pool, planner = self.pool, self.planner
-        if not (pool.usable & (pool.job == NOBODY)).any():
+        if not (pool.usable & (pool.job == NONE)).any():
             planner.reserve()
             return []
         self._settle()
@@ -309,7 +311,7 @@ class SchedulerCore:
         if not event.spec.rates_steps_per_s:
             self.throughput.want([row])
             self.attention_s = self.now_s
-        elif lots.can_run_somewhere(self.jobs, self.pool, row):
+        elif domains.can_run_somewhere(self.jobs, self.pool, row):
             self._disturb()
         return []
 
@@ -328,7 +330,7 @@ class SchedulerCore:
         jobs = self.jobs
         if jobs.state[job] > ALIVE[-1]:
             return []
-        row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NOBODY}
+        row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NONE}
         if jobs.lease[job] >= 0:
             self.leases.revoke(row, self.now_s)
         jobs.change(row, JobFact.CANCELLED)

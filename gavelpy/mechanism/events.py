@@ -1,8 +1,8 @@
-"""What has happened. Facts in the past tense; the core's only input.
+"""Events: facts in the past tense, the only input of the core.
 
-Many of a thing travel as arrays: one event carries the progress of all leases of a report. Jobs are named by their
+Events of many jobs hold arrays: one event carries the progress of all leases of a report. Jobs are named by their
 serial (the order of submission, never reused), leases by theirs; a report that names a lease which is no longer the
-job's is late and is ignored.
+job's is outdated and is ignored.
 
 Exogenous events come from the world and replay under any policy; endogenous ones follow from the decisions of one.
 """
@@ -45,35 +45,35 @@ class _Endogenous:
 
 @dataclass(frozen=True, eq=False)
 class NodeJoined(_Exogenous):
-    """A server offers its GPUs (or offers them again, perhaps others; a drain is over then)."""
+    """A node offers its GPUs, or offers them again, perhaps others; this ends a drain."""
 
     node_id: NodeId
     gpu_type: str
     gpu_count: int
     sees_checkpoints: bool = True  # the cluster's directory; else one of its own, until DirectorySeen says which
-    state_id: str = ""  # of its agent's memory; shells tell agents of one name apart by it. Empty = not told
+    state_id: str = ""  # of its agent's state directory; distinguishes agents with the same name. Empty = unknown
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLost(_Exogenous):
-    """A server is surely dead: nothing runs there any more. `is_forgotten`: an operator gives its name to any agent."""
+    """Nothing runs on a node any more, for certain. `is_forgotten`: an operator freed its name for any agent."""
 
     node_id: NodeId
     is_forgotten: bool = False
 
 
 @dataclass(frozen=True, eq=False)
-class NodeSilent(_Exogenous):
-    """Nobody hears from a server: dead or cut off, who knows. AgentRejoined or NodeJoined ends the silence."""
+class NodeUnreachable(_Exogenous):
+    """A node sends no heartbeats: it is dead or cut off. AgentRejoined or NodeJoined ends this state."""
 
     node_id: NodeId
 
 
 @dataclass(frozen=True, eq=False)
 class NodeDraining(_Exogenous):
-    """A server takes no new leases; those it has end with the round.
+    """A node gets no new leases; its leases end with the round.
 
-    Under `keep_unsaved` a job that cannot resume runs there until it ends, unless the server is drained by force.
+    With `keep_unsaved`, a job that cannot resume runs there until it ends, unless the drain is by force.
     """
 
     node_id: NodeId
@@ -81,8 +81,8 @@ class NodeDraining(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
-class NodeHindered(_Exogenous):
-    """A server can begin no lease for now (its disk is full), or can again. Those that run there go on."""
+class NodeUnhealthy(_Exogenous):
+    """A node can start no leases (its disk is full, for example), or can again. Its running leases continue."""
 
     node_id: NodeId
     why: str  # for people; empty = it can again
@@ -90,9 +90,9 @@ class NodeHindered(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class DirectorySeen(_Exogenous):
-    """A node sees this checkpoint directory where it writes checkpoints. It stays so until the node sees another one.
+    """A node writes its checkpoints to this directory, until it reports another one.
 
-    That a node does not see its directory for now is no such event: see NodeHindered.
+    A node that temporarily does not see its directory is NodeUnhealthy.
     """
 
     node_id: NodeId
@@ -109,14 +109,14 @@ class JobSubmitted(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class JobCancelled(_Exogenous):
-    """Its owner no longer wants a job."""
+    """A job was cancelled."""
 
     job: int
 
 
 @dataclass(frozen=True, eq=False)
 class PriceChanged(_Exogenous):
-    """An hour of one GPU of a type costs something else now."""
+    """The price of a GPU-hour of a type changed."""
 
     gpu_type: str
     price_usd_per_gpu_h: float
@@ -124,35 +124,35 @@ class PriceChanged(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class ConfigChanged(_Exogenous):
-    """The operator changed how the mechanism works."""
+    """The settings of the core changed."""
 
     settings: MechanismSettings
 
 
 @dataclass(frozen=True, eq=False)
 class PolicyChanged(_Exogenous):
-    """Another policy answers from now on. The core does not know which, but asks again."""
+    """Another policy is in force. The core does not know policies; it requests a new allocation."""
 
     policy: str
     parameters: str  # JSON
-    blind: str = ""  # what it believes of GPU types if it must not tell them apart; empty = it may
+    blind: str = ""  # the blind view of the policy; empty = it sees all rates
 
 
 @dataclass(frozen=True, eq=False)
-class NumbersSkipped(_Exogenous):
-    """Numbers below these may have been given out by events that are lost: nobody gets them again.
+class IdsReserved(_Exogenous):
+    """Lost events may have used ids below these: they are not used again.
 
-    A job of such a serial has failed, and all that is known of it is why it is unknown.
+    Jobs with such serials count as failed.
     """
 
     jobs: int  # serial of the next job
     leases: int  # serial of the next lease
-    text: str  # what became of the jobs in between, for people
+    text: str  # what happened to the jobs in between, for people
 
 
 @dataclass(frozen=True, eq=False)
-class JobNoted(_Endogenous):
-    """What a node said of a job under a lease, for people. The core keeps nothing of it."""
+class JobAnnotated(_Endogenous):
+    """A message of a node about a job and lease, for people. The core does not use it."""
 
     job: int
     lease: int
@@ -171,18 +171,18 @@ class LeaseStarted(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class LeaseEnded(_Endogenous):
-    """Leases are over and their GPUs free. That of a gang is over when all its servers have ended it, or are lost."""
+    """Leases ended and their GPUs are free. A lease of a gang ends when all its nodes ended it or are lost."""
 
     jobs: Ints  # (K,)
     leases: Ints  # (K,)
     steps_done: Floats  # (K,) of the job since its submission
     outcome: Outcome
-    is_by_time: bool = False  # steps that nobody reported, counted by time: no checkpoint of ours has them
+    is_by_time: bool = False  # steps estimated from run time: no checkpoint has them
 
 
 @dataclass(frozen=True, eq=False)
 class ProgressReported(_Endogenous):
-    """How far running jobs have come."""
+    """Steps of running jobs."""
 
     jobs: Ints  # (K,)
     leases: Ints  # (K,)
@@ -191,7 +191,7 @@ class ProgressReported(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class CheckpointSaved(_Endogenous):
-    """Steps that survive whatever happens."""
+    """Checkpoints are complete: these steps are durable."""
 
     jobs: Ints  # (K,)
     leases: Ints  # (K,)
@@ -208,7 +208,7 @@ class SavingDeclared(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class LastStepReported(_Endogenous):
-    """Running jobs reported their last step: what is left is to save, to clean up and to exit."""
+    """Running jobs reported their last step; they still save, clean up and exit."""
 
     jobs: Ints  # (K,)
     leases: Ints  # (K,)
@@ -216,7 +216,7 @@ class LastStepReported(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
-    """The policy's answer to question `epoch`: the nonzero shares, of jobs alone and of pairs that share GPUs."""
+    """The allocation for request `epoch`: nonzero shares of single jobs and of co-located pairs."""
 
     epoch: int
     jobs: Ints  # (K,)
@@ -228,12 +228,12 @@ class AllocationSolved(_Endogenous):
     pair_jobs: Ints = field(default_factory=lambda: NO_PAIRS)  # (P, 2), of equally many GPUs; each pair once a type
     pair_gpu_type: Ints = field(default_factory=lambda: NO_INTS)  # (P,)
     pair_share: Floats = field(default_factory=lambda: NO_FLOATS)  # (P,) in (0, 1], of the time of both
-    warning: str = ""  # why the answer is not proved as well as promised
+    warning: str = ""  # why the certificate is weaker than promised
 
 
 @dataclass(frozen=True, eq=False)
 class AllocationFailed(_Endogenous):
-    """The policy gave no answer to question `epoch`; the allocation in force stays."""
+    """There is no allocation for request `epoch`; the one in force stays."""
 
     epoch: int
     detail: str
@@ -241,7 +241,7 @@ class AllocationFailed(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class ThroughputEstimated(_Endogenous):
-    """Rates for jobs that had none, or better ones. NaN: nobody knows."""
+    """First or better rates of jobs. NaN: unknown."""
 
     jobs: Ints  # (K,)
     rates_steps_per_s: Floats  # (K, T)
@@ -249,21 +249,21 @@ class ThroughputEstimated(_Endogenous):
 
 @dataclass(frozen=True, eq=False)
 class WakeupDue(_Endogenous):
-    """The time the core asked for has come. `type_order`: a permutation of GPU types drawn by the shell, or none."""
+    """The wake-up time of the core has come. `type_order`: a random permutation of GPU types, or empty."""
 
     type_order: Ints = field(default_factory=lambda: NO_INTS)
 
 
 @dataclass(frozen=True, eq=False)
 class SchedulerRestarted(_Endogenous):
-    """A new incarnation of the scheduler has replayed the journal and must find out what still runs."""
+    """A new incarnation of the scheduler has replayed the journal; it does not know yet which leases still run."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, eq=False)
 class AgentRejoined(_Endogenous):
-    """A node tells which leases it still runs, or holds GPUs for. It is no longer silent."""
+    """A node reports the leases that it runs or holds GPUs for. It is reachable again."""
 
     node_id: NodeId
     jobs: Ints  # (K,)
@@ -274,17 +274,17 @@ class AgentRejoined(_Endogenous):
 Event = (
     NodeJoined
     | NodeLost
-    | NodeSilent
+    | NodeUnreachable
     | NodeDraining
-    | NodeHindered
+    | NodeUnhealthy
     | DirectorySeen
     | JobSubmitted
     | JobCancelled
     | PriceChanged
     | ConfigChanged
     | PolicyChanged
-    | NumbersSkipped
-    | JobNoted
+    | IdsReserved
+    | JobAnnotated
     | LeaseStarted
     | LeaseEnded
     | ProgressReported

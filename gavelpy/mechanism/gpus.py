@@ -1,13 +1,13 @@
-"""The core's table of GPUs: a row a GPU, numbered in the order in which they joined; numbers never change.
+"""The core's table of nodes and GPUs: one row per GPU, in the order in which they joined; row numbers never change.
 
-A server that comes back with more GPUs gets new numbers for the new ones; with fewer, the last ones are absent.
+A node that returns with more GPUs gets new rows for the new ones; with fewer, the last ones are absent.
 
-Each node writes its checkpoints to one *directory*. Directories are rows, too: row 0 is the one that the scheduler has
-marked as the cluster's; a node whose directory is not known by an id has a row of its own until the node names it.
+Each node writes checkpoints to one *directory*. Row 0 of the directories is the cluster's, as marked by the scheduler.
+A node whose directory has no known id has a row of its own until the node reports an id.
 
-GPUs come in *lots*: those that a job's checkpoint can follow it between, that is, GPUs of one type whose nodes write to
-the same directory. Lots of the cluster's directory bear the number of their type; others are numbered after the types,
-by directory and type. Where all nodes use the cluster's directory, lots are types.
+A *checkpoint domain* is the GPUs of one type on nodes that write to the same directory: a checkpoint can move between
+them. Domains of the cluster's directory have the number of their GPU type; others follow, by directory and type. If
+all nodes use the cluster's directory, there is one domain per GPU type.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.ids import NodeId
 
-NOBODY = -1
+NONE = -1
 CLUSTERS = 0  # row of the directory that the scheduler has marked as the cluster's
 _OWN = "of "  # before the node, in the name of a directory that the node has not named; ids have no spaces
 
 
 class GpuPool:
-    """Servers in the order in which they joined, and their GPUs."""
+    """Nodes in the order in which they joined, and their GPUs."""
 
     def __init__(self) -> None:
         self.node_ids: list[NodeId] = []
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
-        self.node_silent: list[bool] = []  # nobody hears from it
-        self.node_forced: list[bool] = []  # drained by force: it keeps no lease beyond the round
-        self.node_hindrance: list[str] = []  # why it can begin no lease; empty = it can
+        self.node_silent: list[bool] = []  # no heartbeat
+        self.node_forced: list[bool] = []  # drained by force: its leases end with the round
+        self.node_hindrance: list[str] = []  # why it can start no lease; empty = it can
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
-        self.directories: list[str] = [""]  # ids; the cluster's has none until a node has told it
+        self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
         self.is_scattered = False  # there are living jobs with checkpoints or leases in other directories than CLUSTERS
         self.node_type: list[int] = []
         self.gpu_types: tuple[str, ...] = ()
         self.price_usd_per_gpu_h: list[float] = []
         self.type_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
         self.node_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
-        self.number: Ints = np.zeros(0, dtype=np.int64)  # (G,) on its server, from 0
-        self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its server still has it
+        self.number: Ints = np.zeros(0, dtype=np.int64)  # (G,) on its node, from 0
+        self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its node still has it
         self.usable: Bools = np.zeros(
             0, dtype=np.bool_
-        )  # (G,) may be leased: its server is up, heard of, and can begin leases
-        self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) whose lease is promised or running here
-        self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the same of the partner it shares the GPU with
-        self.all_see = True
+        )  # (G,) may be leased: its node is up, reachable and able to start leases
+        self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) job with a lease here, promised or running
+        self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the co-located job
+        self.shares_checkpoints = True
         self.any_silent = False
         self.any_hindered = False
         self.any_forced = False
-        self.in_order = True  # GPUs of a server have consecutive numbers
+        self.in_order = True  # GPUs of a node have consecutive numbers
         self._counts: Ints | None = None
-        self._lot_counts: Ints | None = None
-        self._lots: tuple[Ints, Ints, Ints] | None = None
+        self._domain_counts: Ints | None = None
+        self._domains: tuple[Ints, Ints, Ints] | None = None
 
     def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, directory: int = CLUSTERS) -> bool:
-        """A server joins, or is up again; returns whether its GPU type is new. See `displaced`."""
+        """A node joins, or is up again; returns whether its GPU type is new. See `displaced`."""
         new_type = gpu_type not in self.gpu_types
         if new_type:
             self.gpu_types = (*self.gpu_types, gpu_type)
             self.price_usd_per_gpu_h.append(0.0)
         kind = self.gpu_types.index(gpu_type)
-        self._counts = self._lot_counts = self._lots = None
+        self._counts = self._domain_counts = self._domains = None
         row = self.node_row.get(node_id)
         if row is None:
             row = self.node_row[node_id] = len(self.node_ids)
@@ -75,7 +75,7 @@ class GpuPool:
             self.node_hindrance.append("")
             self.node_directory.append(directory)
             self.node_type.append(kind)
-            self.all_see = self.all_see and directory == CLUSTERS
+            self.shares_checkpoints = self.shares_checkpoints and directory == CLUSTERS
             self._add(row, 0, gpu_count)
             return new_type
         had = np.flatnonzero(self.node_of == row)
@@ -107,8 +107,8 @@ class GpuPool:
         self.number[first:] = np.arange(first_number, gpu_count)
         self.present[first:] = True
         self.usable[first:] = True
-        self.job[first:] = NOBODY
-        self.beside[first:] = NOBODY
+        self.job[first:] = NONE
+        self.beside[first:] = NONE
 
     def _resize(self, count: int) -> None:
         """Columns of `count` rows; room doubles when short, so that adding a server costs little on average."""
@@ -125,9 +125,9 @@ class GpuPool:
         self.relate_directories()
 
     def relate_directories(self) -> None:
-        """Works out what follows for lots from the directories of nodes."""
-        self.all_see = not self.is_scattered and not any(self.node_directory)
-        self._lot_counts = self._lots = None
+        """Works out what follows for domains from the directories of nodes."""
+        self.shares_checkpoints = not self.is_scattered and not any(self.node_directory)
+        self._domain_counts = self._domains = None
 
     def own_directory(self, node_id: NodeId) -> int:
         """The directory of a node that is not known by an id; it gets a row if it has none."""
@@ -184,7 +184,7 @@ class GpuPool:
         here = self.node_of == row
         is_open = self._is_heard_and_up(row) and not self.node_hindrance[row]
         self.usable[here] = self.present[here] & is_open
-        self._counts = self._lot_counts = None
+        self._counts = self._domain_counts = None
 
     def _is_heard_and_up(self, row: int) -> bool:
         return self.node_state[row] is NodeState.UP and not self.node_silent[row]
@@ -220,7 +220,7 @@ class GpuPool:
 
     def holdings(self, gpus: Bools) -> tuple[Ints, Ints]:
         """Which of these GPUs (G,) are held by whom: GPUs and serials of jobs; a shared GPU stands twice."""
-        held, shared = np.flatnonzero(gpus & (self.job != NOBODY)), np.flatnonzero(gpus & (self.beside != NOBODY))
+        held, shared = np.flatnonzero(gpus & (self.job != NONE)), np.flatnonzero(gpus & (self.beside != NONE))
         return np.concatenate([held, shared]), np.concatenate([self.job[held], self.beside[shared]])
 
     def relate(self) -> None:
@@ -248,48 +248,48 @@ class GpuPool:
     @property
     def free_counts(self) -> Ints:
         """Usable GPUs of each type that no lease claims, (T,)."""
-        free = self.usable & (self.job == NOBODY)
+        free = self.usable & (self.job == NONE)
         return np.bincount(self.type_of[free], minlength=len(self.gpu_types))
 
     @property
-    def lot_of(self) -> Ints:
+    def domain_of(self) -> Ints:
         """Lot of each GPU, (G,)."""
-        return self.type_of if self.all_see else self._related()[0]
+        return self.type_of if self.shares_checkpoints else self._related()[0]
 
     @property
-    def lot_type(self) -> Ints:
-        """GPU type of each lot, (L,)."""
+    def domain_type(self) -> Ints:
+        """GPU type of each domain, (L,)."""
         return self._related()[1]
 
     @property
-    def lot_directory(self) -> Ints:
-        """Directory of each lot, (L,)."""
+    def domain_directory(self) -> Ints:
+        """Directory of each domain, (L,)."""
         return self._related()[2]
 
     @property
     def usable_counts(self) -> Ints:
-        """Usable GPUs of each lot, (L,)."""
-        if self.all_see:
+        """Usable GPUs of each domain, (L,)."""
+        if self.shares_checkpoints:
             return self.counts
-        if self._lot_counts is None:
-            self._lot_counts = self.lot_counts(self.usable)
-            self._lot_counts.setflags(write=False)
-        return self._lot_counts
+        if self._domain_counts is None:
+            self._domain_counts = self.domain_counts(self.usable)
+            self._domain_counts.setflags(write=False)
+        return self._domain_counts
 
-    def lot_counts(self, among: Bools) -> Ints:
-        """How many of some GPUs (G,) each lot has, (L,)."""
-        return np.bincount(self.lot_of[among], minlength=len(self.lot_type))
+    def domain_counts(self, among: Bools) -> Ints:
+        """How many of some GPUs (G,) each domain has, (L,)."""
+        return np.bincount(self.domain_of[among], minlength=len(self.domain_type))
 
     def _related(self) -> tuple[Ints, Ints, Ints]:
-        if self._lots is None:
+        if self._domains is None:
             T = len(self.gpu_types)
             directory = np.array(self.node_directory, dtype=np.int64)[self.node_of]
             key = directory * T + self.type_of
             others = np.unique(key[directory != CLUSTERS])
-            lots = np.where(directory == CLUSTERS, self.type_of, T + np.searchsorted(others, key))
+            domains = np.where(directory == CLUSTERS, self.type_of, T + np.searchsorted(others, key))
             kinds = np.concatenate([np.arange(T), others % T])
-            self._lots = lots, kinds, np.concatenate([np.full(T, CLUSTERS), others // T])
-        return self._lots
+            self._domains = domains, kinds, np.concatenate([np.full(T, CLUSTERS), others // T])
+        return self._domains
 
     @property
     def prices(self) -> Floats:

@@ -1,18 +1,17 @@
-"""Leases that have just begun are not taken away for another job's sake: a start must be worth its while.
+"""Lease protection: leases that started recently are not preempted, and GPUs are reserved for gangs that lost to them.
 
-Theory of operation. A round is first planned as if nobody were kept. Where that would end a lease that is younger than
-`lease_min_s`, it is planned again around such leases: who was wanted takes what is left, in the same order; then come
-those that run, where they run; then anybody. For a gang the GPUs would fall free one by one, and each go to somebody
-who is kept in turn: what a wanted gang with a share does not get because of a kept lease is held for it. Free GPUs of
-that type go to nobody new, and in the next round the gang comes before all others. So it waits until those
-who are kept have earned their starts, and for what is left of the round at most, once its turn has come.
+Theory of operation. The round is planned without protection first. If that preempts a lease that is younger than
+`lease_min_s`, it is planned again around the protected leases: the jobs of the first plan take what is left, in the
+same order; then running jobs, where they run; then all others. GPUs that a waiting gang with a share lost to protection
+are reserved for it (`held_type`): no new job starts on free GPUs of that type, and in the next round the gang comes
+first. Smaller jobs therefore cannot starve a gang. It waits until the protected leases are old enough, and then at most
+for the rest of the round.
 
-A job may need longer than `lease_min_s` to its first step. Its lease is looked at when it is that old: if no progress
-has been told by then it goes on being young until it is `start_max_s` old, and, from the first progress that is told,
-for `lease_min_s`. Whoever was quicker counts from its start: nobody knows from when on, as progress is told now and
-then only.
+A job can need longer than `lease_min_s` to its first step. If no progress was reported when its lease is that old, the
+lease stays protected until it is `start_max_s` old, and for `lease_min_s` after the first report of progress. The lease
+of a faster job counts from its start, because progress is reported at intervals only.
 
-Only other jobs' urgency is held off. Cancelling, failing, draining, silence and loss end leases as ever.
+Protection is against preemption only. Cancellation, failure, draining and lost nodes end leases at once.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from gavelpy.mechanism.selection import Chosen
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 
-Select = Callable[[Ints, Ints], Chosen]  # of these jobs (K,), with this many free GPUs in each lot (L,)
+Select = Callable[[Ints, Ints], Chosen]  # of these jobs (K,), with this many free GPUs in each domain (L,)
 NOT_HELD = -1
 
 
 def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
-    """The leases that are too young to be taken away, as chosen; both of a pair, or neither.
+    """The protected leases; of a co-located pair both, or neither.
 
-    A promise counts from when it was given, a lease from when it began: one that never begins is not kept for ever.
-    Those whose jobs take long to start are marked in `slow_lease`. The leases of `fixed` jobs are no plan's to end.
+    A granted lease counts from the grant, a started one from its start, so a lease that never starts is not protected
+    forever. Leases whose jobs start slowly are marked in `slow_lease`. No plan ends the leases of `fixed` jobs.
     """
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
@@ -46,12 +45,12 @@ def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: In
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
     partner = jobs.partner[rows]
     rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
-    young = Chosen(rows, pool.lot_of[jobs.gpu_first[rows]], jobs.partner[rows])
+    young = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])
     return _of(young, leases, leases.staying(young))
 
 
 def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
-    """Whether the leases of these jobs have not yet earned their starts, (K,)."""
+    """Whether the leases of these jobs are protected, (K,)."""
     age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
     is_new = age_s < settings.lease_min_s
     is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == JobState.RUNNING)
@@ -61,9 +60,9 @@ def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: f
 
 
 def unguarded(leases: LeaseBook, rows: Ints, free: Ints, select: Select) -> Chosen:
-    """Who would run in the coming round if no lease were kept: those who were passed over first, (K,) of `rows`.
+    """Jobs among `rows` that run in the coming round if no lease is protected; those with reservations come first.
 
-    `free` (L,): GPUs of each lot that the plan may give out.
+    `free` (L,): GPUs of each domain that the plan may use.
     """
     jobs = leases.jobs
     passed = rows[(jobs.held_type[rows] != NOT_HELD) & (jobs.lease[rows] < 0)]
@@ -75,10 +74,10 @@ def unguarded(leases: LeaseBook, rows: Ints, free: Ints, select: Select) -> Chos
 
 
 def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young: Chosen, select: Select) -> Chosen:
-    """Who runs in the coming round: `wanted` itself where that ends no young lease.
+    """Jobs that run in the coming round: `wanted` itself if that ends no protected lease.
 
-    `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be given out. Jobs that are passed over
-    are marked in `held_type`.
+    `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be used. Gangs that lose to protection get
+    a reservation in `held_type`.
     """
     jobs = leases.jobs
     is_first = jobs.held_type[: jobs.count] != NOT_HELD
@@ -102,7 +101,7 @@ def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young
 
 
 def filled(leases: LeaseBook, waiting: Ints, free: Ints, select: Select) -> Chosen:
-    """Who gets GPUs that are free within a round: first those for whom they are held, others what is not held."""
+    """Jobs that get GPUs that are free within a round: those with reservations first, others what is not reserved."""
     jobs = leases.jobs
     is_first = (jobs.held_type[waiting] != NOT_HELD) & jobs.total("target")[waiting].any(axis=1)
     if not is_first.any():
@@ -114,44 +113,44 @@ def filled(leases: LeaseBook, waiting: Ints, free: Ints, select: Select) -> Chos
 
 
 def _hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
-    """Marks gangs of `wanted` with a share that get nothing, one of a pair for both; returns whether there are any.
+    """Reserves GPUs for gangs of `wanted` with a share that get nothing; returns whether there are any.
 
-    One who would have come to a job that runs anyhow needs no GPUs of its own.
+    One job of a pair stands for both, and a job that joins a running partner needs no GPUs of its own.
     """
-    rows, lots, partner = wanted
+    rows, domains, partner = wanted
     is_gang = leases.jobs.gpus[rows] > 1
-    has_share = leases.jobs.total("target")[rows, leases.pool.lot_type[lots]] > 0
+    has_share = leases.jobs.total("target")[rows, leases.pool.domain_type[domains]] > 0
     comes = (partner >= 0) & (is_chosen[partner] | (partner < rows))
     passed = is_gang & has_share & ~is_chosen[rows] & ~comes
-    leases.jobs.held_type[rows[passed]] = leases.pool.lot_type[lots[passed]]
+    leases.jobs.held_type[rows[passed]] = leases.pool.domain_type[domains[passed]]
     return bool(passed.any())
 
 
 def _less_held(leases: LeaseBook, rows: Ints, free: Ints) -> Ints:
-    """Free GPUs of each lot (L,) less those that are held for jobs among `rows`, wherever of the type they may be."""
+    """Free GPUs of each domain (L,) minus those of its type that are reserved for jobs among `rows`."""
     jobs, pool = leases.jobs, leases.pool
     rows = rows[jobs.held_type[rows] != NOT_HELD]
     held = np.zeros(len(pool.gpu_types), dtype=np.int64)
     np.add.at(held, jobs.held_type[rows], jobs.gpus[rows])
-    return np.asarray(np.maximum(free - held[pool.lot_type], 0))
+    return np.asarray(np.maximum(free - held[pool.domain_type], 0))
 
 
 def _taken(leases: LeaseBook, chosen: Chosen) -> Ints:
-    """GPUs of each lot that these jobs have, (L,); a pair takes them once."""
-    counts = np.zeros(len(leases.pool.lot_type), dtype=np.int64)
+    """GPUs of each domain that these jobs take, (L,); a pair takes them once."""
+    counts = np.zeros(len(leases.pool.domain_type), dtype=np.int64)
     counted = (chosen.partner < 0) | (chosen.partner > chosen.jobs)
-    np.add.at(counts, chosen.lots[counted], leases.jobs.gpus[chosen.jobs[counted]])
+    np.add.at(counts, chosen.domains[counted], leases.jobs.gpus[chosen.jobs[counted]])
     return counts
 
 
 def _unchanged(leases: LeaseBook, chosen: Chosen) -> Chosen:
-    """Those of the chosen whose leases go on as they are, beside whom they are."""
+    """The chosen jobs whose leases continue with the same partner."""
     same = chosen.partner == leases.jobs.partner[chosen.jobs]
     return _of(Chosen(*(column[same] for column in chosen)), leases, leases.staying(chosen))
 
 
 def _of(chosen: Chosen, leases: LeaseBook, rows: Ints) -> Chosen:
-    """Those of the chosen who are among `rows`."""
+    """The chosen jobs that are among `rows`."""
     among = leases.jobs.marks(rows)[chosen.jobs]
     return Chosen(*(column[among] for column in chosen))
 

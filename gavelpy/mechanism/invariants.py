@@ -6,7 +6,7 @@ import numpy as np
 
 from gavelpy.mechanism import unsaved
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import CLUSTERS, NOBODY
+from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
 
@@ -57,7 +57,7 @@ def _check_stopping(core: SchedulerCore) -> None:
         assert gpus[0] == jobs.stopping_first[row], f"job {row} disagrees with itself about its stopping lease"
         assert len(gpus) <= jobs.gpus[row], f"the stopping lease of job {row} has more GPUs than it asked for"
         assert not lost[pool.node_of[gpus]].any(), f"the lease of job {row} is being stopped on a lost server"
-    held = np.flatnonzero(pool.job != NOBODY)
+    held = np.flatnonzero(pool.job != NONE)
     assert not lost[pool.node_of[held]].any(), "a lease is in force on a lost server"
     assert pool.present[held].all(), "a lease is in force on a GPU that is not there"
 
@@ -91,7 +91,7 @@ def _check_pairs(core: SchedulerCore) -> None:
     assert (partners != rows).all(), "a job shares GPUs with itself"
     for row, partner in zip(rows.tolist(), partners.tolist(), strict=True):
         assert np.array_equal(jobs.gpus_held(row), jobs.gpus_held(partner)), f"jobs {row} and {partner} are apart"
-    shared = np.flatnonzero(pool.beside != NOBODY)
+    shared = np.flatnonzero(pool.beside != NONE)
     assert (jobs.partner[pool.job[shared]] == pool.beside[shared]).all(), "a GPU is under two leases of no pair"
     assert shared.size == jobs.gpus[rows].sum() // 2, "a pair does not share all of its GPUs"
     order = np.lexsort((pairs.gpu_type, pairs.second, pairs.first))
@@ -118,9 +118,13 @@ def _check_directories(core: SchedulerCore) -> None:
         assert (column < len(pool.directories)).all(), f"{name} names a directory that there is not"
         is_known = np.array([bool(name) for name in pool.directories]) | (np.arange(len(pool.directories)) == CLUSTERS)
         assert is_known[column[column >= 0]].all(), f"{name} names a directory that has become another"
-        assert not pool.all_see or not (column[jobs.active] > CLUSTERS).any(), f"{name} is out of reach of lots by type"
+        assert not pool.shares_checkpoints or not (column[jobs.active] > CLUSTERS).any(), (
+            f"{name} is out of reach of domains by type"
+        )
     assert ((jobs.lease_in[:n] >= 0) == (jobs.lease[:n] >= 0)).all(), "a job writes to a directory without a lease"
-    assert not pool.all_see or not any(pool.node_directory), "nodes use several directories, and lots are types"
+    assert not pool.shares_checkpoints or not any(pool.node_directory), (
+        "nodes use several directories, and domains are types"
+    )
 
 
 def _check_accounts(core: SchedulerCore) -> None:

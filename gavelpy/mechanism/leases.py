@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.mechanism import back_off
-from gavelpy.mechanism.gpus import CLUSTERS, NOBODY, GpuPool
+from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.placement import place, steer
@@ -48,8 +48,8 @@ class LeaseBook:
         return np.asarray(rows[~is_elsewhere])
 
     def capacity(self, fixed: Ints) -> Ints:
-        """GPUs of each lot that a plan may give out where the leases of `fixed` jobs continue, (L,)."""
-        return self.pool.lot_counts(self.open_gpus(fixed)) if len(fixed) else self.pool.usable_counts
+        """GPUs of each domain that a plan may give out where the leases of `fixed` jobs continue, (L,)."""
+        return self.pool.domain_counts(self.open_gpus(fixed)) if len(fixed) else self.pool.usable_counts
 
     def open_gpus(self, fixed: Ints) -> Bools:
         """Usable GPUs that are under no lease of these jobs, (G,)."""
@@ -62,16 +62,16 @@ class LeaseBook:
     def staying(self, chosen: Chosen) -> Ints:
         """Of the chosen jobs, those whose lease goes on, (K,) ascending."""
         jobs, pool = self.jobs, self.pool
-        rows, lots, partner = chosen
+        rows, domains, partner = chosen
         held = jobs.lease[rows] >= 0
-        if pool.all_see:
-            same = rows[held & (jobs.lease_type[rows] == lots)]
+        if pool.shares_checkpoints:
+            same = rows[held & (jobs.lease_type[rows] == domains)]
         else:
-            same = rows[held & (pool.lot_of[jobs.gpu_first[rows]] == lots)]
+            same = rows[held & (pool.domain_of[jobs.gpu_first[rows]] == domains)]
             held_gpus, holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
-            lot_of = pool.lot_of
+            domain_of = pool.domain_of
             torn = holders[
-                lot_of[held_gpus] != lot_of[jobs.gpu_first[holders]]
+                domain_of[held_gpus] != domain_of[jobs.gpu_first[holders]]
             ]  # its nodes share a directory no longer
             same = same[~jobs.marks(torn)[same]]
         if not pool.usable.all():
@@ -96,15 +96,15 @@ class LeaseBook:
         jobs, pool = self.jobs, self.pool
         revoked = jobs.lease[leaving]
         self.revoke(leaving, now_s)
-        rows, lots, partner = chosen
+        rows, domains, partner = chosen
         offsets, gpus = self._placed(chosen)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease += len(rows)
         self.in_force += len(rows)
         jobs.change(rows, JobFact.GRANTED)
         jobs.lease[rows] = granted
-        jobs.lease_type[rows] = lots if pool.all_see else pool.lot_type[lots]
-        jobs.lease_in[rows] = CLUSTERS if pool.all_see else pool.lot_directory[lots]
+        jobs.lease_type[rows] = domains if pool.shares_checkpoints else pool.domain_type[domains]
+        jobs.lease_in[rows] = CLUSTERS if pool.shares_checkpoints else pool.domain_directory[domains]
         jobs.until_s[rows] = until_s
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.began_s[rows] = now_s
@@ -130,12 +130,12 @@ class LeaseBook:
     def _placed(self, chosen: Chosen) -> tuple[Ints, Ints]:
         """GPU rows for each job, as `place` gives them; a job that comes to its partner gets the partner's."""
         jobs = self.jobs
-        rows, lots, partner = chosen
+        rows, domains, partner = chosen
         is_second = self._is_second(chosen)
         if not is_second.any():
-            return self._placed_anew(rows, lots)
+            return self._placed_anew(rows, domains)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = self._placed_anew(rows[own], lots[own])
+        own_offsets, own_gpus = self._placed_anew(rows[own], domains[own])
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
@@ -144,13 +144,13 @@ class LeaseBook:
         ]
         return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
 
-    def _placed_anew(self, rows: Ints, lots: Ints) -> tuple[Ints, Ints]:
+    def _placed_anew(self, rows: Ints, domains: Ints) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
-        free = pool.usable & (pool.job == NOBODY)
-        offsets, gpus = place(pool, free, lots, jobs.gpus[rows])
+        free = pool.usable & (pool.job == NONE)
+        offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
         if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
             avoid = {k: nodes for k, row in enumerate(rows.tolist()) if (nodes := back_off.nodes_to_avoid(jobs, row))}
-            steer(pool, free, lots, offsets, gpus, avoid)
+            steer(pool, free, domains, offsets, gpus, avoid)
         return offsets, gpus
 
     def revoke(self, rows: Ints, now_s: float) -> None:
@@ -176,9 +176,9 @@ class LeaseBook:
         paired = rows[jobs.partner[rows] >= 0]
         partners = jobs.partner[paired]
         shared = [jobs.gpus_held(row).copy() for row in paired.tolist()]
-        self.pool.job[jobs.gpu_first[rows]] = NOBODY
+        self.pool.job[jobs.gpu_first[rows]] = NONE
         for row in rows[jobs.gpus[rows] > 1].tolist():
-            self.pool.job[jobs.gang_gpus.pop(row)] = NOBODY
+            self.pool.job[jobs.gang_gpus.pop(row)] = NONE
         jobs.lease[rows] = -1
         jobs.lease_type[rows] = jobs.lease_in[rows] = -1
         jobs.gpu_first[rows] = -1
@@ -186,8 +186,8 @@ class LeaseBook:
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.partner[paired] = jobs.partner[partners] = -1
         for partner, gpus in zip(partners.tolist(), shared, strict=True):
-            self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NOBODY
-            self.pool.beside[gpus] = NOBODY
+            self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NONE
+            self.pool.beside[gpus] = NONE
 
 
 def leases_on(jobs: JobTable, pool: GpuPool, gpus: Bools) -> Ints:

@@ -16,10 +16,10 @@ from gavelpy.mechanism.events import (
     AgentRejoined,
     DirectorySeen,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnhealthy,
+    NodeUnreachable,
 )
 from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
@@ -31,7 +31,7 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.ids import NodeId
 
-NodeEvent = NodeJoined | NodeLost | NodeSilent | NodeDraining | NodeHindered | AgentRejoined
+NodeEvent = NodeJoined | NodeLost | NodeUnreachable | NodeDraining | NodeUnhealthy | AgentRejoined
 Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
 
 
@@ -54,9 +54,9 @@ def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: Mechani
             return Changed(rejoined(leases, event, now_s, settings))
         case NodeDraining():
             leases.pool.set_draining(event.node_id, event.force)
-        case NodeHindered():
+        case NodeUnhealthy():
             leases.pool.set_hindrance(event.node_id, event.why)
-        case NodeSilent():
+        case NodeUnreachable():
             leases.pool.set_silent(event.node_id, True)
     return Changed([])
 

@@ -16,17 +16,17 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.model.arrays import Bools, Ints
 
 
-def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Ints]:
+def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
     """GPU rows for each job, as offsets (K + 1,) into a flat array; job k gets flat[offsets[k]:offsets[k + 1]].
 
-    `gpus` (K,) is how many each job wants, all of its lot (K,); `free` (G,) says which GPUs may be used. The caller has
-    made sure that they suffice.
+    `gpus` (K,) is the size of each job, all in its domain (K,); `free` (G,) marks the GPUs that may be used. The
+    caller ensures that they suffice.
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    jobs_of, gpus_of = _grouped(lots, np.arange(len(lots))), _grouped(pool.lot_of[free], np.flatnonzero(free))
-    for lot, here in jobs_of.items():
-        candidates = gpus_of.get(lot, here[:0])
+    jobs_of, gpus_of = _grouped(domains, np.arange(len(domains))), _grouped(pool.domain_of[free], np.flatnonzero(free))
+    for domain, here in jobs_of.items():
+        candidates = gpus_of.get(domain, here[:0])
         if not pool.in_order:
             candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
         assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
@@ -41,19 +41,19 @@ def place(pool: GpuPool, free: Bools, lots: Ints, gpus: Ints) -> tuple[Ints, Int
 
 
 def steer(
-    pool: GpuPool, free: Bools, lots: Ints, offsets: Ints, flat: Ints, avoid: Mapping[int, Sequence[int]]
+    pool: GpuPool, free: Bools, domains: Ints, offsets: Ints, flat: Ints, avoid: Mapping[int, Sequence[int]]
 ) -> None:
     """Moves one-GPU jobs off the nodes that each should avoid if another node has a GPU left.
 
     `avoid` holds rows of nodes by position, the most recent one last: if all nodes with a GPU are among them, that one
-    is avoided. `lots`, `offsets` and `flat` are those of `place`; `flat` is changed.
+    is avoided. `domains`, `offsets` and `flat` are those of `place`; `flat` is changed.
     """
     left = free.copy()
     left[flat] = False
     single = np.diff(offsets) == 1
     for position in [position for position in avoid if single[position]]:
         gpu, nodes = int(flat[offsets[position]]), avoid[position]
-        alike = np.flatnonzero(left & (pool.lot_of == lots[position]))
+        alike = np.flatnonzero(left & (pool.domain_of == domains[position]))
         better = alike[~np.isin(pool.node_of[alike], nodes)]
         if not len(better) and pool.node_of[gpu] == nodes[-1]:
             better = alike[pool.node_of[alike] != nodes[-1]]

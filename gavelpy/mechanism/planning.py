@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import guard, reservations
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.domains import Domains
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.leases import LeaseBook, leases_on
-from gavelpy.mechanism.lots import Lots
 from gavelpy.mechanism.selection import (
     Chosen,
     Reserved,
@@ -42,7 +42,7 @@ class Planner:
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Who of these jobs runs in the coming round, and whether that is so by urgency alone.
 
-        `capacity` (L,): GPUs of each lot that may be given out.
+        `capacity` (L,): GPUs of each domain that may be given out.
         """
         jobs = self.leases.jobs
         wanted = chosen = guard.unguarded(self.leases, rows, capacity, self._select)
@@ -58,7 +58,7 @@ class Planner:
     def filled(self, waiting: Ints) -> Chosen:
         """Who of these jobs gets GPUs that are free within a round."""
         pool = self.leases.pool
-        free = pool.lot_counts(pool.usable & (pool.job == NOBODY))
+        free = pool.domain_counts(pool.usable & (pool.job == NONE))
         chosen = guard.filled(self.leases, waiting, free, self._select)
         self.reserve()
         self.leases.jobs.held_type[chosen.jobs] = guard.NOT_HELD
@@ -80,7 +80,7 @@ class Planner:
             rows = rows[jobs.solved[rows] >= 0]
         if pool.any_silent:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
-        by_lot = None if pool.all_see else Lots(jobs, pool)
+        by_lot = None if pool.shares_checkpoints else Domains(jobs, pool)
         if settings.queue is QueueRule.GLOBAL:
             if jobs.pairs.count:
                 return select_packed(jobs, rows, free, settings, by_lot, self.reserved)

@@ -11,11 +11,11 @@ import math
 import numpy as np
 
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.mechanism.lots import can_run
 from gavelpy.mechanism.unsaved import NONE_KEPT, Kept
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity

@@ -1,4 +1,4 @@
-"""Why a job is not running. Every waiting job has exactly one reason; nothing is ever just 'pending'."""
+"""Reasons: why a job is not running. Every waiting job has exactly one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 from gavelpy.mechanism import back_off
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import CLUSTERS, NOBODY, GpuPool
+from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
+from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
-from gavelpy.mechanism.lots import NOT_BOUND, bound, most
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
 
@@ -23,15 +23,15 @@ class ReasonKind(StrEnum):
     UNKNOWN_THROUGHPUT = "unknown-throughput"
     RUNS_ON_NO_TYPE = "runs-on-no-type"
     GANG_TOO_LARGE = "gang-too-large"
-    NODES_AWAY = "nodes-away"  # there are GPUs enough, but on servers that drain or are silent
-    CHECKPOINT_AWAY = "checkpoint-away"  # no server that sees it has room for the job at all
+    NODES_AWAY = "nodes-away"  # there are enough GPUs, but on draining or unreachable nodes
+    CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     BEHIND_GANG = "behind-gang"  # free GPUs are reserved for a gang; only jobs that can be preempted may use them
-    LEASE_UNCLEAR = "lease-unclear"  # nobody hears from a server that may still run it
+    LEASE_UNCLEAR = "lease-unclear"  # an unreachable node may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
     STARTING = "starting"
-    BACKING_OFF = "backing-off"  # it failed, and waits before it is tried again
+    BACKING_OFF = "backing-off"  # it failed, and waits before it is retried
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
 
@@ -45,10 +45,10 @@ class Reason:
 
 
 def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
-    """The reason of every living job that does not run, or of those among `rows`, by serial."""
+    """Reasons of all unfinished jobs that do not run, or of those among `rows`, by serial."""
     jobs = core.jobs
-    asked = jobs.active if rows is None else np.unique(rows)
-    waiting = asked[jobs.state[asked] < JobState.RUNNING]
+    chosen = jobs.active if rows is None else np.unique(rows)
+    waiting = chosen[jobs.state[chosen] < JobState.RUNNING]
     explain = _Explanation(core, waiting)
     return {row: explain(k, row) for k, row in enumerate(waiting.tolist())}
 
@@ -61,7 +61,7 @@ def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
     jobs, pool = core.jobs, core.pool
     if not pool.gpu_types:
         return dict.fromkeys(rows.tolist(), "no node has joined the cluster yet")
-    there = most(jobs, pool, rows, pool.usable | _may_come_back(pool))  # (K, T)
+    there = max_gang(jobs, pool, rows, pool.usable | _may_come_back(pool))  # (K, T)
     is_usable = jobs.rate[rows] != 0  # (K, T) NaN, unknown, is
     is_stuck = ~(is_usable & (there >= jobs.gpus[rows, None])).any(axis=1)
     return {
@@ -73,28 +73,28 @@ def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
     if not is_usable.any():
         return f"its throughput is zero on every GPU type of the cluster ({', '.join(pool.gpu_types)})"
     best = int(np.argmax(np.where(is_usable, there, -1)))
-    wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
-    return f"it asks for {wants}; the cluster has at most {there[best]} {pool.gpu_types[best]} that it can use together"
+    size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
+    return f"it needs {size}; the cluster has at most {there[best]} {pool.gpu_types[best]} that it can use together"
 
 
 class _Explanation:
-    """What is worked out once for all jobs (K,) that wait."""
+    """Values that all waiting jobs (K,) share."""
 
     def __init__(self, core: SchedulerCore, waiting: Ints) -> None:
         jobs, pool = core.jobs, core.pool
         self.core, self.jobs, self.pool = core, jobs, pool
-        self.most = most(jobs, pool, waiting, core.kept.open_gpus)
-        self.most_usable = most(jobs, pool, waiting) if len(core.kept.jobs) else self.most
+        self.most = max_gang(jobs, pool, waiting, core.kept.open_gpus)
+        self.most_usable = max_gang(jobs, pool, waiting) if len(core.kept.jobs) else self.most
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
-        self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types of which the policy gives it time
+        self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
         self.reserved = core.planner.reserved
-        self.free = pool.lot_counts(pool.usable & (pool.job == NOBODY))  # (L,)
+        self.free = pool.domain_counts(pool.usable & (pool.job == NONE))  # (L,)
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
         self.away = _may_come_back(pool)
-        self.most_back = most(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
+        self.most_back = max_gang(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
         self.unclear = set(leases_on(jobs, pool, pool.silent).tolist()) if pool.any_silent else set[int]()
         self.ending: Bools = np.zeros(len(pool.job), dtype=np.bool_)  # (G,) a stopping lease may still use it
         first = jobs.stopping_first[: jobs.count]
@@ -112,7 +112,7 @@ class _Explanation:
         if not self.is_due[k]:
             return self._backing_off(row)
         if self.jobs.solved[row] < 0:
-            return Reason(ReasonKind.AWAITS_ALLOCATION, "no allocation has counted it yet")
+            return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
         if self.reserved is not None and (reason := self._behind_gang(self.reserved, row)):
             return reason
         key = self.wanted[k].tobytes()
@@ -133,26 +133,28 @@ class _Explanation:
         held = jobs.gpus_stopping(row)
         where = _names([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.silent[held]]])])
         lease = int(jobs.stopping[row])
-        text = f"may still run under lease {lease} on {where}, from where nothing is heard; waits until that is known"
+        text = f"{where} is unreachable and may still run lease {lease}; the job restarts when that is resolved"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
 
     def _unable(self, k: int, row: int) -> Reason:
         """Why a job cannot run on the GPUs there are."""
         jobs, pool = self.jobs, self.pool
         rate, gpus, most_there = jobs.rate[row], int(jobs.gpus[row]), self.most[k]
-        wants = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        size = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
         usable, unknown = np.flatnonzero(rate > 0), np.flatnonzero(np.isnan(rate))
         job_type, elsewhere = jobs.specs[row].job_type, ""
         if len(unknown):
             on = "" if len(unknown) == len(rate) else f" of {_names([pool.gpu_types[t] for t in unknown], 'or')}"
-            elsewhere = f"nobody knows the throughput of {job_type!r} on {wants}{on}"
+            elsewhere = f"the throughput of {job_type!r} on {size}{on} is unknown"
         if not len(usable):
             here = ", ".join(pool.gpu_types) or "none"
-            nowhere = Reason(ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type there is ({here})")
+            nowhere = Reason(
+                ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type of the cluster ({here})"
+            )
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
-        home = NOT_BOUND if pool.all_see else int(bound(jobs, np.array([row]))[0])
+        home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
         if home > CLUSTERS and (older := int(jobs.stopping[row])) >= 0:
             node = int(pool.node_of[jobs.stopping_first[row]])
             text = f"lease {older} is ending on {self._server(node)}, where what it saves will be"
@@ -160,23 +162,23 @@ class _Explanation:
         if home > CLUSTERS:
             return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only {self._in(home)}")
         if (self.most_back[k][usable] >= gpus).any():
-            return self._away(usable, wants)
+            return self._away(usable, size)
         best = int(usable[np.argmax(most_there[usable])])
-        there = f"the most there are is {most_there[best]} {pool.gpu_types[best]}"
+        there = f"the maximum is {most_there[best]} {pool.gpu_types[best]}"
         if home == CLUSTERS and (pool.counts[usable] >= gpus).any():
-            text = f"asks for {wants} of one type; on servers that see its checkpoint {there}"
+            text = f"needs {size} of one type; on nodes that see its checkpoint {there}"
             return Reason(ReasonKind.CHECKPOINT_AWAY, text)
         tail = f"; {elsewhere}" if elsewhere else ""
-        return Reason(ReasonKind.GANG_TOO_LARGE, f"asks for {wants} of one type; {there}{tail}")
+        return Reason(ReasonKind.GANG_TOO_LARGE, f"needs {size} of one type; {there}{tail}")
 
     def _behind_unsaved(self, types: Ints, gpus: int) -> Reason:
         """GPUs of these types would suffice if jobs that are not preempted did not hold them."""
         jobs, pool, kept = self.jobs, self.pool, self.core.kept.jobs
         kept = kept[np.isin(jobs.lease_type[kept], types)]
-        who = "a job that has" if len(kept) == 1 else f"{len(kept)} jobs that have"
+        owner = "a job that has" if len(kept) == 1 else f"{len(kept)} jobs that have"
         tail = "is not preempted" if len(kept) == 1 else "are not preempted"
         where = _names([pool.gpu_types[t] for t in types], "or")
-        text = f"waits for {gpus} {where}, held by {who} never saved a checkpoint and {tail}"
+        text = f"waits for {gpus} {where}, held by {owner} never saved a checkpoint and {tail}"
         return Reason(ReasonKind.BEHIND_UNSAVED, text)
 
     def _behind_gang(self, reserved: Reserved, row: int) -> Reason | None:
@@ -184,19 +186,19 @@ class _Explanation:
         jobs, pool = self.jobs, self.pool
         if not reserved.barred[row]:
             return None
-        fits = (jobs.rate[row, pool.lot_type] > 0) & (self.free >= jobs.gpus[row])
-        lots = np.flatnonzero(fits & (self.free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
-        if not len(lots):
+        fits = (jobs.rate[row, pool.domain_type] > 0) & (self.free >= jobs.gpus[row])
+        domains = np.flatnonzero(fits & (self.free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
+        if not len(domains):
             return None
-        gang, gpu_type = int(reserved.gang[lots[0]]), pool.gpu_types[pool.lot_type[lots[0]]]
-        held = f"{reserved.gpus[lots[0]]} {gpu_type} are reserved for the gang {jobs.specs[gang].id!r}"
+        gang, gpu_type = int(reserved.gang[domains[0]]), pool.gpu_types[pool.domain_type[domains[0]]]
+        held = f"{reserved.gpus[domains[0]]} {gpu_type} are reserved for the gang {jobs.specs[gang].id!r}"
         return Reason(ReasonKind.BEHIND_GANG, f"{held}; a job that is not preemptible cannot use them meanwhile")
 
-    def _away(self, usable: Ints, wants: str) -> Reason:
+    def _away(self, usable: Ints, size: str) -> Reason:
         pool = self.pool
         away = self.away & np.isin(pool.type_of, usable)
         servers = _names([self._server(node) for node in np.unique(pool.node_of[away])])
-        return Reason(ReasonKind.NODES_AWAY, f"asks for {wants}; there are enough only with those of {servers}")
+        return Reason(ReasonKind.NODES_AWAY, f"needs {size}; only enough with those of {servers}")
 
     def _in(self, directory: int) -> str:
         """Where a directory is, for people."""
@@ -218,28 +220,28 @@ class _Explanation:
         return Reason(ReasonKind.BACKING_OFF, back_off.in_words(int(jobs.misses[row]), when))
 
     def _in_turn(self, wanted: Ints) -> Reason:
-        """Why jobs that could run, and are given time of these types, do not."""
+        """Why jobs with shares of these types do not run."""
         core, types = self.core, self.pool.gpu_types
         if not len(wanted):
-            return Reason(ReasonKind.NO_SHARE, "the policy gives it no share of time now; others come first")
+            return Reason(ReasonKind.NO_SHARE, "the policy gives it no share now; other jobs come first")
         ahead = int(self.leases[wanted].sum())
-        who = "1 job has" if ahead == 1 else f"{ahead} jobs have"
+        holders = "1 job has" if ahead == 1 else f"{ahead} jobs have"
         where = " or ".join(types[t] for t in wanted)
         until = f"until the round ends at {core.round_end_s:g} s" if core.is_in_round else "now"
-        text = f"waits for its turn on {where}: {who} it {until}{self._but_for(wanted)}"
+        text = f"waits for its turn on {where}: {holders} it {until}{self._but_for(wanted)}"
         return Reason(ReasonKind.BEHIND_OTHERS, text)
 
     def _but_for(self, types: Ints) -> str:
-        """Servers with GPUs of these types that can begin no lease, at the end of a sentence; empty = none."""
+        """Names nodes with GPUs of these types that can start no lease, as the end of a sentence; empty = none."""
         pool = self.pool
         if not pool.any_hindered:
             return ""
         here = np.unique(pool.node_of[pool.hindered & np.isin(pool.type_of, types)])
-        return f"; nobody can begin on {_names([self._server(node) for node in here])}" if len(here) else ""
+        return f"; no job can start on {_names([self._server(node) for node in here])}" if len(here) else ""
 
 
 def _may_come_back(pool: GpuPool) -> Bools:
-    """GPUs (G,) that nobody may have now, whose servers may come back."""
+    """GPUs (G,) that are not usable now, on nodes that can return."""
     away: Bools = pool.present & ~pool.usable
     if away.any():
         is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)

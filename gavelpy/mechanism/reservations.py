@@ -4,10 +4,10 @@ Theory of operation. Jobs that never saved a checkpoint keep their GPUs until th
 could run on the cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended. Without a
 reservation each GPU that falls free goes to the next small job, which may be one that is not preempted either.
 
-So each lot of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the lot where the fewest
-GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there only on GPUs beyond the
-size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when the gang can start. The
-number of missing GPUs therefore never grows while nodes stay up, and each end of a kept job lowers it.
+So each domain of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the domain where the
+fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there only on GPUs beyond
+the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when the gang can start.
+The number of missing GPUs therefore never grows while nodes stay up, and each end of a kept job lowers it.
 
 When enough GPUs are open, the gang is in the policy's question again. It comes before other jobs in the next plan,
 by its mark in `held_type` (see `guard`). If the policy gives it no share of time, its reservation ends.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import finishing, lots, unsaved
+from gavelpy.mechanism import domains, finishing, unsaved
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.mechanism.settings import MechanismSettings
@@ -44,12 +44,12 @@ def reserved(
     if not len(gangs):
         return None
     jobs, pool = leases.jobs, leases.pool
-    open_gpus = pool.usable_counts if kept.open_gpus is None else pool.lot_counts(kept.open_gpus)
-    gang_of = np.full(len(pool.lot_type), NO_GANG)
+    open_gpus = pool.usable_counts if kept.open_gpus is None else pool.domain_counts(kept.open_gpus)
+    gang_of = np.full(len(pool.domain_type), NO_GANG)
     for row in gangs.tolist():
-        lot = _best_lot(leases, row, open_gpus, gang_of == NO_GANG)
-        if lot != lots.NOT_THERE:
-            gang_of[lot] = row
+        domain = _best_lot(leases, row, open_gpus, gang_of == NO_GANG)
+        if domain != domains.NOT_THERE:
+            gang_of[domain] = row
         if (gang_of != NO_GANG).all():
             break
     gpus = np.where(gang_of == NO_GANG, 0, jobs.gpus[gang_of])
@@ -65,10 +65,10 @@ def mark(leases: LeaseBook, kept: Kept, reserved: Reserved, *, is_solved: bool) 
     """
     jobs, pool = leases.jobs, leases.pool
     taken = np.flatnonzero(reserved.gang != NO_GANG)
-    rows, types = reserved.gang[taken], pool.lot_type[taken]
+    rows, types = reserved.gang[taken], pool.domain_type[taken]
     waits = jobs.lease[rows] < 0
     if is_solved:
-        waits &= ~lots.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
+        waits &= ~domains.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
     jobs.held_type[rows[waits]] = types[waits]
 
 
@@ -82,23 +82,23 @@ def _waiting_gangs(leases: LeaseBook, kept: Kept, now_s: float, is_solved: bool)
     rows = rows[finishing.may_begin(jobs, rows, now_s)]
     if pool.any_silent:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
-    fits = lots.can_run(jobs, pool, rows).any(axis=1)
+    fits = domains.can_run(jobs, pool, rows).any(axis=1)
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:
         is_next &= jobs.total("target")[rows].any(axis=1)
-    is_blocked = ~lots.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
+    is_blocked = ~domains.can_run(jobs, pool, rows, kept.open_gpus).any(axis=1)
     return np.asarray(rows[fits & (is_blocked | is_next)])
 
 
 def _best_lot(leases: LeaseBook, row: int, open_gpus: Ints, is_left: Bools) -> int:
-    """The lot that a gang waits for, or NOT_THERE if others have reserved all lots in which it could run."""
+    """The domain that a gang waits for, or NOT_THERE if others have reserved all domains in which it could run."""
     jobs, pool = leases.jobs, leases.pool
-    home = int(lots.bound(jobs, np.array([row]))[0])
-    can_run = is_left & (jobs.rate[row, pool.lot_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
-    if home != lots.NOT_BOUND:
-        can_run &= pool.lot_directory == home
+    home = int(domains.pinned_directory(jobs, np.array([row]))[0])
+    can_run = is_left & (jobs.rate[row, pool.domain_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
+    if home != domains.NOT_PINNED:
+        can_run &= pool.domain_directory == home
     found = np.flatnonzero(can_run)
     if not len(found):
-        return lots.NOT_THERE
+        return domains.NOT_THERE
     missing = np.maximum(jobs.gpus[row] - open_gpus[found], 0)
-    return int(found[np.lexsort((found, -jobs.rate[row, pool.lot_type[found]], missing))[0]])
+    return int(found[np.lexsort((found, -jobs.rate[row, pool.domain_type[found]], missing))[0]])

@@ -22,7 +22,7 @@ def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) 
     """
     if not settings.whole_steps or not len(chosen.jobs):
         return settings.round_s
-    rows, rate = chosen.jobs, jobs.rate[chosen.jobs, chosen.lots]
+    rows, rate = chosen.jobs, jobs.rate[chosen.jobs, chosen.domains]
     steps = np.maximum(np.floor(rate * settings.round_s), 1.0)
     steps = np.minimum(steps, np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
     return float(np.max(steps / rate)) or settings.round_s
@@ -51,9 +51,9 @@ def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) 
 
 def _share(jobs: JobTable, chosen: Chosen) -> Floats:
     """Of each chosen job, alone or with the partner it is chosen with, (K,)."""
-    share = jobs.target[chosen.jobs, chosen.lots]
+    share = jobs.target[chosen.jobs, chosen.domains]
     paired = np.flatnonzero(chosen.partner >= 0)
     if len(paired):
-        rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.lots[paired])
+        rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.domains[paired])
         share[paired] = jobs.pairs.target[rows]
     return share

@@ -1,11 +1,9 @@
-"""Which jobs run on which GPU type in the coming round: greedy by urgency, within the GPUs there are.
+"""Selects the jobs of the coming round and their GPU types: greedily by urgency, within the available GPUs.
 
-Where a policy packs, pairs of jobs stand in the queue beside jobs alone: a pair takes its GPUs once, and both jobs.
+If the policy co-locates jobs, pairs and single jobs are in one queue; a pair takes its GPUs once. Capacity is allocated
+per checkpoint domain (see `gpus`); without `domains`, the usual case, there is one domain per GPU type.
 
-What is given out are the GPUs of lots (see `gpus`). Without `lots`, and that is as good as always, lots are types.
-
-Greedy in order of priority, skipping what does not fit, is the original's rule (Gavel, OSDI '20, section 5, algorithm
-1).
+Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, section 5, algorithm 1).
 """
 
 from __future__ import annotations
@@ -14,27 +12,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.lots import NOT_THERE, Lots
 from gavelpy.mechanism.priorities import priority
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
-Selection = tuple[Ints, Ints]  # jobs (K,), the lots of their GPUs (K,)
+Selection = tuple[Ints, Ints]  # jobs (K,), the domains of their GPUs (K,)
 
 
 class Chosen(NamedTuple):
-    """Jobs that run, both of a pair among them."""
+    """Jobs that run; of a pair, both."""
 
     jobs: Ints  # (K,)
-    lots: Ints  # (K,) of their GPUs
-    partner: Ints  # (K,) whom each shares them with, -1 = nobody
+    domains: Ints  # (K,) of their GPUs
+    partner: Ints  # (K,) the co-located job, -1 = none
 
 
 class Reserved(NamedTuple):
     """GPUs that a job may take only if it can be preempted, or if they are reserved for the job itself."""
 
-    gpus: Ints  # (L,) how many are reserved in each lot
+    gpus: Ints  # (L,) how many are reserved in each domain
     gang: Ints  # (L,) serial of the job for which they are, -1 = none
     barred: Bools  # (N,) jobs that are not preempted once they run
 
@@ -52,7 +50,7 @@ def select_global(
     rows: Ints,
     free: Ints,
     settings: MechanismSettings,
-    lots: Lots | None = None,
+    domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Selection:
     """One queue of all (job, type) pairs with a share; then, if the settings say so, leftover GPUs.
@@ -65,10 +63,10 @@ def select_global(
     urgency, lag, share = _merit(jobs, pairs, gpu_type, settings)
     order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
     left = free.copy()
-    slots = gpu_type if lots is None else lots.slots(rows)[local, gpu_type]
-    chosen = _take(pairs[order], slots[order], jobs.gpus, left, lots, reserved)
+    slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
+    chosen = _take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
     if settings.fill_leftover:
-        chosen = _joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, lots, reserved))
+        chosen = _joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, domains, reserved))
     return chosen
 
 
@@ -77,7 +75,7 @@ def select_packed(
     rows: Ints,
     free: Ints,
     settings: MechanismSettings,
-    lots: Lots | None = None,
+    domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Chosen:
     """One queue of all (job, type) and (pair, type) with a share; then leftover GPUs, for jobs alone.
@@ -94,41 +92,41 @@ def select_packed(
     of_pairs = _merit_of_pairs(jobs, both, settings)
     urgency, lag, share = (np.concatenate(parts) for parts in zip(of_alone, of_pairs, strict=True))
     order = np.lexsort((second, gpu_type, first, -share, -lag, -urgency))
-    slots = gpu_type if lots is None else _common_slots(lots, first, second, gpu_type)
+    slots = gpu_type if domains is None else _common_slots(domains, first, second, gpu_type)
     left = free.copy()
-    chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, lots, reserved)
+    chosen = _take_packed(first[order], second[order], slots[order], jobs.gpus, left, domains, reserved)
     if not settings.fill_leftover:
         return chosen
-    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, lots, reserved))
+    rest = alone(select_leftover(jobs, rows[~jobs.marks(chosen.jobs)[rows]], left, domains, reserved))
     return Chosen(*(np.concatenate(parts) for parts in zip(chosen, rest, strict=True)))
 
 
 def select_leftover(
-    jobs: JobTable, rows: Ints, free: Ints, lots: Lots | None = None, reserved: Reserved | None = None
+    jobs: JobTable, rows: Ints, free: Ints, domains: Domains | None = None, reserved: Reserved | None = None
 ) -> Selection:
     """Free GPUs for whoever can use them: the most neglected job first, on the fastest type it still fits on."""
     if not free.any() or not len(rows):
         return rows[:0], rows[:0]
     runs = jobs.rate[rows] > 0
-    usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if lots is None else runs
+    usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
     rows = rows[usable.any(axis=1)]
     owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
     neglect = (owed_s[rows] - received_s[rows]).sum(axis=1)
     rows = rows[np.lexsort((rows, -neglect))]
-    left = _Left(free, lots, reserved)
+    left = _Left(free, domains, reserved)
     chosen_jobs: list[int] = []
     chosen_lots: list[int] = []
     by_speed = np.argsort(-jobs.rate[rows], axis=1, kind="stable")
-    slots = by_speed if lots is None else np.take_along_axis(lots.slots(rows), by_speed, axis=1)
+    slots = by_speed if domains is None else np.take_along_axis(domains.slots(rows), by_speed, axis=1)
     for job, gpus, types, places in zip(
         rows.tolist(), jobs.gpus[rows].tolist(), by_speed.tolist(), slots.tolist(), strict=True
     ):
         for gpu_type, slot in zip(types, places, strict=True):
-            lot = left.find(slot, gpus, job)
-            if lot != NOT_THERE and jobs.rate[job, gpu_type] > 0:
-                left.take(lot, gpus)
+            domain = left.find(slot, gpus, job)
+            if domain != NOT_THERE and jobs.rate[job, gpu_type] > 0:
+                left.take(domain, gpus)
                 chosen_jobs.append(job)
-                chosen_lots.append(lot)
+                chosen_lots.append(domain)
                 break
         if not any(left.free):
             break
@@ -142,7 +140,7 @@ def select_by_type(
     free: Ints,
     settings: MechanismSettings,
     type_order: Ints,
-    lots: Lots | None = None,
+    domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Selection:
     """One queue a GPU type, types in the given order; jobs without a share stand at its end.
@@ -160,8 +158,8 @@ def select_by_type(
         types = np.full(len(here), gpu_type)
         urgency, _, share = _merit(jobs, here, types, settings)
         order = np.lexsort((here, -share, -jobs.deficit_s[here, gpu_type], -urgency))
-        slots = types if lots is None else lots.slots(here)[:, gpu_type][order]
-        taken = _take(here[order], slots, jobs.gpus, left, lots, reserved)
+        slots = types if domains is None else domains.slots(here)[:, gpu_type][order]
+        taken = _take(here[order], slots, jobs.gpus, left, domains, reserved)
         chosen = _joined(chosen, taken)
         waiting = waiting[~jobs.marks(taken[0])[waiting]]
     return chosen
@@ -179,23 +177,23 @@ def _merit_of_pairs(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> 
     return priority(share, owed, received, settings), owed - received, share
 
 
-def _common_slots(lots: Lots, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
-    """Where both jobs may take GPUs of a type, (K,), as `Lots.slots` says it; a job alone has itself beside it."""
-    one = lots.slots(first)[np.arange(len(first)), gpu_type]
-    other = lots.slots(np.where(second >= 0, second, first))[np.arange(len(first)), gpu_type]
-    anywhere = lots.count + gpu_type
+def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
+    """Where both jobs may take GPUs of a type, (K,), as `Domains.slots` says it; a job alone has itself beside it."""
+    one = domains.slots(first)[np.arange(len(first)), gpu_type]
+    other = domains.slots(np.where(second >= 0, second, first))[np.arange(len(first)), gpu_type]
+    anywhere = domains.count + gpu_type
     agreed = np.where(one == other, one, NOT_THERE)
     agreed = np.where((one == anywhere) & (other != NOT_THERE), other, agreed)
     return np.where((other == anywhere) & (one != NOT_THERE), one, agreed)
 
 
 class _Left:
-    """GPUs that are left in each lot while a plan goes down its queue."""
+    """GPUs that are left in each domain while a plan goes down its queue."""
 
-    def __init__(self, free: Ints, lots: Lots | None, reserved: Reserved | None) -> None:
+    def __init__(self, free: Ints, domains: Domains | None, reserved: Reserved | None) -> None:
         self.free: list[int] = free.tolist()
-        self.is_plain = lots is None and reserved is None  # lots are types, and each job may take any free GPU
-        self._lots, self._reserved = lots, reserved
+        self.is_plain = domains is None and reserved is None  # domains are types, and each job may take any free GPU
+        self._domains, self._reserved = domains, reserved
         self._unreserved = self.free
         if reserved is not None:
             self._gpus: list[int] = reserved.gpus.tolist()
@@ -203,33 +201,39 @@ class _Left:
             self._unreserved = [count - kept for count, kept in zip(self.free, self._gpus, strict=True)]
 
     def find(self, slot: int, need: int, job: int, partner: int = -1) -> int:
-        """The lot in which a job, or a pair, may take GPUs; NOT_THERE if there is none. `slot`: see `Lots.slots`."""
+        """The domain in which a job or pair takes GPUs; NOT_THERE if there is none. `slot`: see `Domains.slots`."""
         free, key = self._open_to(job, partner)
-        lot = slot if self._lots is None else self._lots.resolve(slot, need, free, key)
-        return lot if lot != NOT_THERE and need <= free[lot] else NOT_THERE
+        domain = slot if self._domains is None else self._domains.resolve(slot, need, free, key)
+        return domain if domain != NOT_THERE and need <= free[domain] else NOT_THERE
 
-    def take(self, lot: int, need: int) -> None:
+    def take(self, domain: int, need: int) -> None:
         """These GPUs are no longer free."""
-        self.free[lot] -= need
+        self.free[domain] -= need
         if self._reserved is not None:
-            self._unreserved[lot] -= need
+            self._unreserved[domain] -= need
 
     def _open_to(self, job: int, partner: int) -> tuple[list[int], int]:
-        """GPUs of each lot that these jobs may take, and a number that names who may."""
+        """GPUs of each domain that these jobs may take, and a number that names who may."""
         reserved = self._reserved
         if reserved is None or not (reserved.barred[job] or (partner >= 0 and reserved.barred[partner])):
             return self.free, -2
-        own = [lot for lot, gang in enumerate(self._gang) if gang >= 0 and gang in (job, partner)]
+        own = [domain for domain, gang in enumerate(self._gang) if gang >= 0 and gang in (job, partner)]
         if not own:
             return self._unreserved, -1
         return [self.free[k] if k in own else count for k, count in enumerate(self._unreserved)], job
 
 
 def _take_packed(
-    first: Ints, second: Ints, slots: Ints, gpus: Ints, free: Ints, lots: Lots | None, reserved: Reserved | None
+    first: Ints,
+    second: Ints,
+    slots: Ints,
+    gpus: Ints,
+    free: Ints,
+    domains: Domains | None,
+    reserved: Reserved | None,
 ) -> Chosen:
     """As `_take`, of jobs alone (second is -1) and of pairs."""
-    left = _Left(free, lots, reserved)
+    left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
     chosen: list[tuple[int, int, int]] = []
@@ -239,23 +243,25 @@ def _take_packed(
             break
         if job in taken or partner in taken:
             continue
-        lot = left.find(slot, need, job, partner)
-        if lot == NOT_THERE:
+        domain = left.find(slot, need, job, partner)
+        if domain == NOT_THERE:
             continue
-        left.take(lot, need)
+        left.take(domain, need)
         total -= need
         taken.add(job)
-        chosen.append((job, lot, partner))
+        chosen.append((job, domain, partner))
         if partner >= 0:
             taken.add(partner)
-            chosen.append((partner, lot, job))
+            chosen.append((partner, domain, job))
     free[:] = left.free
     return Chosen(*np.array(chosen, dtype=np.int64).reshape(-1, 3).T)
 
 
-def _take(pairs: Ints, slots: Ints, gpus: Ints, free: Ints, lots: Lots | None, reserved: Reserved | None) -> Selection:
-    """Goes down a queue once; each job at most once, each lot at most `free` (which it lowers)."""
-    left = _Left(free, lots, reserved)
+def _take(
+    pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
+) -> Selection:
+    """Goes down a queue once; each job at most once, each domain at most `free` (which it lowers)."""
+    left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
     chosen: list[int] = []
@@ -266,15 +272,15 @@ def _take(pairs: Ints, slots: Ints, gpus: Ints, free: Ints, lots: Lots | None, r
             break
         if job in taken:
             continue
-        need, lot = needed[position], found[position]
+        need, domain = needed[position], found[position]
         if left.is_plain:
-            if need > left.free[lot]:
+            if need > left.free[domain]:
                 continue
         else:
-            lot = found[position] = left.find(lot, need, job)
-            if lot == NOT_THERE:
+            domain = found[position] = left.find(domain, need, job)
+            if domain == NOT_THERE:
                 continue
-        left.take(lot, need)
+        left.take(domain, need)
         total -= need
         taken.add(job)
         chosen.append(position)

@@ -1,4 +1,4 @@
-"""How the mechanism works: every knob of the core, with its unit and range."""
+"""Settings of the core, with units and ranges."""
 
 from __future__ import annotations
 
@@ -13,54 +13,50 @@ from gavelpy.errors import InvalidInput
 
 
 class PriorityRule(StrEnum):
-    """What makes a job urgent on a GPU type."""
+    """How urgency is computed."""
 
-    LAG = "lag"  # time owed over time received since arrival, old time fading
-    OSDI20 = "osdi20"  # share over received share since the last allocation, as the original Gavel counts
+    LAG = "lag"  # time owed / time received since arrival, with a half-life
+    OSDI20 = "osdi20"  # share / received share since the last allocation, as in the original Gavel
 
 
 class QueueRule(StrEnum):
-    """In what order (job, type) pairs are offered GPUs."""
+    """Order in which (job, GPU type) pairs get GPUs."""
 
     GLOBAL = "global"  # one queue over all types, then leftover GPUs
-    BY_TYPE = "by_type"  # one queue a type, types in the order that WakeupDue brings
+    BY_TYPE = "by_type"  # one queue per type, types in the order of WakeupDue
 
 
 @dataclass(frozen=True)
 class MechanismSettings:
-    """Raises InvalidInput naming the field, the value and the range."""
+    """Raises InvalidInput with the field, the value and the range."""
 
     round_s: float = 360.0  # leases last to the end of the round
-    solve_interval_s: float = 0.0  # the policy is asked at most this often
-    solve_within_round: bool = True  # or only where rounds meet
-    fill_within_round: bool = True  # GPUs that fall free go to waiting jobs at once
-    fill_leftover: bool = True  # GPUs no share claims go to whoever can use them
-    newcomers_wait: bool = False  # a job gets no GPU before an allocation has counted it, as in the original
-    whole_steps: bool = (
-        False  # rounds end with the last whole step that fits; broken steps are lost, as in the original
-    )
-    settled_rounds_max: int = 1  # a round in which nothing would change may last this many; any change ends it early
-    solve_patience_s: float = 10.0  # how long a plan waits for an answer that is on its way
+    solve_interval_s: float = 0.0  # least time between two allocations
+    solve_within_round: bool = True  # false: only at the end of a round
+    fill_within_round: bool = True  # waiting jobs get free GPUs at once
+    fill_leftover: bool = True  # GPUs that no share uses go to any job that can use them
+    newcomers_wait: bool = False  # a job gets no GPU before its first allocation, as in the original
+    whole_steps: bool = False  # a round ends with the last whole step; the rest is lost, as in the original
+    settled_rounds_max: int = 1  # longest round without changes, in rounds; any change ends it
+    solve_patience_s: float = 10.0  # how long a plan waits for an allocation that is being computed
     priority: PriorityRule = PriorityRule.LAG
     queue: QueueRule = QueueRule.GLOBAL
-    lag_half_life_s: float = 3600.0  # LAG: after this long, owed and received time count half
-    failures_max: int = 5  # a job that fails more often is given up
-    packing: bool = False  # two jobs may share GPUs, where the policy says so
-    lease_min_s: float = 0.0  # a lease that has not run for so long is not taken away for another's sake
-    start_max_s: float = 0.0  # while its job shows no progress, it is young for so long at most; 0 = as long as others
-    retry_s: float = 0.0  # the pause before a job that failed is tried again, doubled each time; 0 = none
-    retry_max_s: float = 300.0  # the longest of these pauses; a lease that runs for so long was no failure to start
-    losses_free: int = 0  # so many starts in a row that servers lose cost a job no pause
-    loss_nodes_max: int = 0  # losses without progress on so many nodes in a row are the job's failure; 0 = none are
-    solve_at_least_every_s: float = 0.0  # at the end of a round an older answer is asked for again; 0 = however old
-    keep_unsaved: bool = False  # a job that is not known to resume from a checkpoint keeps its GPUs until it ends
-    finish_grace_s: float = (
-        0.0  # a job keeps its GPUs for so long after its last step, or until it exits; 0 = not at all
-    )
+    lag_half_life_s: float = 3600.0  # LAG: half-life of owed and received time
+    failures_max: int = 5  # a job that fails more often is not retried
+    packing: bool = False  # the policy may co-locate two jobs
+    lease_min_s: float = 0.0  # lease protection: minimum run time before preemption
+    start_max_s: float = 0.0  # longest protection of a lease whose job has reported no progress; 0 = lease_min_s
+    retry_s: float = 0.0  # pause before a failed job is retried, doubled each time; 0 = none
+    retry_max_s: float = 300.0  # longest pause; a lease that ran this long resets the back-off
+    losses_free: int = 0  # consecutive starts lost with their nodes that cause no pause
+    loss_nodes_max: int = 0  # losses without progress on this many nodes in a row count as a failure; 0 = never
+    solve_at_least_every_s: float = 0.0  # at the end of a round, an older allocation is computed again; 0 = never
+    keep_unsaved: bool = False  # a job that is not known to resume from checkpoints is not preempted
+    finish_grace_s: float = 0.0  # time after its last step in which a job is not stopped; 0 = none
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
 
     def with_round(self, round_s: float) -> MechanismSettings:
-        """These settings with rounds of another length, and what usually follows from it."""
+        """These settings with another round length and the settings that scale with it."""
         every_s = round_s * SOLVE_AT_LEAST_ROUNDS if self.solve_at_least_every_s else 0.0
         return replace(self, round_s=round_s, lease_min_s=round_s * LEASE_MIN_ROUNDS, solve_at_least_every_s=every_s)
 
@@ -84,7 +80,7 @@ class MechanismSettings:
         if self.packing and self.queue is not QueueRule.GLOBAL:
             raise InvalidInput(f"queue must be {QueueRule.GLOBAL} where packing is on, got {str(self.queue)!r}")
         if self.packing and self.whole_steps:
-            raise InvalidInput("whole_steps must be False where packing is on, got True: nobody tells pairs' steps")
+            raise InvalidInput("whole_steps must be False where packing is on, got True: steps of pairs are not whole")
 
 
 # `lease_min_s` in rounds, where real jobs run. A lease that began with its round may be preempted at its end, even if
@@ -103,7 +99,7 @@ START_SETTINGS: Mapping[str, Any] = MappingProxyType(  # Any: fields of Mechanis
 
 
 def _one_of(name: str, value: object, kind: type[StrEnum]) -> None:
-    """A plain string would compare equal and yet not be the rule: the core asks with `is`."""
+    """A plain string compares equal to its member, but the core compares with `is`."""
     if not isinstance(value, kind):
         raise InvalidInput(
             f"{name} must be one of {', '.join(f'{kind.__name__}.{k.name}' for k in kind)}, got {value!r}"

@@ -12,11 +12,11 @@ from gavelpy.journal.codec import EVENT_NAMES, encode
 from gavelpy.journal.file import read
 from gavelpy.mechanism.events import (
     Event,
-    JobNoted,
+    IdsReserved,
+    JobAnnotated,
     JobSubmitted,
     NodeJoined,
-    NodeSilent,
-    NumbersSkipped,
+    NodeUnreachable,
     PolicyChanged,
 )
 from gavelpy.model.ids import JobId, NodeId
@@ -24,7 +24,7 @@ from gavelpy.model.job import JobSpec
 from tests.journal.test_codec import EXAMPLES, OF_LATER_VERSIONS, RUNTIME_JOB
 
 VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code that knew no later version
-NEW_EVENTS = (NodeSilent, PolicyChanged, JobNoted, NumbersSkipped)
+NEW_EVENTS = (NodeUnreachable, PolicyChanged, JobAnnotated, IdsReserved)
 NEW_VALUES = (RUNTIME_JOB, NodeId("n1"))
 THEN = [
     event

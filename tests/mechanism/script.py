@@ -38,10 +38,10 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnhealthy,
+    NodeUnreachable,
     Outcome,
     PriceChanged,
     ProgressReported,
@@ -97,9 +97,9 @@ class Player:
             case "node-lost":
                 return NodeLost(NodeId(rest[0]))
             case "node-silent":
-                return NodeSilent(NodeId(rest[0]))
+                return NodeUnreachable(NodeId(rest[0]))
             case "node-hindered":
-                return NodeHindered(NodeId(rest[0]), " ".join(rest[1:]))
+                return NodeUnhealthy(NodeId(rest[0]), " ".join(rest[1:]))
             case "directory-seen":
                 return DirectorySeen(NodeId(rest[0]), rest[1], "clusters" in rest[2:])
             case "node-draining":

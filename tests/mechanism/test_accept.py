@@ -22,7 +22,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnreachable,
     Outcome,
     PriceChanged,
     ProgressReported,
@@ -51,7 +51,7 @@ def floats(*values: float) -> np.ndarray:
     ("event", "complaint"),
     [
         (NodeLost(N9), "node_id must be one of n0, got 'n9'"),
-        (NodeSilent(N9), "node_id must be one of n0, got 'n9'"),
+        (NodeUnreachable(N9), "node_id must be one of n0, got 'n9'"),
         (NodeDraining(N9), "node_id must be one of n0, got 'n9'"),
         (AgentRejoined(N9, NO_ROWS, NO_ROWS, floats()), "node_id must be one of n0, got 'n9'"),
         (AgentRejoined(N0, ints(0), ints(0, 1), floats(1)), "columns of one event must be of one length"),

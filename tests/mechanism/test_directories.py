@@ -8,17 +8,17 @@ import pytest
 
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import DirectorySeen, JobSubmitted, NodeHindered, NodeJoined, NodeLost, Outcome
+from gavelpy.mechanism.domains import pinned_directory
+from gavelpy.mechanism.events import DirectorySeen, JobSubmitted, NodeJoined, NodeLost, NodeUnhealthy, Outcome
 from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.lots import bound
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.ids import NodeId
 from tests.mechanism.builders import answer, end, make_spec, tell, wake
-from tests.mechanism.test_lots import lose, node_of, run_and_save
+from tests.mechanism.test_domains import lose, node_of, run_and_save
 
 SHARED, OTHER = "aaaa", "bbbb"
 
@@ -43,13 +43,13 @@ def save_on(core: SchedulerCore, node: int) -> None:
     """Job 0 runs on a node and saves there; then its lease ends."""
     others = [NodeId(name) for name in core.pool.node_ids if name != f"n{node}"]
     for name in others:
-        tell(core, NodeHindered(name, "not now"))
+        tell(core, NodeUnhealthy(name, "not now"))
     wake(core)
     answer(core, (0, 0, 1.0))
     run_and_save(core, 0)
     end(core, 0, int(core.jobs.lease[0]), Outcome.LOST)
     for name in others:
-        tell(core, NodeHindered(name, ""))
+        tell(core, NodeUnhealthy(name, ""))
 
 
 def test_nodes_that_see_one_directory_are_one_lot_also_where_no_scheduler_has_marked_it() -> None:
@@ -74,11 +74,11 @@ def test_nodes_with_directories_of_their_own_keep_their_jobs() -> None:
 
 def test_directory_that_every_node_sees_makes_lots_types_once_it_is_marked() -> None:
     core = core_with((SHARED, False), (SHARED, False))
-    assert not core.pool.all_see
+    assert not core.pool.shares_checkpoints
 
     see(core, 1, SHARED)
 
-    assert core.pool.all_see
+    assert core.pool.shares_checkpoints
     assert core.pool.directories[CLUSTERS] == SHARED
 
 
@@ -86,7 +86,7 @@ def test_node_that_joined_before_its_storage_answered_unpins_its_jobs_when_it_do
     core = core_with((SHARED, True), None)
     save_on(core, 1)
     lose(core, {0})
-    assert bound(core.jobs, core.jobs.active).tolist() != [CLUSTERS]
+    assert pinned_directory(core.jobs, core.jobs.active).tolist() != [CLUSTERS]
     tell(core, NodeJoined(NodeId("n0"), "v100", 1, True))
 
     see(core, 1, SHARED)
@@ -101,13 +101,13 @@ def test_storage_that_does_not_answer_for_a_while_changes_nothing_about_checkpoi
     core = core_with((SHARED, True), (SHARED, True))
     save_on(core, 1)
 
-    tell(core, NodeHindered(NodeId("n1"), "the checkpoint directory does not answer"))
+    tell(core, NodeUnhealthy(NodeId("n1"), "the checkpoint directory does not answer"))
     tell(core, NodeJoined(NodeId("n1"), "v100", 1, True))
     wake(core)
     answer(core, (0, 0, 1.0))
 
     assert node_of(core, 0) == 0
-    assert core.pool.all_see
+    assert core.pool.shares_checkpoints
 
 
 def test_node_that_sees_another_directory_than_before_loses_nothing_that_others_see() -> None:
@@ -118,7 +118,7 @@ def test_node_that_sees_another_directory_than_before_loses_nothing_that_others_
     see(core, 1, OTHER, False)
     tell(core, NodeLost(NodeId("n0")))
 
-    assert reasons(core)[0].text.startswith("asks for 1 GPU of one type; on servers that see its checkpoint")
+    assert reasons(core)[0].text.startswith("needs 1 GPU of one type; on nodes that see its checkpoint")
     tell(core, NodeJoined(NodeId("n0"), "v100", 1, True))
     wake(core)
     answer(core, (0, 0, 1.0))
@@ -131,7 +131,7 @@ def test_checkpoint_in_a_directory_that_no_node_sees_any_more_is_waited_for() ->
 
     see(core, 0, SHARED)
     assert reasons(core)[0].text == f"its checkpoint is only in directory {OTHER}, which no node sees now"
-    assert not core.pool.all_see
+    assert not core.pool.shares_checkpoints
     see(core, 0, OTHER, False)
     wake(core)
     answer(core, (0, 0, 1.0))
@@ -202,7 +202,7 @@ def test_what_an_older_version_took_for_blind_is_free_once_the_node_names_the_di
     for node in range(3):
         see(core, node, SHARED)
 
-    assert core.pool.all_see
+    assert core.pool.shares_checkpoints
     assert core.jobs.saved_in[:2].tolist() == [CLUSTERS] * 2
 
 

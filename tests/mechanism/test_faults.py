@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import decode
-from gavelpy.mechanism import lots
+from gavelpy.mechanism import domains
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import NodeHindered, NodeLost, NodeSilent
+from gavelpy.mechanism.events import NodeLost, NodeUnhealthy, NodeUnreachable
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.absences import Absences
@@ -52,9 +52,9 @@ def test_an_episode_is_the_same_again() -> None:
 
 def forget_where_checkpoints_are(patch: pytest.MonkeyPatch) -> None:
     def nowhere(jobs: JobTable, rows: Ints) -> Ints:
-        return np.full(len(rows), lots.NOT_BOUND)
+        return np.full(len(rows), domains.NOT_PINNED)
 
-    patch.setattr(lots, "bound", nowhere)
+    patch.setattr(domains, "bound", nowhere)
 
 
 def use_leases_again(patch: pytest.MonkeyPatch) -> None:
@@ -123,8 +123,8 @@ def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
 
     assert during == before
     assert before
-    assert not [event for event in events if isinstance(event, NodeSilent | NodeLost)]
-    assert [event for event in events if isinstance(event, NodeHindered)]
+    assert not [event for event in events if isinstance(event, NodeUnreachable | NodeLost)]
+    assert [event for event in events if isinstance(event, NodeUnhealthy)]
     assert episode.finished == JOBS
 
 

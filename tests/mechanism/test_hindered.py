@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.journal.codec import decode_state, encode_state
-from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeHindered, NodeJoined, NodeLost
+from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeJoined, NodeLost, NodeUnhealthy
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.ids import NodeId
@@ -17,7 +17,7 @@ FULL = "its disk is full"
 
 def test_a_gang_that_reaches_a_hindered_server_goes_on_and_the_rest_is_planned_around_it() -> None:
     core = running_core(make_spec("gang", gpus=3), servers=[("v100", 2), ("v100", 2)], round_s=60.0)
-    tell(core, NodeHindered(N0, FULL))
+    tell(core, NodeUnhealthy(N0, FULL))
     tell(core, JobSubmitted(make_spec("a")))
     tell(core, JobSubmitted(make_spec("b")))
     wake(core)
@@ -35,7 +35,7 @@ def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round(keep
     core = make_core(make_spec("a"), servers=[("v100", 1)], keep_unsaved=keep_unsaved)
     wake(core)
     answer(core, (0, 0, 1.0))
-    tell(core, NodeHindered(N0, FULL))
+    tell(core, NodeUnhealthy(N0, FULL))
     tell(core, NodeJoined(N1, "v100", 1))
     wake(core)
     answer(core, (0, 0, 1.0))
@@ -47,8 +47,8 @@ def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round(keep
 
 def test_a_server_that_is_drained_or_lost_gives_up_its_leases_though_it_is_hindered() -> None:
     core = running_core(make_spec("a"), make_spec("b"), servers=[("v100", 1), ("v100", 1)])
-    tell(core, NodeHindered(N0, FULL))
-    tell(core, NodeHindered(N1, FULL))
+    tell(core, NodeUnhealthy(N0, FULL))
+    tell(core, NodeUnhealthy(N1, FULL))
     tell(core, NodeDraining(N0))
     tell(core, NodeLost(N1))
 
@@ -60,18 +60,18 @@ def test_a_server_that_is_drained_or_lost_gives_up_its_leases_though_it_is_hinde
 
 def test_a_hindrance_outlives_a_restart_and_ends_when_the_server_says_so() -> None:
     core = make_core(make_spec("a"))
-    tell(core, NodeHindered(N0, FULL))
+    tell(core, NodeUnhealthy(N0, FULL))
     copy = restore(decode_state(encode_state(snapshot(core))))
 
     assert wake(copy) == wake(core) == []
-    tell(copy, NodeHindered(N0, ""))
+    tell(copy, NodeUnhealthy(N0, ""))
 
     assert len(questions(wake(copy))) == 1
 
 
 def test_a_job_behind_others_is_told_of_servers_that_can_begin_nothing() -> None:
     core = running_core(make_spec("a"), servers=[("v100", 1), ("v100", 1)])
-    tell(core, NodeHindered(N1, FULL))
+    tell(core, NodeUnhealthy(N1, FULL))
     tell(core, JobSubmitted(make_spec("b")))
     wake(core)
     answer(core, (0, 0, 0.5), (1, 0, 0.5))
@@ -79,4 +79,4 @@ def test_a_job_behind_others_is_told_of_servers_that_can_begin_nothing() -> None
     reason = reasons(core)[1]
 
     assert reason.kind is ReasonKind.BEHIND_OTHERS
-    assert reason.text.endswith("until the round ends at 360 s; nobody can begin on n1 (its disk is full)")
+    assert reason.text.endswith("until the round ends at 360 s; no job can start on n1 (its disk is full)")

@@ -16,7 +16,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnreachable,
     Outcome,
 )
 from gavelpy.mechanism.lifecycle import JobState, NodeState
@@ -144,7 +144,7 @@ def test_draining_does_not_bring_a_lost_server_back() -> None:
 def test_leases_on_a_silent_server_stay_in_force_for_their_round() -> None:
     core = running_core(make_spec("a"), servers=[("v100", 1), ("v100", 1)])
 
-    commands = tell(core, NodeSilent(N0), 100.0)
+    commands = tell(core, NodeUnreachable(N0), 100.0)
 
     assert kills(commands) == []
     assert core.jobs.state[0] == JobState.RUNNING
@@ -153,7 +153,7 @@ def test_leases_on_a_silent_server_stay_in_force_for_their_round() -> None:
 
 def test_leases_on_a_silent_server_are_not_extended_and_their_jobs_start_nowhere_else() -> None:
     core = running_core(make_spec("a"), servers=[("v100", 1), ("v100", 1)])
-    tell(core, NodeSilent(N0), 100.0)
+    tell(core, NodeUnreachable(N0), 100.0)
     wake(core, 100.0)
     answer(core, (0, 0, 1.0), now_s=100.0)
 
@@ -165,12 +165,12 @@ def test_leases_on_a_silent_server_are_not_extended_and_their_jobs_start_nowhere
     assert core.jobs.gpus_stopping(0).tolist() == [0]
     reason = reasons(core)[0]
     assert reason.kind == ReasonKind.LEASE_UNCLEAR
-    assert reason.text == "may still run under lease 0 on n0, from where nothing is heard; waits until that is known"
+    assert reason.text == "n0 is unreachable and may still run lease 0; the job restarts when that is resolved"
 
 
 def test_a_job_starts_elsewhere_when_its_lease_on_a_silent_server_is_surely_over() -> None:
     core = running_core(make_spec("a"), servers=[("v100", 1), ("v100", 1)])
-    tell(core, NodeSilent(N0), 100.0)
+    tell(core, NodeUnreachable(N0), 100.0)
     wake(core, 100.0)
     answer(core, (0, 0, 1.0), now_s=100.0)
     wake(core, 360.0)
@@ -183,7 +183,7 @@ def test_a_job_starts_elsewhere_when_its_lease_on_a_silent_server_is_surely_over
 
 def test_a_silent_server_that_is_heard_again_goes_on() -> None:
     core = running_core(make_spec("a"))
-    tell(core, NodeSilent(N0), 100.0)
+    tell(core, NodeUnreachable(N0), 100.0)
 
     commands = tell(core, rejoined(N0, (0, 0)), 120.0)
 
@@ -195,7 +195,7 @@ def test_a_silent_server_that_is_heard_again_goes_on() -> None:
 def test_a_draining_server_that_was_silent_is_still_draining() -> None:
     core = running_core(make_spec("a"))
     tell(core, NodeDraining(N0), 90.0)
-    tell(core, NodeSilent(N0), 100.0)
+    tell(core, NodeUnreachable(N0), 100.0)
 
     tell(core, rejoined(N0, (0, 0)), 120.0)
 
@@ -205,7 +205,7 @@ def test_a_draining_server_that_was_silent_is_still_draining() -> None:
 
 def test_a_silent_server_that_is_declared_dead_is_lost() -> None:
     core = running_core(make_spec("a"), servers=[("v100", 1), ("v100", 1)])
-    tell(core, NodeSilent(N0), 100.0)
+    tell(core, NodeUnreachable(N0), 100.0)
 
     commands = tell(core, NodeLost(N0), 130.0)
 

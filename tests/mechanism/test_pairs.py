@@ -21,7 +21,7 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnreachable,
     Outcome,
 )
 from gavelpy.mechanism.lifecycle import JobState
@@ -205,7 +205,7 @@ def test_a_draining_server_gives_up_both_leases_with_the_round() -> None:
 
 def test_a_silent_server_keeps_both_leases_until_somebody_knows() -> None:
     core = sharing_core()
-    tell(core, NodeSilent(NodeId("n0")), 50.0)
+    tell(core, NodeUnreachable(NodeId("n0")), 50.0)
 
     wake(core, ROUND_S)
 
@@ -215,7 +215,7 @@ def test_a_silent_server_keeps_both_leases_until_somebody_knows() -> None:
 
 def test_a_server_that_comes_back_with_one_of_a_pair_goes_on_with_it_alone() -> None:
     core = sharing_core()
-    tell(core, NodeSilent(NodeId("n0")), 50.0)
+    tell(core, NodeUnreachable(NodeId("n0")), 50.0)
 
     commands = tell(core, AgentRejoined(NodeId("n0"), np.array([1]), np.array([1]), np.array([400.0])), 60.0)
 

@@ -66,12 +66,12 @@ def behind_others() -> Reason:
 @pytest.mark.parametrize(
     ("kind", "make", "text"),
     [
-        (ReasonKind.UNKNOWN_THROUGHPUT, unknown, "nobody knows the throughput of 'mystery' on 2 GPUs"),
-        (ReasonKind.RUNS_ON_NO_TYPE, nowhere, "its throughput is zero on every GPU type there is (v100, k80)"),
-        (ReasonKind.GANG_TOO_LARGE, too_large, "asks for 5 GPUs of one type; the most there are is 4 v100"),
-        (ReasonKind.AWAITS_ALLOCATION, awaits, "no allocation has counted it yet"),
+        (ReasonKind.UNKNOWN_THROUGHPUT, unknown, "the throughput of 'mystery' on 2 GPUs is unknown"),
+        (ReasonKind.RUNS_ON_NO_TYPE, nowhere, "its throughput is zero on every GPU type of the cluster (v100, k80)"),
+        (ReasonKind.GANG_TOO_LARGE, too_large, "needs 5 GPUs of one type; the maximum is 4 v100"),
+        (ReasonKind.AWAITS_ALLOCATION, awaits, "waits for its first allocation"),
         (ReasonKind.STARTING, starting, "has a lease and is about to start"),
-        (ReasonKind.NO_SHARE, no_share, "the policy gives it no share of time now; others come first"),
+        (ReasonKind.NO_SHARE, no_share, "the policy gives it no share now; other jobs come first"),
         (
             ReasonKind.BEHIND_OTHERS,
             behind_others,
@@ -95,7 +95,7 @@ def test_without_any_gpu_a_job_of_known_speed_is_not_called_unknown() -> None:
     core = make_core(make_spec("a"), servers=[])
 
     assert reason_of(core, 0) == Reason(
-        ReasonKind.RUNS_ON_NO_TYPE, "its throughput is zero on every GPU type there is (none)"
+        ReasonKind.RUNS_ON_NO_TYPE, "its throughput is zero on every GPU type of the cluster (none)"
     )
 
 
@@ -113,9 +113,9 @@ def test_a_job_that_cannot_run_where_it_is_known_is_unknown_elsewhere() -> None:
     [
         (
             make_spec("a", gpus=9),
-            "it asks for 9 GPUs of one type; the cluster has at most 4 v100 that it can use together",
+            "it needs 9 GPUs of one type; the cluster has at most 4 v100 that it can use together",
         ),
-        (make_spec("a", rates={}, gpus=9), "it asks for 9 GPUs of one type; the cluster has at most 4 v100"),
+        (make_spec("a", rates={}, gpus=9), "it needs 9 GPUs of one type; the cluster has at most 4 v100"),
         (make_spec("a", rates={"h100": 5.0}), "its throughput is zero on every GPU type of the cluster (v100, k80)"),
         (make_spec("a", rates={"k80": 5.0}, gpus=3), "the cluster has at most 2 k80 that it can use together"),
     ],
@@ -143,7 +143,7 @@ def test_draining_servers_do_not_count() -> None:
     core = make_core(make_spec("a"))
     tell(core, NodeDraining(NodeId("n0")))
 
-    assert reason_of(core, 0).text == "asks for 1 GPU; there are enough only with those of n0 (draining)"
+    assert reason_of(core, 0).text == "needs 1 GPU; only enough with those of n0 (draining)"
 
 
 def test_of_some_jobs_the_same_is_said_as_among_all() -> None:

@@ -30,10 +30,10 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnhealthy,
+    NodeUnreachable,
     Outcome,
     PriceChanged,
     ProgressReported,
@@ -56,9 +56,9 @@ NAN, FAR = np.array([float("nan")]), np.array([9999])
 ONE, NONE = np.array([0]), np.array([], dtype=np.int64)
 WRONG: list[Event] = [
     NodeLost(NodeId("nobody")),
-    NodeSilent(NodeId("nobody")),
+    NodeUnreachable(NodeId("nobody")),
     NodeDraining(NodeId("nobody")),
-    NodeHindered(NodeId("nobody"), "its disk is full"),
+    NodeUnhealthy(NodeId("nobody"), "its disk is full"),
     DirectorySeen(NodeId("nobody"), "d0", True),
     DirectorySeen(NodeId("n0"), "of n0", False),
     AgentRejoined(NodeId("nobody"), NONE, NONE, NONE),
@@ -144,14 +144,14 @@ class CarelessWorld(RuleBasedStateMachine):
         self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
 
     @precondition(lambda self: self.core.pool.node_ids)
-    @rule(data=st.data(), kind=st.sampled_from([NodeDraining, forced_drain, NodeSilent, NodeSilent, NodeLost]))
+    @rule(data=st.data(), kind=st.sampled_from([NodeDraining, forced_drain, *[NodeUnreachable] * 2, NodeLost]))
     def leave(self, data: st.DataObject, kind: Callable[[NodeId], Event]) -> None:
         self._tell(kind(data.draw(st.sampled_from(self.core.pool.node_ids))))
 
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data(), why=st.sampled_from(["its disk is full", "its disk is full", ""]))
     def hinder(self, data: st.DataObject, why: str) -> None:
-        self._tell(NodeHindered(data.draw(st.sampled_from(self.core.pool.node_ids)), why))
+        self._tell(NodeUnhealthy(data.draw(st.sampled_from(self.core.pool.node_ids)), why))
 
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data(), directory=st.sampled_from(["d0", "d0", "d1"]), is_marked=OFTEN)
@@ -318,7 +318,7 @@ class CarelessWorld(RuleBasedStateMachine):
         They began not long ago, or have not told any progress yet.
         """
         core, jobs = self.core, self.core.jobs
-        if not core.settings.lease_min_s or not core.pool.all_see:
+        if not core.settings.lease_min_s or not core.pool.shares_checkpoints:
             return set()
         rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
         age_s, is_idle = self.now_s - jobs.began_s[rows], ~np.isin(jobs.lease[rows], list(self.working))

@@ -130,8 +130,7 @@ def test_a_job_that_is_unknown_where_it_would_fit_says_so() -> None:
 
     assert reason.kind == ReasonKind.GANG_TOO_LARGE
     assert reason.text == (
-        "asks for 2 GPUs of one type; the most there are is 1 v100; "
-        "nobody knows the throughput of 'mystery' on 2 GPUs of k80"
+        "needs 2 GPUs of one type; the maximum is 1 v100; the throughput of 'mystery' on 2 GPUs of k80 is unknown"
     )
 
 
@@ -140,4 +139,4 @@ def test_a_job_that_is_slow_nowhere_it_is_known_is_unknown_elsewhere() -> None:
     wake(core)
     estimated(core, 0, 0.0, NAN)
 
-    assert reasons(core)[0].text == "nobody knows the throughput of 'mystery' on 1 GPU of k80"
+    assert reasons(core)[0].text == "the throughput of 'mystery' on 1 GPU of k80 is unknown"

@@ -103,7 +103,7 @@ def test_oversized_gang_waits_with_a_reason_and_the_simulation_ends() -> None:
     result = run(trace, "v100:2")
 
     assert result.jobs.loc["a", "finish_s"] == pytest.approx(100.0)
-    assert "asks for 3 GPUs" in result.jobs.loc["big", "reason"]
+    assert "needs 3 GPUs" in result.jobs.loc["big", "reason"]
     assert result.metrics.jobs_unfinished == 1
     assert result.metrics.makespan_s < 1000.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
-from gavelpy.mechanism.gpus import CLUSTERS, NOBODY
+from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
@@ -69,7 +69,7 @@ class ClusterBoard:
 
     def _types(self) -> list[pb.TypeStatus]:
         pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
-        held = np.bincount(pool.type_of[pool.job != NOBODY], minlength=len(pool.gpu_types)).tolist()
+        held = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
         return [
             pb.TypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))
             for name, count, used in zip(pool.gpu_types, pool.counts.tolist(), held, strict=True)
@@ -82,8 +82,8 @@ class ClusterBoard:
         node = scheduler.nodes.get(node_id)
         here, directory = self._gpus_of(row), pool.node_directory[row]
         held = pool.job[here]
-        jobs = [job for job in np.unique(held[held != NOBODY]).tolist() if self._board.may_see(caller, job)]
-        in_use = int((held != NOBODY).sum())
+        jobs = [job for job in np.unique(held[held != NONE]).tolist() if self._board.may_see(caller, job)]
+        in_use = int((held != NONE).sum())
         return pb.NodeStatus(
             node_id=node_id,
             state=self._state(row, in_use),

@@ -30,9 +30,9 @@ from gavelpy.mechanism.events import (
     AllocationFailed,
     AllocationSolved,
     Event,
+    IdsReserved,
     JobSubmitted,
     NodeJoined,
-    NumbersSkipped,
     WakeupDue,
 )
 from gavelpy.runtime.daemon.clock import SchedulerClock
@@ -364,7 +364,7 @@ def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
     """The first job and lease that nobody can have got when a core has handled these events, at most."""
     gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
     decisions = sum(isinstance(event, _DECISIONS) for event in events)
-    skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, NumbersSkipped)]
+    skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, IdsReserved)]
     first = Numbers(core.jobs.count, core.leases.next_lease)
     for numbers in skipped:
         first = first.above(numbers)

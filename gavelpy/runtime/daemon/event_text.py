@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from gavelpy.journal.codec import journal_name
 from gavelpy.mechanism.events import (
     Event,
+    IdsReserved,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
     NodeLost,
-    NumbersSkipped,
     Outcome,
 )
 from gavelpy.model.job import JobSpec
@@ -41,8 +42,8 @@ class EventText:
 
 
 def kind_of(event: Event) -> str:
-    """`lease-started` for LeaseStarted."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(event).__name__).lower()
+    """The event's name in journals, in lower case with hyphens: `lease-started`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", journal_name(event)).lower()
 
 
 def jobs_of(event: Event) -> frozenset[int] | None:
@@ -51,9 +52,9 @@ def jobs_of(event: Event) -> frozenset[int] | None:
         case JobSubmitted():
             serial = event.spec.id.rpartition(SEPARATOR)[2]
             return frozenset({int(serial)} if serial.isascii() and serial.isdecimal() else ())
-        case JobCancelled() | JobNoted():
+        case JobCancelled() | JobAnnotated():
             return frozenset({event.job})
-        case NumbersSkipped():
+        case IdsReserved():
             return None
         case _:
             jobs = getattr(event, "jobs", None)
@@ -118,9 +119,9 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {event.job} cancelled"
         case NodeLost():
             return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
-        case JobNoted():
+        case JobAnnotated():
             return f"job {event.job}, lease {event.lease}: {event.text}"
-        case NumbersSkipped():
+        case IdsReserved():
             return f"the next job is {event.jobs}, the next lease {event.leases}; {event.text}"
         case LeaseStarted():
             return f"started: {_leases(values)}"

@@ -30,10 +30,10 @@ from gavelpy.mechanism.events import (
     LeaseEnded,
     LeaseStarted,
     NodeDraining,
-    NodeHindered,
     NodeJoined,
     NodeLost,
-    NodeSilent,
+    NodeUnhealthy,
+    NodeUnreachable,
     PolicyChanged,
 )
 from gavelpy.mechanism.lifecycle import NodeState
@@ -63,7 +63,7 @@ TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as
 HEARTBEATS_PER_S = 1_000  # of all nodes: more than so many are asked to talk less often
 REFRESH_S = 1.0  # orders are repeated after this, for few nodes
 NODES_REFRESHED_PER_S = 500  # and later for many
-_OF_NODES = (NodeSilent, NodeLost, NodeDraining, NodeHindered, DirectorySeen, NodeJoined, AgentRejoined)
+_OF_NODES = (NodeUnreachable, NodeLost, NodeDraining, NodeUnhealthy, DirectorySeen, NodeJoined, AgentRejoined)
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
@@ -160,7 +160,7 @@ class Execution:
         if (seen := directory_seen(self.core.pool, node, self.around.cluster_id)) is not None:
             self._tell(DirectorySeen, node.node_id, lambda: seen)
         if node.trouble != self._hindrance(node.node_id):
-            self._tell(NodeHindered, node.node_id, lambda: NodeHindered(node.node_id, node.trouble))
+            self._tell(NodeUnhealthy, node.node_id, lambda: NodeUnhealthy(node.node_id, node.trouble))
         self.around.metrics.heartbeats.inc()
         if self.leases.has_facts:
             self.poke()
@@ -220,7 +220,7 @@ class Execution:
                 self.leases.applied(event)
             case NodeJoined() | AgentRejoined():
                 self._is_back(event.node_id)
-            case NodeSilent():
+            case NodeUnreachable():
                 self._silent.add(event.node_id)
                 self.unheard.add(event.node_id)
             case NodeLost():
@@ -367,7 +367,7 @@ class Execution:
         if self.settings.on_node_lost == "fence":
             self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
         else:
-            self._tell(NodeSilent, node_id, lambda: NodeSilent(node_id))
+            self._tell(NodeUnreachable, node_id, lambda: NodeUnreachable(node_id))
 
     def _is_gone(self, node: Node) -> bool:
         """Whether all processes of a node on this machine have ended: of one that had any, and each is known.

@@ -18,14 +18,14 @@ from gavelpy.mechanism.events import (
     AllocationFailed,
     AllocationSolved,
     Event,
+    IdsReserved,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
     NodeJoined,
     NodeLost,
-    NumbersSkipped,
     Outcome,
     PolicyChanged,
 )
@@ -132,10 +132,10 @@ class Facts:
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
                 self._add(event.job, Happened(now_s, "cancelled"))
-            case JobNoted() if 0 <= event.job < self.count:
+            case JobAnnotated() if 0 <= event.job < self.count:
                 self._notes[event.job] = event.text
                 self._add(event.job, Happened(now_s, "noted", event.lease, 0.0, event.text))
-            case NumbersSkipped():
+            case IdsReserved():
                 self._skipped(event, now_s)
             case NodeJoined() if event.state_id:
                 self.agents[event.node_id] = event.state_id
@@ -156,7 +156,7 @@ class Facts:
         spec = core.jobs.specs[self.count]
         self._named[spec.owner, name_of(spec.id)] = self._begun(Happened(now_s, "submitted"))
 
-    def _skipped(self, event: NumbersSkipped, now_s: float) -> None:
+    def _skipped(self, event: IdsReserved, now_s: float) -> None:
         for _ in range(self.count, event.jobs):
             job = self._begun(Happened(now_s, "noted", text=event.text))
             self._notes[job] = event.text

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     Event,
-    JobNoted,
+    JobAnnotated,
     LastStepReported,
     LeaseEnded,
     Outcome,
@@ -49,7 +49,7 @@ class LeaseEvents:
             events.append(CheckpointSaved(jobs, leases, steps))
         if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_told]:
             events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
-        events.extend(JobNoted(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
+        events.extend(JobAnnotated(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
         groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
         for lease in ended:
             groups[outcome_of(lease), is_by_time(lease)].append(lease)

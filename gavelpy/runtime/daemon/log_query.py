@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.client_service_board import JobBoard
@@ -204,7 +204,7 @@ class _Reading:
             held: Ints = np.concatenate([jobs.gpus_held(self._job), jobs.gpus_stopping(self._job)])
             gpus = held[held >= 0]
         else:
-            gpus = np.flatnonzero(pool.job != NOBODY)
+            gpus = np.flatnonzero(pool.job != NONE)
             if not self._caller.is_admin:
                 gpus = gpus[np.isin(pool.job[gpus], self._board.serials(self._caller))]
         return [str(pool.node_ids[row]) for row in np.unique(pool.node_of[gpus]).tolist()]

@@ -6,9 +6,10 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gavelpy import __version__
+from gavelpy.journal.codec import journal_name
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import Event
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 
 _NAMES = {"commit": "journal_commit", "plan": "round_planning"}
@@ -54,7 +55,7 @@ class Metrics:
         """An event was applied."""
         kind = type(event)
         if kind not in self._of_kind:
-            self._of_kind[kind] = self.events.labels(kind.__name__)
+            self._of_kind[kind] = self.events.labels(journal_name(event))
         self._of_kind[kind].inc()
 
     def read(self, core: SchedulerCore, leases: int, engine_restarts: int) -> bytes:
@@ -63,7 +64,7 @@ class Metrics:
         states = np.bincount(jobs.state[: jobs.count], minlength=len(JobState)).tolist()
         for state, count in zip(JobState, states, strict=True):
             self.jobs.labels(state.name.lower()).set(count)
-        in_use = np.bincount(pool.type_of[pool.job != NOBODY], minlength=len(pool.gpu_types)).tolist()
+        in_use = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
         for gpu_type, count, used in zip(pool.gpu_types, pool.counts.tolist(), in_use, strict=True):
             self.gpus.labels(gpu_type).set(count)
             self.gpus_in_use.labels(gpu_type).set(used)

@@ -13,7 +13,7 @@ from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.loss_detection import Loss, Numbers
 from gavelpy.journal.store import EventStore
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ConfigChanged, Event, NumbersSkipped, SchedulerRestarted
+from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, SchedulerRestarted
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
@@ -89,11 +89,11 @@ def _cluster_id(store: EventStore, evidence: Evidence) -> str:
     return store.cluster_id or evidence.cluster_id or secrets.token_hex(8)
 
 
-def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) -> NumbersSkipped:
+def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) -> IdsReserved:
     """What makes numbers go on above all that lost events may have given out, by the marks and by checkpoints."""
     given = Numbers(core.jobs.count + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
     given = given.above(in_checkpoints)
-    skipped = NumbersSkipped(given.jobs, given.leases, f"lost with the journal: {loss.span}")
+    skipped = IdsReserved(given.jobs, given.leases, f"lost with the journal: {loss.span}")
     logger.error(
         "events of the journal are lost, as accepted",
         extra={"detail": loss.summary, "jobs_lost_max": given.jobs - core.jobs.count, "next_job": given.jobs},

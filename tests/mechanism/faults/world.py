@@ -18,7 +18,7 @@ from gavelpy.mechanism.events import (
     JobSubmitted,
     NodeJoined,
 )
-from gavelpy.mechanism.gpus import NOBODY
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.ids import JobId, NodeId
@@ -373,7 +373,7 @@ class World:
             self._tick(is_calm=True)
         left = [(copy.record.job, copy.record.lease) for m in self.machines.values() for copy in m.copies]
         assert not left, f"copies of jobs and leases that run on: {left}"
-        assert (self.service.core.pool.job == NOBODY).all(), "GPUs are held by jobs that are over"
+        assert (self.service.core.pool.job == NONE).all(), "GPUs are held by jobs that are over"
         assert not self.service.execution.leases.leases, "the lease table holds leases of jobs that are over"
         records = {machine.name: list(machine.records) for machine in self.machines.values() if machine.records}
         assert not records, f"leases that nodes were never told to forget: {records}"

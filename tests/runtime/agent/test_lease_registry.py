@@ -16,7 +16,7 @@ from gavelpy.runtime.shim.processes import boot_id
 
 ASSIGNMENT = Assignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
 ORDER = LeaseOrder(7, 3, 1_000.0, OrderKind.PREPARE, assignment=ASSIGNMENT)
-NOBODY = 1 << 22  # above every process id
+NONE = 1 << 22  # above every process id
 
 
 def make_book(state: Path, *, has_booted_since: bool = False) -> LeaseRegistry:
@@ -91,7 +91,7 @@ def test_shim_whose_number_is_another_process_now_is_gone(tmp_path: Path) -> Non
 
 def test_end_that_an_earlier_agent_did_not_see_is_found(tmp_path: Path) -> None:
     directory = launched(tmp_path)
-    lease_files.write_shim(directory, ShimState(NOBODY, 1, boot_id(), Phase.ENDED, started_clock_s=1.0))
+    lease_files.write_shim(directory, ShimState(NONE, 1, boot_id(), Phase.ENDED, started_clock_s=1.0))
     lease_files.write_end(directory, lease_files.End(Outcome.FAILED, 3, 40.0, 35.0, "rank 1 exited with code 3"))
 
     (found,) = make_book(tmp_path).folders

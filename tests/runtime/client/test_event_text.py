@@ -10,8 +10,8 @@ import pytest
 from gavelpy.mechanism.events import (
     AllocationSolved,
     Event,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -33,7 +33,7 @@ SUBMITTED = JobSubmitted(make_spec("train#3", environment={"KEY": "secret"}, own
     [
         (SUBMITTED, "job-submitted", "job 3 (train) submitted by alice: 1 GPU, 1e+06 steps"),
         (JobCancelled(3), "job-cancelled", "job 3 cancelled"),
-        (JobNoted(3, 30, "killed"), "job-noted", "job 3, lease 30: killed"),
+        (JobAnnotated(3, 30, "killed"), "job-noted", "job 3, lease 30: killed"),
         (STARTED, "lease-started", "started: job 3 (lease 30, GPU 7), job 5 (lease 50, GPU 8, 9)"),
         (ENDED, "lease-ended", "finished: job 3 (lease 30, step 10), job 5 (lease 50, step 20)"),
         (NodeLost(NodeId("n0")), "node-lost", "node n0 is lost"),
@@ -54,7 +54,7 @@ def test_rows_of_other_jobs_are_left_out() -> None:
     assert json.loads(told.json) == {"jobs": [5], "leases": [50], "gpus": [[8, 9]]}
 
 
-@pytest.mark.parametrize("event", [SUBMITTED, JobCancelled(3), JobNoted(3, 30, "x"), STARTED, ENDED])
+@pytest.mark.parametrize("event", [SUBMITTED, JobCancelled(3), JobAnnotated(3, 30, "x"), STARTED, ENDED])
 def test_event_of_other_jobs_only_is_not_told(event: Event) -> None:
     assert event_text(event, {99}) is None
 

@@ -27,7 +27,7 @@ def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_ru
     assert node.detail == TROUBLE
     assert nodes_table([node]).rows[0][-2] == "cgroup v2"
     assert TROUBLE in nodes_table([node]).rows[0][-1]
-    assert explained.job.reason == f"asks for 1 GPU; there are enough only with those of n0 ({TROUBLE})"
+    assert explained.job.reason == f"needs 1 GPU; only enough with those of n0 ({TROUBLE})"
 
 
 @contextmanager

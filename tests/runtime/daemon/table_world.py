@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from gavelpy.mechanism.events import NodeJoined, NodeLost, NodeSilent, Outcome, SchedulerRestarted
+from gavelpy.mechanism.events import NodeJoined, NodeLost, NodeUnreachable, Outcome, SchedulerRestarted
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.lease_values import Order, PartReport, Phase, Wish
@@ -201,7 +201,7 @@ class World:
             self.bench.tell(NodeLost(NodeId(node.name)))
             self.bench.table.lost(NodeId(node.name), self.bench.now_s, "it burned")
         elif node.is_mute and not self._is_silent(node):
-            self.bench.tell(NodeSilent(NodeId(node.name)))
+            self.bench.tell(NodeUnreachable(NodeId(node.name)))
 
     def _crash(self) -> None:
         """Everything that is not in the core is gone."""

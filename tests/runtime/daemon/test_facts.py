@@ -10,8 +10,8 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     Event,
+    JobAnnotated,
     JobCancelled,
-    JobNoted,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -54,7 +54,7 @@ def test_names_come_from_ids_and_back() -> None:
 
 
 def test_a_jobs_life_is_told_in_order() -> None:
-    facts, _ = folded(started(0), JobNoted(1, 0, "it broke"), ended(0, Outcome.FAILED), started(1), JobCancelled(1))
+    facts, _ = folded(started(0), JobAnnotated(1, 0, "it broke"), ended(0, Outcome.FAILED), started(1), JobCancelled(1))
 
     lines = [happened.line for happened in facts.history(1)]
     assert lines == ["submitted", "started lease 0", "noted lease 0: it broke", "failed lease 0 at step 5",
@@ -83,7 +83,7 @@ def test_a_nodes_agent_is_the_last_that_joined_until_the_node_is_lost() -> None:
 
 
 def test_a_snapshot_brings_everything_back() -> None:
-    facts, core = folded(started(0), JobNoted(1, 0, "so"), PolicyChanged("fifo", "{}", ""), JobCancelled(1))
+    facts, core = folded(started(0), JobAnnotated(1, 0, "so"), PolicyChanged("fifo", "{}", ""), JobCancelled(1))
 
     again = Facts.restore(decode_state(encode_state(facts.snapshot())), core)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavelpy.mechanism.events import LeaseEnded, NodeLost, NodeSilent, Outcome
+from gavelpy.mechanism.events import LeaseEnded, NodeLost, NodeUnreachable, Outcome
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.lease_values import Phase, Wish
@@ -27,7 +27,7 @@ def make_bench(*nodes: tuple[str, int], gpus: int = 1) -> Bench:
 
 def silence(bench: Bench, node: str) -> None:
     """A node is not heard until its leases are surely over."""
-    bench.tell(NodeSilent(NodeId(node)))
+    bench.tell(NodeUnreachable(NodeId(node)))
     bench.wake(101.0)
     bench.now_s = SURELY_OVER_S + 1.0
     bench.table.expire(bench.now_s, [NodeId(node)])
@@ -46,7 +46,7 @@ def test_a_job_that_finished_while_its_node_was_silent_is_finished() -> None:
 
     told = bench.say("n0", ended(0, 0, Outcome.FINISHED, detail="all ranks exited with code 0"))
 
-    assert names(told) == ["JobNoted", "LeaseEnded"]
+    assert names(told) == ["JobAnnotated", "LeaseEnded"]
     assert bench.core.jobs.state[0] == JobState.FINISHED
 
 
@@ -131,7 +131,7 @@ def test_the_ends_of_a_lost_gang_are_collected_again_after_a_restart() -> None:
 
 def test_what_a_node_recorded_outranks_an_inference_that_is_not_in_the_journal_yet() -> None:
     bench = make_bench(("n0", 1))
-    bench.tell(NodeSilent(NodeId("n0")))
+    bench.tell(NodeUnreachable(NodeId("n0")))
     bench.now_s = SURELY_OVER_S + 1.0
     bench.table.expire(bench.now_s, [NodeId("n0")])
 
@@ -142,7 +142,7 @@ def test_what_a_node_recorded_outranks_an_inference_that_is_not_in_the_journal_y
 
 def test_what_a_node_recorded_counts_while_the_inference_is_on_its_way_into_the_journal() -> None:
     bench = make_bench(("n0", 1))
-    bench.tell(NodeSilent(NodeId("n0")))
+    bench.tell(NodeUnreachable(NodeId("n0")))
     bench.now_s = SURELY_OVER_S + 1.0
     bench.table.expire(bench.now_s, [NodeId("n0")])
     on_its_way = bench.table.drain()

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from gavelpy.mechanism.events import CheckpointSaved, JobCancelled, JobNoted, LeaseEnded, NodeLost, NodeSilent, Outcome
+from gavelpy.mechanism.events import (
+    CheckpointSaved,
+    JobAnnotated,
+    JobCancelled,
+    LeaseEnded,
+    NodeLost,
+    NodeUnreachable,
+    Outcome,
+)
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.lease_values import Phase, Wish
@@ -176,7 +184,7 @@ def test_the_rest_of_a_gang_is_killed_when_a_part_fails() -> None:
 
     assert wishes == {0: Wish.KILL}
     note, end = told
-    assert isinstance(note, JobNoted)
+    assert isinstance(note, JobAnnotated)
     assert note.text == "it broke (exit code 3)"
     assert isinstance(end, LeaseEnded)
     assert end.outcome is Outcome.FAILED
@@ -246,7 +254,7 @@ def test_a_lease_on_a_silent_node_is_over_after_its_time_grace_and_margin() -> N
     bench.wake()
     bench.orders("n0")
     bench.say("n0", part(0, 0))
-    bench.tell(NodeSilent(NodeId("n0")))
+    bench.tell(NodeUnreachable(NodeId("n0")))
     over_s = 100.0 + PATIENCE.overlap_s + PATIENCE.grace_s + PATIENCE.margin_s
 
     bench.table.expire(over_s - 0.1, {NodeId("n0")})
@@ -256,7 +264,7 @@ def test_a_lease_on_a_silent_node_is_over_after_its_time_grace_and_margin() -> N
     late = bench.settle()
 
     assert early == []
-    assert names(late) == ["JobNoted", "LeaseEnded"]
+    assert names(late) == ["JobAnnotated", "LeaseEnded"]
 
 
 def test_a_lease_on_a_node_that_is_heard_does_not_expire() -> None:
@@ -276,7 +284,7 @@ def test_the_job_of_a_silent_node_waits_until_its_old_lease_is_surely_over() -> 
     bench.wake()
     here, there = ("n0", "n1") if bench.orders("n0") else ("n1", "n0")
     bench.say(here, part(0, 0))
-    bench.tell(NodeSilent(NodeId(here)))
+    bench.tell(NodeUnreachable(NodeId(here)))
     bench.wake(100.0)
 
     before = bench.wishes(there)

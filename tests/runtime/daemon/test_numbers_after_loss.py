@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gavelpy.errors import EventsLost, InvalidInput, JournalCorrupt
 from gavelpy.journal.loss_detection import MarkFile, Marks, Numbers
 from gavelpy.journal.store import open_store
-from gavelpy.mechanism.events import JobCancelled, JobSubmitted, NumbersSkipped
+from gavelpy.mechanism.events import IdsReserved, JobCancelled, JobSubmitted
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.checkpoint_directory import MARKER_FILE, used_numbers
 from gavelpy.runtime.daemon.recovery import recover
@@ -273,7 +273,7 @@ def test_directories_of_checkpoints_are_evidence(young: Crashed, tmp_path: Path)
     with open_store(url_in(folder), accept_loss=True) as store:
         recovered = recover(store, config)
 
-    (skipped,) = [event for event in recovered.events if isinstance(event, NumbersSkipped)]
+    (skipped,) = [event for event in recovered.events if isinstance(event, IdsReserved)]
     assert (skipped.jobs, skipped.leases) == (5_001, 70_001)
     assert used_numbers(str(tmp_path / "none")) == used_numbers(str(root / "lost+found")) == (0, 0)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.domains import can_run, can_run_somewhere
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     JobSubmitted,
@@ -20,7 +21,6 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.lots import can_run, can_run_somewhere
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, QueueRule
 from gavelpy.model.ids import NodeId
@@ -80,7 +80,7 @@ def test_a_job_that_saved_where_all_see_waits_for_a_server_that_sees() -> None:
     assert asked == []
     reason = reasons(core)[0]
     assert reason.kind == ReasonKind.CHECKPOINT_AWAY
-    assert reason.text == "asks for 1 GPU of one type; on servers that see its checkpoint the most there are is 0 v100"
+    assert reason.text == "needs 1 GPU of one type; on nodes that see its checkpoint the maximum is 0 v100"
 
 
 def test_a_job_that_saved_on_a_blind_server_goes_on_there_only() -> None:
@@ -156,7 +156,7 @@ def test_a_gang_that_only_blind_servers_together_could_hold_waits() -> None:
     core = blind_core(make_spec("g", gpus=2), servers="bb")
 
     assert questions(wake(core)) == []
-    assert reasons(core)[0].text == "asks for 2 GPUs of one type; the most there are is 1 v100"
+    assert reasons(core)[0].text == "needs 2 GPUs of one type; the maximum is 1 v100"
 
 
 def test_a_gang_fits_on_one_blind_server() -> None:
@@ -176,7 +176,7 @@ def test_what_was_saved_on_a_server_that_now_sees_can_go_anywhere() -> None:
 
     tell(core, NodeJoined(NodeId("n0"), "v100", 1, True), 5.0)
 
-    assert core.pool.all_see
+    assert core.pool.shares_checkpoints
     assert core.jobs.saved_in[0] == CLUSTERS
 
 
