@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from gavelpy import LeaseIterator
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import Launch, Lease, clock_s
+from gavelpy.runtime.lease_files import Launch, LeaseTerms, clock_s
 
 STEPS = 200_000
 ROUNDS = 9
@@ -31,7 +31,7 @@ def _measured(world: int, leased: bool) -> float:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         lease_files.write_launch(directory, Launch(1, 1, ("x",), "/", {}, ({},)))
-        lease_files.write_lease(directory, Lease(1, clock_s() + 3600.0))
+        lease_files.write_lease(directory, LeaseTerms(1, clock_s() + 3600.0))
         variables = {"WORLD_SIZE": str(world), "RANK": "0"}
         if leased:
             variables |= {"GAVEL_LEASE_DIR": name, "GAVEL_CHECKPOINT_DIR": str(directory / "checkpoints")}

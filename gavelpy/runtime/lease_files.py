@@ -51,7 +51,7 @@ _STEP = re.compile(r"step-(\d{12})")
 _LEASE = re.compile(r"lease-(\d{8,19})")
 
 
-class Phase(StrEnum):
+class ShimPhase(StrEnum):
     """Where the shim stands."""
 
     STARTING = "starting"
@@ -60,7 +60,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Outcome(StrEnum):
+class LeaseOutcome(StrEnum):
     """How the node's part of a lease ended."""
 
     FINISHED = "finished"
@@ -100,7 +100,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Lease:
+class LeaseTerms:
     """What the agent orders; it rises by versions, and the newest file counts."""
 
     version: int
@@ -118,7 +118,7 @@ class ShimState:
     process: int  # also the session of all it starts
     process_start_ticks: int  # since boot: tells a reused process id apart
     boot_id: str
-    phase: Phase
+    phase: ShimPhase
     group: int = 0  # process group of the job; 0 = nothing started yet
     job_processes: tuple[int, ...] = ()  # by local rank
     started_clock_s: float = 0.0
@@ -141,7 +141,7 @@ class Progress:
 class End:
     """How a lease ended on this node, once none of its processes is left."""
 
-    outcome: Outcome
+    outcome: LeaseOutcome
     exit_code: int = 0  # of the process that decided the outcome; -n = killed by signal n
     steps_done: float = 0.0
     steps_saved: float = 0.0
@@ -149,7 +149,7 @@ class End:
     at_clock_s: float = 0.0
 
 
-Record = TypeVar("Record", Launch, Lease, ShimState, Progress, End)
+Record = TypeVar("Record", Launch, LeaseTerms, ShimState, Progress, End)
 
 
 def clock_s() -> float:
@@ -177,9 +177,9 @@ def read_launch(directory: Path) -> Launch | None:
     return _read(directory / LAUNCH_FILE, Launch)
 
 
-def read_lease(directory: Path) -> Lease | None:
+def read_lease(directory: Path) -> LeaseTerms | None:
     """The orders in force."""
-    return _read(directory / LEASE_FILE, Lease)
+    return _read(directory / LEASE_FILE, LeaseTerms)
 
 
 def read_shim(directory: Path) -> ShimState | None:
@@ -209,7 +209,7 @@ def write_launch(directory: Path, launch: Launch) -> None:
     _write(directory / LAUNCH_FILE, launch)
 
 
-def write_lease(directory: Path, lease: Lease) -> None:
+def write_lease(directory: Path, lease: LeaseTerms) -> None:
     """The agent's orders; the caller raises `version`."""
     _write(directory / LEASE_FILE, lease)
 
@@ -348,7 +348,7 @@ def _value(path: Path, item: Field[Any], content: dict[str, object]) -> Any:  # 
     return convert(value)
 
 
-def _write(path: Path, record: Launch | Lease | ShimState | Progress | End) -> None:
+def _write(path: Path, record: Launch | LeaseTerms | ShimState | Progress | End) -> None:
     write_text_whole(path, json.dumps(vars(record), allow_nan=False))
 
 
@@ -395,6 +395,6 @@ _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], Callable[[Any], objec
     "tuple[str, ...]": (_is_list(_is_text), tuple),
     "Mapping[str, str]": (_is_texts_by_name, dict),
     "tuple[Mapping[str, str], ...]": (_is_list(_is_texts_by_name), tuple),
-    "Phase": (lambda value: value in list(Phase), Phase),
-    "Outcome": (lambda value: value in list(Outcome), Outcome),
+    "ShimPhase": (lambda value: value in list(ShimPhase), ShimPhase),
+    "LeaseOutcome": (lambda value: value in list(LeaseOutcome), LeaseOutcome),
 }

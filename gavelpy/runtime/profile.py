@@ -102,13 +102,13 @@ def measure(job: ProfiledJob, bench: Bench) -> Measurement:
 def _running(job: ProfiledJob, bench: Bench, folder: Path) -> Iterator[_Run]:
     """The job's processes under a lease of their own; none of them is left afterwards."""
     until_clock_s = lease_files.clock_s() + bench.start_s_max + bench.measure_s + _GRACE_S
-    lease_files.write_lease(folder, lease_files.Lease(1, until_clock_s))
+    lease_files.write_lease(folder, lease_files.LeaseTerms(1, until_clock_s))
     run = _Run(job, folder, [])
     try:
         for environment in _environments(job, bench, folder):
             run.processes.append(_start(job, environment, run.errors))
         yield run
-        lease_files.write_lease(folder, lease_files.Lease(2, until_clock_s, stop=True))
+        lease_files.write_lease(folder, lease_files.LeaseTerms(2, until_clock_s, stop=True))
         run.wait(lambda: run.all_over, _GRACE_S)
     finally:
         for process in run.processes:

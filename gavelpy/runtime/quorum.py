@@ -122,7 +122,7 @@ class Contact:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MemberAnswer:
     """What a member says of its own contact, as it arrived."""
 
     node_id: str
@@ -132,14 +132,14 @@ class Answer:
     arrived_clock_s: float  # the receiver's clock
 
 
-def agrees(answer: Answer, contact: Contact, window_s: float) -> bool:
+def agrees(answer: MemberAnswer, contact: Contact, window_s: float) -> bool:
     """Whether a member has had no contact with a scheduler since the agent with this contact lost it."""
     if answer.incarnation > contact.incarnation or not answer.heard_ago_s >= 0:
         return False
     return answer.arrived_clock_s - answer.heard_ago_s <= contact.echoed_clock_s + window_s
 
 
-def agreeing(view: View, me: Member, contact: Contact, answers: Iterable[Answer]) -> int:
+def agreeing(view: View, me: Member, contact: Contact, answers: Iterable[MemberAnswer]) -> int:
     """How many members agree that leases of `me` go on, itself included."""
     if contact.heard_clock_s > contact.echoed_clock_s + view.window_s:
         return 0
@@ -149,7 +149,7 @@ def agreeing(view: View, me: Member, contact: Contact, answers: Iterable[Answer]
 
 
 def extended_until_clock_s(
-    view: View, me: Member, contact: Contact, answers: Iterable[Answer], asked_clock_s: float
+    view: View, me: Member, contact: Contact, answers: Iterable[MemberAnswer], asked_clock_s: float
 ) -> float:
     """Until when leases of `me` may run by these answers to its questions of then; -inf without a majority."""
     if view.orphan_max_s <= 0 or not view.has(me.node_id, me.state_id):

@@ -16,7 +16,7 @@ from random import Random
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.config import NodeSettings
-from gavelpy.runtime.quorum import Answer, Member, View
+from gavelpy.runtime.quorum import Member, MemberAnswer, View
 
 TICK_S = 1.0
 SETTINGS = NodeSettings(
@@ -177,21 +177,21 @@ class Cluster:
         if not is_living or clock_s < node.asks_again_clock_s or not orphans.is_asking(clock_s):
             return
         node.asks_again_clock_s = clock_s + orphans.ask_every_s
-        contact, answers = orphans.contact, list[Answer]()
+        contact, answers = orphans.contact, list[MemberAnswer]()
         for other in self.nodes:
             reaches = {(node.number, other.number), (other.number, node.number)}.isdisjoint(self.cut)
             if other is node or not other.is_alive or not reaches:
                 continue
             ago_s = other.orphans.heard_ago_s(other.clock_s(self.now_s))
             me = other.orphans.me
-            answers.append(Answer(me.node_id, me.state_id, other.orphans.contact.incarnation, ago_s, clock_s))
+            answers.append(MemberAnswer(me.node_id, me.state_id, other.orphans.contact.incarnation, ago_s, clock_s))
         delay_s = self.rng.choice([0.0, self.rng.uniform(0.0, self.delay_s_max)])
 
         def answered() -> None:
             if node.orphans is not orphans:
                 return  # the agent that asked is gone
             now_clock_s = node.clock_s(self.now_s)
-            arrived = [Answer(a.node_id, a.state_id, a.incarnation, a.heard_ago_s, now_clock_s) for a in answers]
+            arrived = [MemberAnswer(a.node_id, a.state_id, a.incarnation, a.heard_ago_s, now_clock_s) for a in answers]
             orphans.answered(contact, arrived, clock_s)
             self._extend(node, orphans.until_clock_s)
 

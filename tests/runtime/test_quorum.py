@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gavelpy.runtime import quorum
 from gavelpy.runtime.daemon.absences import Absences
-from gavelpy.runtime.quorum import Answer, Contact, Member, View, agreeing, agrees, extended_until_clock_s
+from gavelpy.runtime.quorum import Contact, Member, MemberAnswer, View, agreeing, agrees, extended_until_clock_s
 from tests.runtime.quorum_world import SCHEDULER, SETTINGS, Cluster
 
 A, B, C = (Member(name, f"of {name}", f"{name}:1") for name in "abc")
@@ -31,8 +31,8 @@ LINK_CUT = [{SCHEDULER, 0, 1, 2}, {0, 1, 2, 3}]  # groups that overlap: 3 reache
 AFTER_S = SETTINGS.orphan_max_s + 40.0
 
 
-def answer(of: Member, heard_at_s: float, incarnation: int = 7, arrived_s: float = 60.0) -> Answer:
-    return Answer(of.node_id, of.state_id, incarnation, arrived_s - heard_at_s, arrived_s)
+def answer(of: Member, heard_at_s: float, incarnation: int = 7, arrived_s: float = 60.0) -> MemberAnswer:
+    return MemberAnswer(of.node_id, of.state_id, incarnation, arrived_s - heard_at_s, arrived_s)
 
 
 # The rule -------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_a_member_that_obeyed_a_newer_scheduler_does_not_agree() -> None:
 
 
 def test_a_late_answer_makes_a_contact_later_and_extends_nothing() -> None:
-    late = Answer("b", "of b", 7, heard_ago_s=10.0, arrived_clock_s=65.0)
+    late = MemberAnswer("b", "of b", 7, heard_ago_s=10.0, arrived_clock_s=65.0)
 
     assert not agrees(late, CONTACT, VIEW.window_s)
 
@@ -64,7 +64,7 @@ def test_an_agent_that_heard_the_scheduler_which_did_not_hear_it_does_not_agree_
 
 
 def test_one_member_counts_once_and_a_stranger_not_at_all() -> None:
-    stranger = Answer("b", "another disk", 7, 20.0, 60.0)
+    stranger = MemberAnswer("b", "another disk", 7, 20.0, 60.0)
     big = View(1, (A, B, C, Member("d", "", ""), Member("e", "", "")), 100.0, 4.0, 10.0)
 
     assert agreeing(big, A, CONTACT, [answer(B, 40.0), answer(B, 41.0), stranger]) == 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gavelpy.runtime.lease_files import Lease, clock_s, newest_checkpoint, write_lease
+from gavelpy.runtime.lease_files import LeaseTerms, clock_s, newest_checkpoint, write_lease
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "workloads" / "jobs"
@@ -46,7 +46,7 @@ def play_lease(folder: Path, number: int, *, steps_max: float = 0.0, seconds: fl
     lease = PlayedLease(folder, number, folder / f"lease-{number}")
     lease.directory.mkdir(parents=True)
     lease.checkpoints.mkdir(parents=True)
-    write_lease(lease.directory, Lease(1, clock_s() + seconds, steps_max=steps_max))
+    write_lease(lease.directory, LeaseTerms(1, clock_s() + seconds, steps_max=steps_max))
     return lease
 
 

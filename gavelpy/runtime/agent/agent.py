@@ -115,7 +115,7 @@ class Agent:
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
         service = f"{HOST}:{self.job_service_port}"
-        self._starter.around = node_environment_of(self._config, self._gpus, self._containment, service)
+        self._starter.environment = node_environment_of(self._config, self._gpus, self._containment, service)
         self._reconcile()
         tasks = [
             asyncio.create_task(work)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.agent.leases.assignment import Assignment, assignment_of
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment, assignment_of
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2
 
@@ -38,7 +38,7 @@ class LeaseOrder:
     until_clock_s: float
     kind: OrderKind
     steps_saved: float = 0.0
-    assignment: Assignment | None = None  # None = none was sent, or it is refused
+    assignment: NodeAssignment | None = None  # None = none was sent, or it is refused
     refusal: str = ""  # why the launch that was sent cannot be used
 
 

@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.lease_files import clock_s
-from gavelpy.runtime.quorum import Answer, Member, agrees
+from gavelpy.runtime.quorum import Member, MemberAnswer, agrees
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.wire import peer_pb2, peer_pb2_grpc
 
@@ -84,7 +84,7 @@ async def serve_peers(orphans: QuorumMember, host: str, port: int) -> tuple[grpc
 
 async def ask_members(
     orphans: QuorumMember, rng: random.Random, *, enough: float = math.inf, asked_max: int | None = None
-) -> list[Answer]:
+) -> list[MemberAnswer]:
     """What other members of the view answer; in random order, until `enough` agree or all (`asked_max`) were asked."""
     view, contact = orphans.view, orphans.contact
     if view is None:
@@ -92,7 +92,7 @@ async def ask_members(
     others = [member for member in view.members if member.node_id != orphans.me.node_id]
     rng.shuffle(others)
     others = others[:asked_max]
-    answers: list[Answer] = []
+    answers: list[MemberAnswer] = []
     for first in range(0, len(others), ASKED_AT_ONCE):
         asked = others[first : first + ASKED_AT_ONCE]
         found = await asyncio.gather(*(ask_member(orphans, member) for member in asked))
@@ -102,7 +102,7 @@ async def ask_members(
     return answers
 
 
-async def ask_member(orphans: QuorumMember, member: Member) -> Answer | None:
+async def ask_member(orphans: QuorumMember, member: Member) -> MemberAnswer | None:
     """The answer of one member; None where it does not answer in time, or is not the member."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     question = peer_pb2.ContactQuestion(
@@ -124,7 +124,7 @@ async def ask_member(orphans: QuorumMember, member: Member) -> Answer | None:
     )  # fmt: skip
     if not is_member or not math.isfinite(answer.heard_ago_s):
         return None
-    return Answer(member.node_id, member.state_id, answer.incarnation, answer.heard_ago_s, clock_s())
+    return MemberAnswer(member.node_id, member.state_id, answer.incarnation, answer.heard_ago_s, clock_s())
 
 
 def peer_address(host: str, port: int) -> str:

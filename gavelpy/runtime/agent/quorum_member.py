@@ -25,7 +25,7 @@ import msgspec
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.quorum import Answer, Contact, Member, View, agreeing, extended_until_clock_s
+from gavelpy.runtime.quorum import Contact, Member, MemberAnswer, View, agreeing, extended_until_clock_s
 
 VIEW_FILE: Final = "view.json"
 CONTACT_FILE: Final = "contact.json"
@@ -126,7 +126,7 @@ class QuorumMember:
         """Between two rounds of questions."""
         return max(ASK_EVERY_S_MIN, self.view.step_s * ASK_EVERY) if self.view is not None else 1.0
 
-    def answered(self, contact: Contact, answers: Sequence[Answer], asked_clock_s: float) -> int:
+    def answered(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> int:
         """Takes answers to questions of that time, when `contact` was the last; how many members agree."""
         view = self.view
         if view is None or contact != self.contact:

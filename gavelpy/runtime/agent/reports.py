@@ -14,7 +14,7 @@ from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from gavelpy.runtime.agent.orders import API_VERSIONS
-from gavelpy.runtime.lease_files import Outcome
+from gavelpy.runtime.lease_files import LeaseOutcome
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.shim.processes import boot_id, this_process
 from gavelpy.runtime.wire import agent_pb2
@@ -30,10 +30,10 @@ _PHASES: Final = {
     LocalPhase.ENDED: agent_pb2.LEASE_PHASE_ENDED,
 }
 _OUTCOMES: Final = {
-    Outcome.FINISHED: agent_pb2.LEASE_OUTCOME_FINISHED,
-    Outcome.STOPPED: agent_pb2.LEASE_OUTCOME_STOPPED,
-    Outcome.FAILED: agent_pb2.LEASE_OUTCOME_FAILED,
-    Outcome.LOST: agent_pb2.LEASE_OUTCOME_LOST,
+    LeaseOutcome.FINISHED: agent_pb2.LEASE_OUTCOME_FINISHED,
+    LeaseOutcome.STOPPED: agent_pb2.LEASE_OUTCOME_STOPPED,
+    LeaseOutcome.FAILED: agent_pb2.LEASE_OUTCOME_FAILED,
+    LeaseOutcome.LOST: agent_pb2.LEASE_OUTCOME_LOST,
 }
 
 

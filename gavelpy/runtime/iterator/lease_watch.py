@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.lease_files import Lease, Progress, clock_s, read_lease, write_progress
+from gavelpy.runtime.lease_files import LeaseTerms, Progress, clock_s, read_lease, write_progress
 
 POLL_S: Final = 0.1
 REPORT_S: Final = 0.5
@@ -44,7 +44,7 @@ class LeaseWatch:
         lease = read_lease(directory)
         if lease is None:
             raise RemoteViolation(f"{directory}, which GAVEL_LEASE_DIR names, must contain a lease")
-        self.lease: Lease = lease
+        self.lease: LeaseTerms = lease
         self._thread = threading.Thread(target=self._run, name="gavel-lease", daemon=True)
 
     def start(self) -> None:

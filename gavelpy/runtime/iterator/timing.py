@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from gavelpy.runtime.lease_files import Lease
+from gavelpy.runtime.lease_files import LeaseTerms
 
 MARGIN_S: Final = 0.1
 GANG_MARGIN_S: Final = 0.5  # for proposals to reach all ranks
@@ -46,13 +46,13 @@ class RateMeter:
         return (ended_steps - began_steps) / (ended_s - began_s) if ended_s > began_s else 0.0
 
 
-def stop_at_s(lease: Lease, checkpoint_s: float, step_s: float, world: int) -> float:
+def stop_at_s(lease: LeaseTerms, checkpoint_s: float, step_s: float, world: int) -> float:
     """When to begin to stop: one more step would leave too little time for the checkpoint."""
     gang_s = GANG_MARGIN_S + LEAD_STEPS * step_s if world > 1 else 0.0
     return lease.until_clock_s - checkpoint_s - step_s - gang_s - MARGIN_S
 
 
-def must_stop(now_s: float, steps: int, lease: Lease, stop_s: float) -> bool:
+def must_stop(now_s: float, steps: int, lease: LeaseTerms, stop_s: float) -> bool:
     """Whether to stop now: by order, by time or by steps."""
     return lease.stop or lease.kill or now_s >= stop_s or 0 < lease.steps_max <= steps
 

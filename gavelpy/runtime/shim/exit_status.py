@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gavelpy.runtime.lease_files import RESUME_DIRECTORY_VARIABLE, End, Launch, Outcome, Progress
+from gavelpy.runtime.lease_files import RESUME_DIRECTORY_VARIABLE, End, Launch, LeaseOutcome, Progress
 from gavelpy.runtime.shim.termination import Stage, Termination
 
 
@@ -45,7 +45,7 @@ def lease_end(launch: Launch, exits: RankExits, reports: Sequence[Progress], rea
             outcome, code, done, saved, _describe_failure(launch.first_rank + exits.first_failure, code), at_clock_s
         )
     code = next((code for code in exits.codes.values() if code), 0)
-    if outcome is Outcome.FINISHED and code:
+    if outcome is LeaseOutcome.FINISHED and code:
         reason = f"all steps were done; the ranks did not exit in time and were ended by signal ({reason})"
     return End(outcome, code, done, saved, reason or _describe(outcome), at_clock_s)
 
@@ -69,20 +69,20 @@ def estimated_steps(launch: Launch, ran_s: float) -> float:
     return min(steps, launch.steps_total) if launch.steps_total > 0 else steps
 
 
-def _outcome(launch: Launch, exits: RankExits, reports: Sequence[Progress]) -> Outcome:
+def _outcome(launch: Launch, exits: RankExits, reports: Sequence[Progress]) -> LeaseOutcome:
     """Codes other than 0 that are no failure come from the shim's signals, which do not matter after the last step."""
     if exits.first_failure >= 0:
-        return Outcome.FAILED
+        return LeaseOutcome.FAILED
     if has_done_all(launch, reports):
-        return Outcome.FINISHED
+        return LeaseOutcome.FINISHED
     if any(report.finished for report in reports) and not any(exits.codes.values()):
-        return Outcome.FINISHED
+        return LeaseOutcome.FINISHED
     if exits.stop_requested or any(report.stopped for report in reports) or any(exits.codes.values()):
-        return Outcome.STOPPED
-    return Outcome.FINISHED
+        return LeaseOutcome.STOPPED
+    return LeaseOutcome.FINISHED
 
 
-def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcome: Outcome) -> tuple[float, float]:
+def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcome: LeaseOutcome) -> tuple[float, float]:
     """Steps done and saved: the steps of the slowest rank, the newest checkpoint of any rank.
 
     For ranks that do not report, no checkpoint is known.
@@ -90,9 +90,9 @@ def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcom
     if reports:
         done = min(report.steps_done for report in reports)
         saved = max(launch.steps_done, *(report.steps_saved for report in reports))
-        return (saved if any(exits.codes.values()) and outcome is Outcome.STOPPED else max(done, saved)), saved
+        return (saved if any(exits.codes.values()) and outcome is LeaseOutcome.STOPPED else max(done, saved)), saved
     done = estimated_steps(launch, exits.ran_s)
-    if outcome is Outcome.FINISHED:
+    if outcome is LeaseOutcome.FINISHED:
         done = launch.steps_total or done
     return done, launch.steps_done
 
@@ -107,5 +107,5 @@ def _describe_failure(rank: int, code: int) -> str:
         return f"rank {rank} was killed by signal {-code}"
 
 
-def _describe(outcome: Outcome) -> str:
-    return "all ranks exited with code 0" if outcome is Outcome.FINISHED else "all ranks stopped"
+def _describe(outcome: LeaseOutcome) -> str:
+    return "all ranks exited with code 0" if outcome is LeaseOutcome.FINISHED else "all ranks stopped"

@@ -33,7 +33,7 @@ _EXEC_CODES: Final = {
 _ERROR = struct.Struct("=i32s")  # errno and the step that failed
 
 
-class CannotStart(OSError):
+class RankNotStarted(OSError):
     """A rank could not be started; the message has the step and the reason.
 
     `code`: the exit code to report, that of a shell if the command is at fault.
@@ -54,7 +54,7 @@ class Rank:
 def start_rank(
     argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
 ) -> Rank:
-    """Starts a process in a process group (0 = a new one) and in a control group; raises CannotStart."""
+    """Starts a process in a process group (0 = a new one) and in a control group; raises RankNotStarted."""
     output, output_end = os.pipe2(os.O_CLOEXEC)
     errors, errors_end = os.pipe2(os.O_CLOEXEC)
     failure, failure_end = os.pipe2(os.O_CLOEXEC)
@@ -144,15 +144,15 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) -> CannotStart:
+def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) -> RankNotStarted:
     number, step_bytes = _ERROR.unpack(report)
     step = step_bytes.rstrip(b"\0").decode()
     why = os.strerror(number)
     match step:
         case "chdir":
-            return CannotStart(number, f"cannot enter the working directory {working_directory!r}: {why}")
+            return RankNotStarted(number, f"cannot enter the working directory {working_directory!r}: {why}")
         case "exec":
-            error = CannotStart(number, f"the command {argv[0]!r} cannot be run: {why}")
+            error = RankNotStarted(number, f"the command {argv[0]!r} cannot be run: {why}")
             error.code = _EXEC_CODES.get(number, CODE_NOT_STARTED)
             return error
-    return CannotStart(number, f"{step} failed: {why}")
+    return RankNotStarted(number, f"{step} failed: {why}")

@@ -16,7 +16,7 @@ from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState, clock_s
+from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState, clock_s
 from gavelpy.runtime.shim import cgroups, processes, ranks
 from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, has_done_all, is_failure, lease_end
 from gavelpy.runtime.shim.log_files import LogWriter
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         launch, lease = _read(directory)
     except RemoteViolation as error:
-        lease_files.write_end(directory, End(Outcome.FAILED, 0, 0.0, 0.0, str(error), clock_s()))
+        lease_files.write_end(directory, End(LeaseOutcome.FAILED, 0, 0.0, 0.0, str(error), clock_s()))
         return 1
     Supervisor(directory, launch, lease).run()
     return 0
@@ -60,7 +60,7 @@ def until_change_s(clock_s: float, factor: float) -> float:
 class Supervisor:
     """Runs one lease, from the start of its ranks to end.json."""
 
-    def __init__(self, directory: Path, launch: Launch, lease: Lease) -> None:
+    def __init__(self, directory: Path, launch: Launch, lease: LeaseTerms) -> None:
         self._directory = directory
         self._launch = launch
         self._lease = lease
@@ -78,7 +78,7 @@ class Supervisor:
         self._ended_s = 0.0
         me = processes.this_process()
         self._state = ShimState(
-            me.process, me.start_ticks, processes.boot_id(), Phase.STARTING, started_clock_s=clock_s()
+            me.process, me.start_ticks, processes.boot_id(), ShimPhase.STARTING, started_clock_s=clock_s()
         )
 
     def run(self) -> End:
@@ -88,7 +88,7 @@ class Supervisor:
         end = self._start() or self._supervise()
         while not self._written(end):
             time.sleep(RETRY_S)
-        self._write_state(Phase.ENDED)
+        self._write_state(ShimPhase.ENDED)
         return end
 
     def _written(self, end: End) -> bool:
@@ -107,16 +107,16 @@ class Supervisor:
         """None if all ranks run; else how the lease ended."""
         self._read_lease()
         if self._lease.kill or self._lease.stop or clock_s() >= self._lease.until_clock_s:
-            return self._not_run(Outcome.STOPPED, "the lease was over before anything was started", 0)
+            return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
         self._make_cgroup()
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._directory)}
         try:
             for environment in self._launch.rank_environments:
                 self._start_rank({**self._launch.environment, **environment, **marker})
-        except ranks.CannotStart as error:
+        except ranks.RankNotStarted as error:
             self._kill_all()
-            return self._not_run(Outcome.FAILED, str(error.strerror), error.code)
-        self._write_state(Phase.RUNNING)
+            return self._not_run(LeaseOutcome.FAILED, str(error.strerror), error.code)
+        self._write_state(ShimPhase.RUNNING)
         return None
 
     def _make_cgroup(self) -> None:
@@ -143,7 +143,7 @@ class Supervisor:
         self._state = replace(
             self._state, group=self._ranks[0].process, job_processes=tuple(rank.process for rank in self._ranks)
         )
-        self._write_state(Phase.STARTING)
+        self._write_state(ShimPhase.STARTING)
 
     def _supervise(self) -> End:
         while len(self._codes) < len(self._ranks):
@@ -174,7 +174,7 @@ class Supervisor:
         except (FileNotFoundError, RemoteViolation):
             return
 
-    def _orders(self) -> Lease:
+    def _orders(self) -> LeaseTerms:
         """The lease, with a stop if the shim got SIGTERM or a job that does not report has used its steps."""
         steps_max = self._lease.steps_max
         ran_s = clock_s() - self._state.started_clock_s
@@ -192,7 +192,7 @@ class Supervisor:
             self._send_ranks(self._launch.warning_signal)
         if now.stage is before.stage:
             return
-        self._write_state(Phase.STOPPING)
+        self._write_state(ShimPhase.STOPPING)
         self._send_group(signal.SIGTERM if now.stage is Stage.TERMINATED else signal.SIGKILL)
         self._send_group(signal.SIGCONT)
         self._paused = False
@@ -293,7 +293,7 @@ class Supervisor:
         for rank in self._ranks:
             processes.send(rank.process, number)
 
-    def _write_state(self, phase: Phase) -> None:
+    def _write_state(self, phase: ShimPhase) -> None:
         """Writes shim.json. If the disk is full, the job continues."""
         self._state = replace(self._state, phase=phase)
         try:
@@ -301,7 +301,7 @@ class Supervisor:
         except OSError as error:
             sys.stderr.write(f"shim.json: {error}\n")
 
-    def _not_run(self, outcome: Outcome, detail: str, code: int) -> End:
+    def _not_run(self, outcome: LeaseOutcome, detail: str, code: int) -> End:
         steps = self._launch.steps_done
         return End(outcome, code, steps, steps, detail, clock_s())
 
@@ -320,7 +320,7 @@ def _detach(directory: Path) -> None:
     processes.adopt_orphans()
 
 
-def _read(directory: Path) -> tuple[Launch, Lease]:
+def _read(directory: Path) -> tuple[Launch, LeaseTerms]:
     launch, lease = lease_files.read_launch(directory), lease_files.read_lease(directory)
     if launch is None or lease is None:
         missing = lease_files.LAUNCH_FILE if launch is None else lease_files.LEASE_FILE

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from gavelpy.runtime.lease_files import Launch, Lease
+from gavelpy.runtime.lease_files import Launch, LeaseTerms
 
 
 class Stage(IntEnum):
@@ -36,7 +36,7 @@ class Termination:
 
 
 def next_termination(
-    now_s: float, launch: Launch, lease: Lease, state: Termination, *, reports: bool, is_done: bool = False
+    now_s: float, launch: Launch, lease: LeaseTerms, state: Termination, *, reports: bool, is_done: bool = False
 ) -> Termination:
     """The state in which the shim should be now: it must send the difference.
 
@@ -62,13 +62,13 @@ def next_termination(
     return state
 
 
-def is_stop_requested(now_s: float, launch: Launch, lease: Lease, state: Termination) -> bool:
+def is_stop_requested(now_s: float, launch: Launch, lease: LeaseTerms, state: Termination) -> bool:
     """Whether a job that exits now without an error does so by order, warning or the end of its lease."""
     over = now_s >= lease.until_clock_s or state.stage > Stage.RUNNING or state.stop_seen_s <= now_s
     return over or _is_warned(now_s, launch, lease)
 
 
-def seconds_left(now_s: float, launch: Launch, lease: Lease, state: Termination, *, reports: bool) -> float:
+def seconds_left(now_s: float, launch: Launch, lease: LeaseTerms, state: Termination, *, reports: bool) -> float:
     """Seconds until the result of `next_termination` can change without a new order; not negative."""
     moments = [_terminate_at_s(launch, lease, state, reports=reports), _kill_at_s(launch, lease, state)]
     if launch.warning_s and launch.warning_signal:
@@ -76,20 +76,20 @@ def seconds_left(now_s: float, launch: Launch, lease: Lease, state: Termination,
     return min((moment - now_s for moment in moments if moment > now_s), default=float("inf"))
 
 
-def _stop_seen(now_s: float, lease: Lease, state: Termination) -> Termination:
+def _stop_seen(now_s: float, lease: LeaseTerms, state: Termination) -> Termination:
     return replace(state, stop_seen_s=min(state.stop_seen_s, now_s)) if lease.stop else state
 
 
-def _is_warned(now_s: float, launch: Launch, lease: Lease) -> bool:
+def _is_warned(now_s: float, launch: Launch, lease: LeaseTerms) -> bool:
     return launch.warning_s > 0 and launch.warning_signal > 0 and now_s >= lease.until_clock_s - launch.warning_s
 
 
-def _terminate_at_s(launch: Launch, lease: Lease, state: Termination, *, reports: bool) -> float:
+def _terminate_at_s(launch: Launch, lease: LeaseTerms, state: Termination, *, reports: bool) -> float:
     stop_s = state.stop_seen_s + (launch.grace_s if reports else 0.0)
     if state.done_seen_s < float("inf"):
         stop_s = max(stop_s, state.done_seen_s + launch.finish_grace_s)
     return min(lease.until_clock_s, stop_s)
 
 
-def _kill_at_s(launch: Launch, lease: Lease, state: Termination) -> float:
+def _kill_at_s(launch: Launch, lease: LeaseTerms, state: Termination) -> float:
     return min(lease.until_clock_s, state.terminated_s) + launch.grace_s

@@ -20,14 +20,14 @@ from gavelpy.runtime.agent.leases.reconcile import (
     LocalPhase,
     NodeGpus,
     Refuse,
-    Start,
+    StartLease,
     extended,
     reconcile,
 )
 from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.lease_values import PartReport, Phase
-from gavelpy.runtime.quorum import Answer, Contact, Member
+from gavelpy.runtime.quorum import Contact, Member, MemberAnswer
 from tests.mechanism.faults.machine import Machine, Record, Run
 from tests.mechanism.faults.truth import Truth
 
@@ -171,12 +171,12 @@ class Agent:
         self.ask_clock_s = clock_s + self.orphans.ask_every_s
         return any(record.outcome is None for record in self.machine.records.values())
 
-    def contact(self) -> Answer:
+    def contact(self) -> MemberAnswer:
         """What it answers another agent; when that arrives is the other's to say."""
         me, incarnation = self.orphans.me, self.orphans.contact.incarnation
-        return Answer(me.node_id, me.state_id, incarnation, self.orphans.heard_ago_s(self.machine.clock_s), 0.0)
+        return MemberAnswer(me.node_id, me.state_id, incarnation, self.orphans.heard_ago_s(self.machine.clock_s), 0.0)
 
-    def answered(self, contact: Contact, answers: Sequence[Answer], asked_clock_s: float) -> None:
+    def answered(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> None:
         """Answers to its questions of then have come."""
         arrived = [replace(answer, arrived_clock_s=self.machine.clock_s) for answer in answers]
         self.orphans.answered(contact, arrived, asked_clock_s)
@@ -232,7 +232,7 @@ class Agent:
             case Refuse(order, outcome, _):
                 records[order.lease] = Record(order.lease, order.job, order.assignment, order.until_clock_s)
                 records[order.lease].conclude(Outcome[outcome.name])
-            case Start(lease, assignment):
+            case StartLease(lease, assignment):
                 records[lease].assignment = assignment
                 self._begin(records[lease], now_s)
             case Amend(lease, until_clock_s, stop, kill, steps_saved):

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
 
@@ -27,7 +27,7 @@ class Record:
 
     lease: int
     job: int
-    assignment: Assignment | None
+    assignment: NodeAssignment | None
     until_clock_s: float
     phase: LocalPhase = LocalPhase.PREPARED
     stop: bool = False

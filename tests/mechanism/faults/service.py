@@ -34,7 +34,7 @@ from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
 from gavelpy.runtime.daemon import lease_values
 from gavelpy.runtime.daemon.config import NodeSettings
@@ -314,7 +314,7 @@ class Service:
         kind = OrderKind[order.wish.name]
         if start is None:
             return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved)
-        assignment = Assignment(
+        assignment = NodeAssignment(
             argv=("train",), working_directory="/", gpus=start.gpus, gpu_type=start.gpu_type,
             node_rank=start.node_rank, node_count=start.node_count, first_rank=start.first_rank,
             world_size=start.world_size, rendezvous_port=start.rendezvous_port, round=start.round,

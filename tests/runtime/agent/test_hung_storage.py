@@ -16,7 +16,7 @@ from gavelpy.runtime.agent.leases.reconcile import Accept, LocalPhase
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind
-from gavelpy.runtime.lease_files import Launch, Outcome, clock_s
+from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
 from tests.runtime.agent.storage_that_hangs import Storage
 from tests.runtime.agent.test_starting import make_assignment
 
@@ -32,7 +32,7 @@ def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirecto
         storage.is_hung = True
         ended = asyncio.Event()
         starts = Starter(storage, ended.set)
-        starts.around = NodeEnvironment("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
+        starts.environment = NodeEnvironment("n0", "v100", ("0",), {}, state / "checkpoints", "127.0.0.1:9")
         registry = LeaseRegistry(state, starts.begin)
         assignment = make_assignment()
         order = LeaseOrder(LEASE, JOB, clock_s() + NEVER_S, OrderKind.RUN, assignment=assignment)
@@ -58,17 +58,17 @@ def test_lease_that_is_killed_while_storage_hangs_gives_its_gpus_back(tmp_path: 
     )
 
     assert folder.end is not None
-    assert (folder.end.outcome, folder.end.detail) == (Outcome.LOST, "it was killed before it had started")
+    assert (folder.end.outcome, folder.end.detail) == (LeaseOutcome.LOST, "it was killed before it had started")
 
 
-def test_lease_does_not_wait_for_storage_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_does_not_wait_for_storage_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starter, "PREPARE_S", 0.2)
 
     folder = starting(tmp_path, lambda one: None)
 
     assert folder.end is not None
     assert (folder.end.outcome, folder.end.detail) == (
-        Outcome.LOST,
+        LeaseOutcome.LOST,
         "storage did not answer within 0.2 s on node n0",
     )
 
@@ -96,7 +96,7 @@ def test_end_waits_a_while_for_whole_checkpoints_and_no_longer(
         [folder] = registry.folders
         environment = {lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(own)}
         folder.launch = Launch(LEASE, JOB, ("true",), "/", environment, ({},), steps_done=30.0)
-        folder.conclude(Outcome.LOST, "its shim vanished", 2.0)
+        folder.conclude(LeaseOutcome.LOST, "its shim vanished", 2.0)
         assert folder.end is None
         assert folder.phase is LocalPhase.STOPPING
         async with asyncio.timeout(60.0):

@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.directory import SHIM_APPEARS_S, LeaseDirectory
 from gavelpy.runtime.agent.leases.reconcile import Accept, Forget, Kill, LocalPhase, Refuse
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind
-from gavelpy.runtime.lease_files import Launch, Outcome, Phase, Progress, ShimState
+from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim.processes import boot_id
 
-ASSIGNMENT = Assignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
+ASSIGNMENT = NodeAssignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
 ORDER = LeaseOrder(7, 3, 1_000.0, OrderKind.PREPARE, assignment=ASSIGNMENT)
 NONE = 1 << 22  # above every process id
 
@@ -60,7 +60,7 @@ def test_leases_of_another_boot_are_lost(tmp_path: Path) -> None:
     (found,) = make_book(tmp_path, has_booted_since=True).folders
 
     assert found.end is not None
-    assert (found.end.outcome, found.end.steps_saved) == (Outcome.LOST, 30.0)
+    assert (found.end.outcome, found.end.steps_saved) == (LeaseOutcome.LOST, 30.0)
     assert "booted since" in found.end.detail
 
 
@@ -76,12 +76,12 @@ def test_lease_whose_shim_never_came_up_is_lost_with_what_was_saved(tmp_path: Pa
 
     end = lease_files.read_end(directory)
     assert end is not None
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.LOST, 80.0, 80.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (LeaseOutcome.LOST, 80.0, 80.0)
 
 
 def test_shim_whose_number_is_another_process_now_is_gone(tmp_path: Path) -> None:
     directory = launched(tmp_path)
-    lease_files.write_shim(directory, ShimState(os.getpid(), 1, boot_id(), Phase.RUNNING, started_clock_s=1.0))
+    lease_files.write_shim(directory, ShimState(os.getpid(), 1, boot_id(), ShimPhase.RUNNING, started_clock_s=1.0))
 
     (found,) = make_book(tmp_path).folders
 
@@ -91,8 +91,8 @@ def test_shim_whose_number_is_another_process_now_is_gone(tmp_path: Path) -> Non
 
 def test_end_that_an_earlier_agent_did_not_see_is_found(tmp_path: Path) -> None:
     directory = launched(tmp_path)
-    lease_files.write_shim(directory, ShimState(NONE, 1, boot_id(), Phase.ENDED, started_clock_s=1.0))
-    lease_files.write_end(directory, lease_files.End(Outcome.FAILED, 3, 40.0, 35.0, "rank 1 exited with code 3"))
+    lease_files.write_shim(directory, ShimState(NONE, 1, boot_id(), ShimPhase.ENDED, started_clock_s=1.0))
+    lease_files.write_end(directory, lease_files.End(LeaseOutcome.FAILED, 3, 40.0, 35.0, "rank 1 exited with code 3"))
 
     (found,) = make_book(tmp_path).folders
 
@@ -109,7 +109,7 @@ def test_directory_that_was_being_made_is_no_lease(tmp_path: Path) -> None:
 
 
 def test_refused_lease_is_remembered_until_it_is_forgotten(tmp_path: Path) -> None:
-    make_book(tmp_path).act(Refuse(ORDER, Outcome.FAILED, "no"), 10.0)
+    make_book(tmp_path).act(Refuse(ORDER, LeaseOutcome.FAILED, "no"), 10.0)
 
     registry = make_book(tmp_path)
     assert registry.folders[0].phase is LocalPhase.ENDED

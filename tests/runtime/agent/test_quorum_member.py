@@ -14,7 +14,7 @@ import pytest
 from gavelpy.runtime.agent import peers
 from gavelpy.runtime.agent.quorum_member import CONTACT_FILE, VIEW_FILE, QuorumMember
 from gavelpy.runtime.lease_files import clock_s
-from gavelpy.runtime.quorum import Answer, Member, View
+from gavelpy.runtime.quorum import Member, MemberAnswer, View
 
 KEY = b"k" * 32
 A, B = Member("a", "of a", "127.0.0.1:1"), Member("b", "of b", "127.0.0.1:1")
@@ -89,7 +89,7 @@ def test_answers_to_questions_from_before_the_scheduler_was_back_extend_nothing(
     asked = found.contact
     found.heard(3, 1029.0, 1030.0)
 
-    agree = found.answered(asked, [Answer("b", "of b", 2, 20.0, 1031.0)], 1029.5)
+    agree = found.answered(asked, [MemberAnswer("b", "of b", 2, 20.0, 1031.0)], 1029.5)
 
     assert agree == 0
     assert found.until_clock_s < 0
@@ -98,11 +98,11 @@ def test_answers_to_questions_from_before_the_scheduler_was_back_extend_nothing(
 # Between agents -------------------------------------------------------------------------------------------------------
 
 
-def run(work: Coroutine[Any, Any, Answer | list[Answer] | None]) -> Any:  # whatever the work gives
+def run(work: Coroutine[Any, Any, MemberAnswer | list[MemberAnswer] | None]) -> Any:  # whatever the work gives
     return asyncio.run(work)
 
 
-async def asked(asking: QuorumMember, answering: QuorumMember, *, named: Member = B) -> Answer | None:
+async def asked(asking: QuorumMember, answering: QuorumMember, *, named: Member = B) -> MemberAnswer | None:
     server, port = await peers.serve_peers(answering, "127.0.0.1", 0)
     try:
         return await peers.ask_member(asking, replace(named, address=f"127.0.0.1:{port}"))

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import (
     OVERDUE_S,
     Accept,
@@ -21,18 +21,18 @@ from gavelpy.runtime.agent.leases.reconcile import (
     LocalPhase,
     NodeGpus,
     Refuse,
-    Start,
+    StartLease,
     reconcile,
 )
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders, is_newer
-from gavelpy.runtime.lease_files import Outcome
+from gavelpy.runtime.lease_files import LeaseOutcome
 
 PLACE = NodeGpus("v100", 4)
 
 
-def make_assignment(gpus: tuple[int, ...] = (0,), **fields: object) -> Assignment:
+def make_assignment(gpus: tuple[int, ...] = (0,), **fields: object) -> NodeAssignment:
     values = {"argv": ("true",), "working_directory": "/", "gpus": gpus, "gpu_type": "v100", "grace_s": 5.0, **fields}
-    return Assignment(**values)  # type: ignore[arg-type]  # fields of any type
+    return NodeAssignment(**values)  # type: ignore[arg-type]  # fields of any type
 
 
 def make_order(lease: int = 1, wish: OrderKind = OrderKind.RUN, until_s: float = 100.0, **fields: object) -> LeaseOrder:
@@ -105,7 +105,7 @@ def test_part_of_a_gang_starts_when_it_is_known_where_the_ranks_meet() -> None:
     told = replace(part, rendezvous_address="10.0.0.1", rendezvous_port=4000)
 
     assert reconcile(prepared, make_orders(make_order(assignment=part)), PLACE, 50.0) == ()
-    assert reconcile(prepared, make_orders(make_order(assignment=told)), PLACE, 50.0) == (Start(1, told),)
+    assert reconcile(prepared, make_orders(make_order(assignment=told)), PLACE, 50.0) == (StartLease(1, told),)
 
 
 def test_prepared_lease_whose_time_is_over_is_dropped() -> None:
@@ -130,7 +130,7 @@ def test_gpu_that_the_node_has_not_is_refused_as_lost() -> None:
     (action,) = reconcile([], make_orders(make_order(assignment=make_assignment((4,)))), PLACE, 0.0)
 
     assert isinstance(action, Refuse)
-    assert (action.outcome, action.detail) == (Outcome.LOST, "the node has v100 0 to 3, not v100 [4]")
+    assert (action.outcome, action.detail) == (LeaseOutcome.LOST, "the node has v100 0 to 3, not v100 [4]")
 
 
 def test_lease_is_forgotten_only_when_it_has_ended() -> None:
@@ -220,7 +220,7 @@ class Node(RuleBasedStateMachine):
                 phase = LocalPhase.STARTING if start else LocalPhase.PREPARED
                 self.started += [order.lease] if start else []
                 self._put(LocalLease(order.lease, order.job, phase, assignment, order.until_clock_s))
-            case Start(lease, _):
+            case StartLease(lease, _):
                 assert self.leases[lease].phase is LocalPhase.PREPARED
                 self.started.append(lease)
                 self._put(replace(self.leases[lease], phase=LocalPhase.STARTING))

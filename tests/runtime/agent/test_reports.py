@@ -8,7 +8,7 @@ import pytest
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.reports import report_of
-from gavelpy.runtime.lease_files import Launch, Outcome, Progress
+from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress
 from tests.runtime.agent.test_lease_registry import launched, make_book
 
 
@@ -18,7 +18,7 @@ def reported(state: Path, steps_saved: float) -> float:
     lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {}), steps_done=45.0))
     for rank in (0, 1):
         lease_files.write_progress(directory, rank, Progress(70.0, steps_saved, 1.0))
-    lease_files.write_end(directory, lease_files.End(Outcome.STOPPED, 0, steps_saved, steps_saved, "", 12.0))
+    lease_files.write_end(directory, lease_files.End(LeaseOutcome.STOPPED, 0, steps_saved, steps_saved, "", 12.0))
     (found,) = make_book(state).folders
     return float(report_of(found).steps_saved)
 

@@ -12,7 +12,7 @@ import pytest
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
-from gavelpy.runtime.agent.leases.assignment import Assignment, assignment_of
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.directory import ReservedPort
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.agent.leases.resume import (
@@ -29,9 +29,9 @@ from tests.runtime.agent.peer import order
 JOB = 5
 
 
-def make_assignment(**fields: object) -> Assignment:
+def make_assignment(**fields: object) -> NodeAssignment:
     values = {"argv": ("true",), "working_directory": "/", "gpus": (0,), "gpu_type": "v100", **fields}
-    return Assignment(**values)  # type: ignore[arg-type]  # fields of any type
+    return NodeAssignment(**values)  # type: ignore[arg-type]  # fields of any type
 
 
 def make_checkpoint(root: Path, lease: int, steps: int) -> Path:
@@ -40,7 +40,7 @@ def make_checkpoint(root: Path, lease: int, steps: int) -> Path:
     return directory
 
 
-def make_environment(assignment: Assignment, resume: Path | None = None, **around: object) -> dict[str, str]:
+def make_environment(assignment: NodeAssignment, resume: Path | None = None, **node: object) -> dict[str, str]:
     values = {
         "node_id": "n0",
         "gpu_type": "v100",
@@ -48,10 +48,10 @@ def make_environment(assignment: Assignment, resume: Path | None = None, **aroun
         "node_environment": {"PATH": "/node/bin", "HOME": "/h", "SECRET": "x"},
         "checkpoint_root": Path("/ck"),
         "job_service": "127.0.0.1:9",
-        **around,
+        **node,
     }
-    spot = LeaseContext(8, JOB, Path("/state/leases/00000008"), "token", resume, 40.0)
-    return job_environment(assignment, spot, NodeEnvironment(**values))  # type: ignore[arg-type]  # fields of any type
+    lease = LeaseContext(8, JOB, Path("/state/leases/00000008"), "token", resume, 40.0)
+    return job_environment(assignment, lease, NodeEnvironment(**values))  # type: ignore[arg-type]  # fields of any type
 
 
 def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_job_learns_where_to_resume_and_where_to_save() -> None:
 
 def test_one_process_a_node_has_all_gpus() -> None:
     assignment = make_assignment(gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2)
-    spot = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)
-    around = NodeEnvironment("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
+    lease = LeaseContext(8, JOB, Path("/state"), "token", None, 0.0)
+    node = NodeEnvironment("n0", "v100", ("0", "1"), {}, Path("/ck"), "127.0.0.1:9")
 
-    launch = launch_of(replace(assignment, first_rank=1), spot, around)
+    launch = launch_of(replace(assignment, first_rank=1), lease, node)
 
     assert [ranks["RANK"] for ranks in launch.rank_environments] == ["1"]
     assert launch.environment["CUDA_VISIBLE_DEVICES"] == "0,1"

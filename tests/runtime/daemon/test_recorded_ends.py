@@ -33,7 +33,7 @@ def make_directory(state: Path, lease: int) -> Path:
 
 
 def test_a_shim_that_wrote_its_end_is_not_gone(tmp_path: Path) -> None:
-    end = lease_files.End(lease_files.Outcome.FINISHED, 0, 100.0, 100.0, "all ranks exited with code 0", 5.0)
+    end = lease_files.End(lease_files.LeaseOutcome.FINISHED, 0, 100.0, 100.0, "all ranks exited with code 0", 5.0)
     lease_files.write_end(make_directory(tmp_path, 3), end)
 
     ends = recorded_ends(str(tmp_path), [(3, 7, make_part())])

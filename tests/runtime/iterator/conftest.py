@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import Launch, Lease, Progress, clock_s
+from gavelpy.runtime.lease_files import Launch, LeaseTerms, Progress, clock_s
 
 VARIABLES = ("GAVEL_RESUME_DIR", "GAVEL_STEPS_TOTAL", "GAVEL_CHECKPOINT_EVERY_S", "RANK", "LOCAL_RANK", "WORLD_SIZE")
 
@@ -21,7 +21,7 @@ class Held:
 
     directory: Path
     checkpoints: Path
-    lease: Lease
+    lease: LeaseTerms
     monkeypatch: pytest.MonkeyPatch
 
     def order(self, **changes: object) -> None:
@@ -54,7 +54,7 @@ def held(tmp_path: Path, outside: pytest.MonkeyPatch) -> Iterator[Held]:
     """A lease of a minute, with a grace of a second."""
     directory, checkpoints = tmp_path / "lease", lease_files.lease_checkpoints(tmp_path / "checkpoints", job=1, lease=7)
     directory.mkdir()
-    lease = Lease(1, clock_s() + 60.0)
+    lease = LeaseTerms(1, clock_s() + 60.0)
     lease_files.write_lease(directory, lease)
     lease_files.write_launch(directory, Launch(1, 1, ("x",), "/", {}, ({},), grace_s=1.0))
     outside.setenv("GAVEL_LEASE_DIR", str(directory))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import Launch, Lease, clock_s, newest_checkpoint
+from gavelpy.runtime.lease_files import Launch, LeaseTerms, clock_s, newest_checkpoint
 from gavelpy.torch import process_group
 from tests.runtime.iterator.training import train
 
@@ -32,7 +32,7 @@ def hold(directory: Path, checkpoints: Path, steps_max: float = 0.0) -> None:
     """Enters a lease."""
     directory.mkdir()
     lease_files.write_launch(directory, Launch(1, 1, ("x",), "/", {}, ({},), grace_s=5.0))
-    lease_files.write_lease(directory, Lease(1, clock_s() + 60.0, steps_max=steps_max))
+    lease_files.write_lease(directory, LeaseTerms(1, clock_s() + 60.0, steps_max=steps_max))
     os.environ |= {"GAVEL_LEASE_DIR": str(directory), "GAVEL_CHECKPOINT_DIR": str(checkpoints), "LOCAL_RANK": "0"}
 
 

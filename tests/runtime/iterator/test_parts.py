@@ -15,7 +15,7 @@ from gavelpy.runtime.iterator.barrier import Agreement, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, read_position
 from gavelpy.runtime.iterator.context import read_context
 from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
-from gavelpy.runtime.lease_files import Lease, clock_s, step_name, whole_checkpoints
+from gavelpy.runtime.lease_files import LeaseTerms, clock_s, step_name, whole_checkpoints
 from tests.conftest import PROJECT
 from tests.runtime.iterator.conftest import Held
 from tests.runtime.shim.driver import wait_for
@@ -79,8 +79,8 @@ def test_rate_covers_the_last_minute() -> None:
 
 
 def test_stop_leaves_time_for_a_step_and_a_checkpoint() -> None:
-    assert stop_at_s(Lease(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=1) == pytest.approx(92.9)
-    assert stop_at_s(Lease(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=4) == pytest.approx(88.4)
+    assert stop_at_s(LeaseTerms(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=1) == pytest.approx(92.9)
+    assert stop_at_s(LeaseTerms(1, 100.0), checkpoint_s=5.0, step_s=2.0, world=4) == pytest.approx(88.4)
 
 
 def test_first_guess_of_a_checkpoint_is_a_share_of_the_lease() -> None:
@@ -90,10 +90,10 @@ def test_first_guess_of_a_checkpoint_is_a_share_of_the_lease() -> None:
 
 
 def test_loop_stops_by_order_by_time_or_by_steps() -> None:
-    assert not must_stop(1.0, 9, Lease(1, 100.0, steps_max=10.0), 90.0)
-    assert must_stop(1.0, 10, Lease(1, 100.0, steps_max=10.0), 90.0)
-    assert must_stop(90.0, 0, Lease(1, 100.0), 90.0)
-    assert must_stop(1.0, 0, Lease(1, 100.0, stop=True), 90.0)
+    assert not must_stop(1.0, 9, LeaseTerms(1, 100.0, steps_max=10.0), 90.0)
+    assert must_stop(1.0, 10, LeaseTerms(1, 100.0, steps_max=10.0), 90.0)
+    assert must_stop(90.0, 0, LeaseTerms(1, 100.0), 90.0)
+    assert must_stop(1.0, 0, LeaseTerms(1, 100.0, stop=True), 90.0)
 
 
 def test_agreement_is_the_largest_of_all_proposals(tmp_path: Path) -> None:

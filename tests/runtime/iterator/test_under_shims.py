@@ -7,7 +7,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from gavelpy.runtime.lease_files import Outcome, read_progress, step_name, whole_checkpoints
+from gavelpy.runtime.lease_files import LeaseOutcome, read_progress, step_name, whole_checkpoints
 from tests.runtime.shim.driver import Shim, on_the_edge, started, wait_for
 
 COUNTS = """
@@ -76,10 +76,14 @@ def test_job_stops_before_the_end_of_its_lease_and_resumes_under_the_next(tmp_pa
     with started(second, COUNTS, environment=environment(second / "c", **more), steps_done=step) as shim:
         finished = shim.end()
 
-    assert (stopped.outcome, stopped.exit_code) == (Outcome.STOPPED, 0)
+    assert (stopped.outcome, stopped.exit_code) == (LeaseOutcome.STOPPED, 0)
     assert 0 < step == stopped.steps_done
     assert stopped.at_clock_s < until_clock_s
-    assert (finished.outcome, finished.steps_done, finished.steps_saved) == (Outcome.FINISHED, step + 50, step + 50)
+    assert (finished.outcome, finished.steps_done, finished.steps_saved) == (
+        LeaseOutcome.FINISHED,
+        step + 50,
+        step + 50,
+    )
     assert shim.lines() == [f"begins at {step} {step}", f"ends at {step + 50} True"]
 
 
@@ -89,7 +93,7 @@ def test_stop_by_order_is_graceful(tmp_path: Path) -> None:
         shim.order(stop=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code, end.detail) == (Outcome.STOPPED, 0, "all ranks stopped")
+    assert (end.outcome, end.exit_code, end.detail) == (LeaseOutcome.STOPPED, 0, "all ranks stopped")
     assert whole_checkpoints(tmp_path / "c") == (int(end.steps_done),)
 
 
@@ -100,7 +104,7 @@ def test_killed_job_has_done_what_it_has_saved(tmp_path: Path) -> None:
         shim.order(kill=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code) == (Outcome.STOPPED, -signal.SIGKILL)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.STOPPED, -signal.SIGKILL)
     assert 0 < end.steps_done == end.steps_saved <= whole_checkpoints(tmp_path / "c")[-1]
 
 
@@ -111,7 +115,7 @@ def test_crash_of_a_job_is_a_failure_with_what_it_has_saved(tmp_path: Path) -> N
         os.kill(shim.state().job_processes[0], signal.SIGSEGV)
         end = shim.end()
 
-    assert (end.outcome, end.detail) == (Outcome.FAILED, "rank 0 was killed by SIGSEGV")
+    assert (end.outcome, end.detail) == (LeaseOutcome.FAILED, "rank 0 was killed by SIGSEGV")
     assert end.steps_saved > 0
 
 
@@ -121,7 +125,7 @@ def test_gang_over_two_nodes_stops_at_one_step(tmp_path: Path) -> None:
         on_the_edge(lambda: _steps(second.directory, 0) > 0, 2.5, first, second)
         ends = (first.end(), second.end())
 
-    assert {(end.outcome, end.detail) for end in ends} == {(Outcome.STOPPED, "all ranks stopped")}
+    assert {(end.outcome, end.detail) for end in ends} == {(LeaseOutcome.STOPPED, "all ranks stopped")}
     assert ends[0].steps_done == ends[1].steps_done > 0
     assert whole_checkpoints(tmp_path / "checkpoints") == (int(ends[0].steps_done),)
 
@@ -159,7 +163,7 @@ def test_gang_that_loses_a_rank_ends_with_its_lease(tmp_path: Path) -> None:
         second.order(kill=True)
         end = first.end()
 
-    assert end.outcome is Outcome.STOPPED
+    assert end.outcome is LeaseOutcome.STOPPED
     assert end.at_clock_s - first.lease.until_clock_s < 30.0
     assert "ranks without a proposal: 1" in "".join(first.lines(is_error_stream=True))
     assert whole_checkpoints(tmp_path / "checkpoints") == ()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import End, Launch, Lease, ShimState, clock_s
+from gavelpy.runtime.lease_files import End, Launch, LeaseTerms, ShimState, clock_s
 from gavelpy.runtime.shim import shim_argv
 from gavelpy.runtime.shim.log_files import log_files
 from gavelpy.runtime.shim.processes import kill_lease, lease_processes
@@ -78,7 +78,7 @@ class Shim:
 
     directory: Path
     process: subprocess.Popen[bytes]
-    lease: Lease
+    lease: LeaseTerms
 
     def state(self) -> ShimState:
         """Who it is, once its job runs."""
@@ -110,15 +110,21 @@ class Shim:
 
     def _running(self) -> ShimState | None:
         state = lease_files.read_shim(self.directory)
-        return state if state and state.phase is not lease_files.Phase.STARTING else None
+        return state if state and state.phase is not lease_files.ShimPhase.STARTING else None
 
 
 @contextmanager
 def started(
-    directory: Path, script: str, *, lease_s: float = 60.0, lease: Lease | None = None, ranks: int = 1, **launch: object
+    directory: Path,
+    script: str,
+    *,
+    lease_s: float = 60.0,
+    lease: LeaseTerms | None = None,
+    ranks: int = 1,
+    **launch: object,
 ) -> Iterator[Shim]:
     """A shim that runs a Python script; nothing of it is left afterwards."""
-    lease = lease or Lease(1, clock_s() + lease_s)
+    lease = lease or LeaseTerms(1, clock_s() + lease_s)
     write_lease_directory(directory, script, lease, ranks=ranks, **launch)
     shim = Shim(directory, subprocess.Popen(shim_argv(directory)), lease)
     try:
@@ -132,7 +138,7 @@ def started(
             wait_for(lambda: kill_lease(state, directory))
 
 
-def write_lease_directory(directory: Path, script: str, lease: Lease, *, ranks: int = 1, **launch: object) -> None:
+def write_lease_directory(directory: Path, script: str, lease: LeaseTerms, *, ranks: int = 1, **launch: object) -> None:
     """What the agent writes before it starts a shim."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "script.py").write_text(script)

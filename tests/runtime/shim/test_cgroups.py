@@ -14,7 +14,7 @@ import pytest
 from gavelpy.runtime import storage
 from gavelpy.runtime.agent.leases import containment
 from gavelpy.runtime.agent.leases.containment import Containment
-from gavelpy.runtime.lease_files import Phase, ShimState
+from gavelpy.runtime.lease_files import ShimPhase, ShimState
 from gavelpy.runtime.shim import cgroups, processes
 from gavelpy.runtime.shim.processes import kill_lease, process_facts
 from tests.runtime.shim.driver import started, wait_for
@@ -117,7 +117,7 @@ def test_without_groups_orphans_are_adopted(tmp_path: Path) -> None:
 
 def test_children_of_the_agent_are_not_adopted_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_adopting", {os.getpid()})
-    vanished = ShimState(processes.this_process().process + 1_000_000, 1, processes.boot_id(), Phase.RUNNING)
+    vanished = ShimState(processes.this_process().process + 1_000_000, 1, processes.boot_id(), ShimPhase.RUNNING)
     helper = [sys.executable, "-I", "-S", str(Path(storage.__file__).with_name("storage_worker.py"))]
     with (
         subprocess.Popen(helper, stdin=subprocess.PIPE, start_new_session=True) as own,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gavelpy.runtime.lease_files import End, Launch, Outcome, Progress
+from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, Progress
 from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, is_failure, lease_end
 from gavelpy.runtime.shim.termination import Stage, Termination
 
@@ -34,13 +34,13 @@ def ended(exits: RankExits, *reports: Progress, launch: Launch = LAUNCH) -> End:
 def test_script_that_exits_by_itself_has_finished() -> None:
     end = ended(WELL)
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.FINISHED, 1000.0, 100.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (LeaseOutcome.FINISHED, 1000.0, 100.0)
 
 
 def test_steps_of_a_script_that_stops_are_an_estimate_and_none_of_them_saved() -> None:
     end = ended(replace(WELL, stop_requested=True))
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 160.0, 100.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (LeaseOutcome.STOPPED, 160.0, 100.0)
 
 
 def test_without_a_rate_there_is_one_step_per_second() -> None:
@@ -56,7 +56,7 @@ def test_steps_by_time_end_at_the_total() -> None:
 def test_failure_of_a_script_saves_nothing_new_and_names_the_rank() -> None:
     end = ended(replace(WELL, codes={0: -9, 1: 3}, first_failure=1))
 
-    assert (end.outcome, end.exit_code, end.steps_saved) == (Outcome.FAILED, 3, 100.0)
+    assert (end.outcome, end.exit_code, end.steps_saved) == (LeaseOutcome.FAILED, 3, 100.0)
     assert end.detail == "rank 5 exited with code 3"
 
 
@@ -69,7 +69,7 @@ def test_failure_by_signal_names_the_signal() -> None:
 def test_report_of_finished_wins_over_a_stop() -> None:
     report = Progress(steps_done=1000.0, steps_saved=1000.0, finished=True)
 
-    assert ended(replace(WELL, stop_requested=True), report).outcome is Outcome.FINISHED
+    assert ended(replace(WELL, stop_requested=True), report).outcome is LeaseOutcome.FINISHED
 
 
 def test_iterator_that_stopped_before_the_last_step_has_stopped() -> None:
@@ -78,7 +78,7 @@ def test_iterator_that_stopped_before_the_last_step_has_stopped() -> None:
 
     end = ended(WELL, first, second)
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 400.0, 400.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (LeaseOutcome.STOPPED, 400.0, 400.0)
 
 
 def test_killed_iterator_has_done_what_it_has_saved() -> None:
@@ -86,7 +86,7 @@ def test_killed_iterator_has_done_what_it_has_saved() -> None:
 
     end = ended(replace(WELL, codes={0: -9, 1: -9}, stop_requested=True), report)
 
-    assert (end.outcome, end.steps_done, end.steps_saved) == (Outcome.STOPPED, 350.0, 350.0)
+    assert (end.outcome, end.steps_done, end.steps_saved) == (LeaseOutcome.STOPPED, 350.0, 350.0)
 
 
 def test_steps_of_a_killed_script_do_not_count() -> None:
@@ -144,7 +144,7 @@ BY_SIGNAL = replace(WELL, codes={0: -signal.SIGTERM, 1: -signal.SIGKILL}, stop_r
 def test_an_exit_by_a_signal_of_the_shim_after_the_last_step_is_a_finish(report: Progress) -> None:
     end = ended(BY_SIGNAL, report, report)
 
-    assert (end.outcome, end.steps_done) == (Outcome.FINISHED, 1000.0)
+    assert (end.outcome, end.steps_done) == (LeaseOutcome.FINISHED, 1000.0)
     assert end.detail.startswith("all steps were done")
 
 
@@ -159,7 +159,7 @@ def test_an_exit_by_a_signal_of_the_shim_after_the_last_step_is_a_finish(report:
     ids=["a rank has a step to do", "a rank gave up", "a rank did not report", "by time"],
 )
 def test_an_exit_by_a_signal_of_the_shim_before_the_last_step_of_all_is_none(reports: tuple[Progress, ...]) -> None:
-    assert ended(BY_SIGNAL, *reports).outcome is Outcome.STOPPED
+    assert ended(BY_SIGNAL, *reports).outcome is LeaseOutcome.STOPPED
 
 
 def test_a_rank_that_breaks_after_its_last_step_has_failed() -> None:
@@ -167,4 +167,4 @@ def test_a_rank_that_breaks_after_its_last_step_has_failed() -> None:
 
     end = ended(replace(WELL, codes={0: 139, 1: 0}, first_failure=0), report, report)
 
-    assert end.outcome is Outcome.FAILED
+    assert end.outcome is LeaseOutcome.FAILED

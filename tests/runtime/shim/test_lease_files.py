@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import End, Launch, Lease, Outcome, Phase, Progress, ShimState
+from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
 
 LAUNCH = Launch(1, 2, ("python", "a b"), "/tmp", {"A": "ü"}, ({"RANK": "0"}, {"RANK": "1"}), speed_factor=0.5)
 anything = st.recursive(
@@ -30,10 +30,10 @@ def test_launch_comes_back_as_written(tmp_path: Path) -> None:
 
 
 def test_all_others_come_back_as_written(tmp_path: Path) -> None:
-    lease = Lease(3, 12.5, stop=True, steps_max=7.0)
-    state = ShimState(1, 2, "boot", Phase.RUNNING, 3, (3, 4), 1.5)
+    lease = LeaseTerms(3, 12.5, stop=True, steps_max=7.0)
+    state = ShimState(1, 2, "boot", ShimPhase.RUNNING, 3, (3, 4), 1.5)
     progress = Progress(5.0, 4.0, 1.5, finished=True)
-    end = End(Outcome.FAILED, -9, 5.0, 4.0, "rank 0 was killed by SIGKILL", 9.0)
+    end = End(LeaseOutcome.FAILED, -9, 5.0, 4.0, "rank 0 was killed by SIGKILL", 9.0)
 
     lease_files.write_lease(tmp_path, lease)
     lease_files.write_shim(tmp_path, state)
@@ -55,7 +55,7 @@ def test_missing_file_is_none(tmp_path: Path) -> None:
 def test_unknown_keys_are_ignored_and_absent_ones_take_their_default(tmp_path: Path) -> None:
     (tmp_path / "lease.json").write_text('{"version": 1, "until_clock_s": 5, "from_the_future": [1]}')
 
-    assert lease_files.read_lease(tmp_path) == Lease(1, 5.0)
+    assert lease_files.read_lease(tmp_path) == LeaseTerms(1, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_any_json_is_read_or_refused(tmp_path: Path, content: dict[str, object])
 
 
 def test_writing_leaves_nothing_else_behind(tmp_path: Path) -> None:
-    lease_files.write_lease(tmp_path, Lease(1, 1.0))
-    lease_files.write_lease(tmp_path, Lease(2, 2.0))
+    lease_files.write_lease(tmp_path, LeaseTerms(1, 1.0))
+    lease_files.write_lease(tmp_path, LeaseTerms(2, 2.0))
 
     assert [entry.name for entry in tmp_path.iterdir()] == ["lease.json"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.lease_files import Lease, Outcome, Phase, clock_s
+from gavelpy.runtime.lease_files import LeaseOutcome, LeaseTerms, ShimPhase, clock_s
 from gavelpy.runtime.shim.processes import all_processes, is_shim_alive, kill_lease, process_facts
 from tests.runtime.shim.driver import Shim, on_the_edge, processes_left, sampled, started, wait_for
 
@@ -55,7 +55,7 @@ print("ready")
 MEMORY_MB_MAX = 24
 
 
-def outcome_of(shim: Shim) -> tuple[Outcome, int, str]:
+def outcome_of(shim: Shim) -> tuple[LeaseOutcome, int, str]:
     end = shim.end()
     return end.outcome, end.exit_code, end.detail
 
@@ -66,12 +66,12 @@ def test_script_that_ends_well_has_finished(tmp_path: Path) -> None:
     with started(tmp_path, script) as shim:
         end = shim.end()
 
-    assert (end.outcome, end.detail) == (Outcome.FINISHED, "all ranks exited with code 0")
+    assert (end.outcome, end.detail) == (LeaseOutcome.FINISHED, "all ranks exited with code 0")
     assert shim.lines() == [f"0 {tmp_path}"]
     assert shim.lines(is_error_stream=True) == ["oh"]
     state = lease_files.read_shim(tmp_path)
     assert state is not None
-    assert state.phase is Phase.ENDED
+    assert state.phase is ShimPhase.ENDED
     assert not is_shim_alive(state)
 
 
@@ -81,7 +81,7 @@ def test_job_is_terminated_when_its_lease_is_over(tmp_path: Path) -> None:
         shim.order(until_clock_s=clock_s() + 0.3)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code, end.detail) == (Outcome.STOPPED, 0, "the lease is over")
+    assert (end.outcome, end.exit_code, end.detail) == (LeaseOutcome.STOPPED, 0, "the lease is over")
     assert end.at_clock_s - shim.lease.until_clock_s >= 0.0
     assert shim.lines()[-1] == "terminated"
 
@@ -104,7 +104,7 @@ def test_stop_ends_the_job_before_its_lease(tmp_path: Path) -> None:
         shim.prints("ready")
         shim.order(stop=True)
 
-        assert outcome_of(shim) == (Outcome.STOPPED, -signal.SIGTERM, "a stop was requested")
+        assert outcome_of(shim) == (LeaseOutcome.STOPPED, -signal.SIGTERM, "a stop was requested")
 
 
 def test_kill_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_kill_ends_the_job_at_once(tmp_path: Path) -> None:
         shim.prints("ready")
         shim.order(kill=True)
 
-        assert outcome_of(shim) == (Outcome.STOPPED, -signal.SIGKILL, "killed by order")
+        assert outcome_of(shim) == (LeaseOutcome.STOPPED, -signal.SIGKILL, "killed by order")
 
 
 def test_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> N
         shim.order(stop=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code) == (Outcome.STOPPED, -signal.SIGKILL)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.STOPPED, -signal.SIGKILL)
     assert end.at_clock_s - ordered_s >= 0.3
 
 
@@ -134,7 +134,7 @@ def test_warning_signal_comes_before_the_end(tmp_path: Path) -> None:
         shim.order(until_clock_s=clock_s() + 10.0)
         end = shim.end()
 
-    assert end.outcome is Outcome.STOPPED
+    assert end.outcome is LeaseOutcome.STOPPED
     assert end.at_clock_s < shim.lease.until_clock_s
     assert shim.lines() == ["ready", "terminated"]
 
@@ -149,9 +149,9 @@ def test_extended_lease_lets_the_job_continue(tmp_path: Path) -> None:
 
 
 def test_older_order_is_ignored(tmp_path: Path) -> None:
-    with started(tmp_path, SLEEPS, lease=Lease(5, clock_s() + 60.0)) as shim:
+    with started(tmp_path, SLEEPS, lease=LeaseTerms(5, clock_s() + 60.0)) as shim:
         on_the_edge(lambda: "ready" in shim.lines(), 1.0, shim)
-        lease_files.write_lease(tmp_path, Lease(4, clock_s() + 60.0, kill=True))
+        lease_files.write_lease(tmp_path, LeaseTerms(4, clock_s() + 60.0, kill=True))
 
         assert outcome_of(shim)[2] == "the lease is over"
 
@@ -161,7 +161,7 @@ def test_damaged_lease_leaves_the_last_one_in_force(tmp_path: Path) -> None:
         on_the_edge(lambda: "ready" in shim.lines(), 1.0, shim)
         (tmp_path / "lease.json").write_bytes(b'{"version": 9, "until')
 
-        assert outcome_of(shim) == (Outcome.STOPPED, 0, "the lease is over")
+        assert outcome_of(shim) == (LeaseOutcome.STOPPED, 0, "the lease is over")
 
 
 def test_removed_lease_leaves_the_last_one_in_force(tmp_path: Path) -> None:
@@ -169,21 +169,21 @@ def test_removed_lease_leaves_the_last_one_in_force(tmp_path: Path) -> None:
         on_the_edge(lambda: "ready" in shim.lines(), 1.0, shim)
         (tmp_path / "lease.json").unlink()
 
-        assert outcome_of(shim) == (Outcome.STOPPED, 0, "the lease is over")
+        assert outcome_of(shim) == (LeaseOutcome.STOPPED, 0, "the lease is over")
 
 
 def test_lease_that_is_over_starts_nothing(tmp_path: Path) -> None:
     with started(tmp_path, "print('never')", lease_s=-1.0) as shim:
         end = shim.end()
 
-    assert (end.outcome, shim.lines()) == (Outcome.STOPPED, [])
+    assert (end.outcome, shim.lines()) == (LeaseOutcome.STOPPED, [])
 
 
 def test_damaged_launch_is_reported(tmp_path: Path) -> None:
     with started(tmp_path, SLEEPS, argv=()) as shim:
         end = shim.end()
 
-    assert end.outcome is Outcome.FAILED
+    assert end.outcome is LeaseOutcome.FAILED
     assert "argv and rank_environments must not be empty" in end.detail
 
 
@@ -193,14 +193,14 @@ def test_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
     with started(tmp_path, script, ranks=2, first_rank=4) as shim:
         end = shim.end()
 
-    assert (end.outcome, end.exit_code, end.detail) == (Outcome.FAILED, 3, "rank 5 exited with code 3")
+    assert (end.outcome, end.exit_code, end.detail) == (LeaseOutcome.FAILED, 3, "rank 5 exited with code 3")
 
 
 def test_missing_command_is_named(tmp_path: Path) -> None:
     with started(tmp_path, "", argv=("no-such-command", "x")) as shim:
         end = shim.end()
 
-    assert (end.outcome, end.exit_code) == (Outcome.FAILED, 127)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.FAILED, 127)
     assert end.detail == "the command 'no-such-command' cannot be run: No such file or directory"
 
 
@@ -215,7 +215,7 @@ def test_grandchildren_end_with_their_job_also_outside_its_group(tmp_path: Path)
     with started(tmp_path, WITH_GRANDCHILDREN) as shim:
         end = shim.end()
 
-        assert end.outcome is Outcome.FINISHED
+        assert end.outcome is LeaseOutcome.FINISHED
         assert processes_left(shim) == ()
 
 
@@ -233,7 +233,7 @@ def test_process_without_group_session_and_environment_of_its_job_ends_with_it(t
         end = shim.end()
         [stranger] = [int(line) for line in shim.lines()]
 
-        assert end.outcome is Outcome.FINISHED
+        assert end.outcome is LeaseOutcome.FINISHED
         assert process_facts(stranger) is None
 
 
@@ -271,7 +271,7 @@ def test_shim_that_was_frozen_past_its_lease_kills_at_once(tmp_path: Path) -> No
         shim.process.send_signal(signal.SIGCONT)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code) == (Outcome.STOPPED, -signal.SIGKILL)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.STOPPED, -signal.SIGKILL)
     assert "terminated" not in shim.lines()
 
 
@@ -280,16 +280,20 @@ def test_shim_that_gets_sigterm_stops_its_job(tmp_path: Path) -> None:
         shim.prints("ready")
         shim.process.terminate()
 
-        assert outcome_of(shim) == (Outcome.STOPPED, 0, "a stop was requested")
+        assert outcome_of(shim) == (LeaseOutcome.STOPPED, 0, "a stop was requested")
 
 
 def test_job_that_does_not_report_stops_after_its_steps(tmp_path: Path) -> None:
     with started(
-        tmp_path, SLEEPS, lease=Lease(1, clock_s() + 60.0, steps_max=40.0), rate_steps_per_s=100.0, silent_start_s=0.0
+        tmp_path,
+        SLEEPS,
+        lease=LeaseTerms(1, clock_s() + 60.0, steps_max=40.0),
+        rate_steps_per_s=100.0,
+        silent_start_s=0.0,
     ) as shim:
         end = shim.end()
 
-    assert (end.outcome, end.detail) == (Outcome.STOPPED, "a stop was requested")
+    assert (end.outcome, end.detail) == (LeaseOutcome.STOPPED, "a stop was requested")
     assert end.steps_done >= 40.0
 
 
@@ -373,7 +377,7 @@ def test_a_job_that_is_stopped_after_its_last_step_exits_by_itself(tmp_path: Pat
         shim.order(stop=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code) == (Outcome.FINISHED, 0)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.FINISHED, 0)
 
 
 def test_a_job_that_does_not_exit_after_its_last_step_has_finished_when_it_is_ended(tmp_path: Path) -> None:
@@ -382,4 +386,4 @@ def test_a_job_that_does_not_exit_after_its_last_step_has_finished_when_it_is_en
         shim.order(stop=True)
         end = shim.end()
 
-    assert (end.outcome, end.exit_code, end.steps_done) == (Outcome.FINISHED, -signal.SIGTERM, 40.0)
+    assert (end.outcome, end.exit_code, end.steps_done) == (LeaseOutcome.FINISHED, -signal.SIGTERM, 40.0)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from gavelpy.runtime.lease_files import Launch, Lease
+from gavelpy.runtime.lease_files import Launch, LeaseTerms
 from gavelpy.runtime.shim.termination import Stage, Termination, is_stop_requested, next_termination, seconds_left
 
 LAUNCH = Launch(1, 1, ("x",), "/", {}, ({},), grace_s=10.0, warning_s=30.0, warning_signal=int(signal.SIGUSR1))
-LEASE = Lease(1, until_clock_s=100.0)
+LEASE = LeaseTerms(1, until_clock_s=100.0)
 
 
 def termination_at(
-    now_s: float, lease: Lease = LEASE, before: Termination | None = None, *, reports: bool = False
+    now_s: float, lease: LeaseTerms = LEASE, before: Termination | None = None, *, reports: bool = False
 ) -> Termination:
     return next_termination(now_s, LAUNCH, lease, before or Termination(), reports=reports)
 

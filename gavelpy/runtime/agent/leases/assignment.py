@@ -1,4 +1,4 @@
-"""A lease as the scheduler launches it on this node: checked once, kept as JSON beside the lease's other files."""
+"""What the scheduler launches on this node under a lease: checked once, stored as JSON in the lease directory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """What one node runs of a job under one lease."""
+class NodeAssignment:
+    """The part of a job that one node runs under one lease."""
 
     argv: tuple[str, ...]
     working_directory: str
@@ -35,7 +35,7 @@ class Assignment:
     first_rank: int = 0
     world_size: int = 1
     rendezvous_address: str = ""
-    rendezvous_port: int = 0  # 0 = not known yet
+    rendezvous_port: int = 0  # 0 = unknown yet
     round: int = 0
     restart_count: int = 0
     steps_total: float = 0.0
@@ -58,20 +58,20 @@ class Assignment:
 
     @property
     def is_first_node(self) -> bool:
-        """Whether rank 0 runs here, where the others meet."""
+        """Whether rank 0, the rendezvous, runs here."""
         return self.node_rank == 0
 
     @property
     def is_gang_of_nodes(self) -> bool:
-        """Whether other nodes run a part of it."""
+        """Whether other nodes run parts of the job."""
         return self.node_count > 1
 
 
-def assignment_of(launch: agent_pb2.Launch) -> Assignment:
+def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
     """The launch, checked; raises RemoteViolation naming the field, its value and what is allowed."""
     _check_numbers(launch)
     _check_texts(launch)
-    made = Assignment(
+    made = NodeAssignment(
         argv=_argv(launch.command),
         working_directory=launch.working_directory,
         gpus=tuple(launch.gpus),

@@ -1,8 +1,8 @@
-"""What keeps the processes of a lease together on this node: control groups where they can be written, else adoption.
+"""Keep track of the processes of a lease: control groups if they can be written, else a subreaper.
 
-A job may leave its session and its environment. A control group holds it all the same. Without one, the shim adopts
-what its job leaves behind (PR_SET_CHILD_SUBREAPER), and so does the agent for shims that were killed: an adopted
-process that started after the shim is killed with the shim's lease. That ends with the agent that started the shim.
+A process can leave the session and the environment of its job, but not its control group. Without one, the shim adopts
+orphans of its job (PR_SET_CHILD_SUBREAPER), and the agent those of shims that were killed: an adopted process that
+started after the shim is killed with the shim's lease. This works only for the agent that started the shim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 CGROUP_2: Final = "cgroup v2"
 CGROUP_1: Final = "cgroup v1"
 SUBREAPER: Final = "subreaper"
-_CONTROLLERS: Final = ("freezer", "pids")  # of version 1, the better first
+_CONTROLLERS: Final = ("freezer", "pids")  # of version 1, in order of preference
 _PREFIX: Final = "gavel-"
 _PROBE: Final = "probe"
 _PROBE_S: Final = 5.0
@@ -31,7 +31,7 @@ _PROBE_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Containment:
-    """How, and the directory below which the groups of leases are made; empty = there are none."""
+    """The kind, and the directory of the leases' groups; empty = none."""
 
     kind: str = SUBREAPER
     root: str = ""
@@ -48,7 +48,7 @@ class Containment:
 
 
 def find_containment(name: str, mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> Containment:
-    """The best that works here: tried with a process. `name` tells the agents of one machine apart."""
+    """The best kind that works here, tried with a process. `name` distinguishes agents on one machine."""
     for kind, place in _places(Path(mounts).read_text(), Path(own).read_text()):
         root = place / f"{_PREFIX}{name}"
         try:
@@ -65,7 +65,7 @@ def find_containment(name: str, mounts: str = "/proc/self/mountinfo", own: str =
 
 
 def _places(mounts: str, own: str) -> Iterator[tuple[str, Path]]:
-    """This process's group in each hierarchy that can hold leases, the best first."""
+    """This process's group in each suitable hierarchy, best first."""
     groups = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
     mounted = [line.partition(" - ") for line in mounts.splitlines()]
     found = [(*before.split()[3:5], *after.split()[::2]) for before, _, after in mounted]  # root, point, kind, options
@@ -81,12 +81,12 @@ def _places(mounts: str, own: str) -> Iterator[tuple[str, Path]]:
 
 
 def _below(point: str, root: str, path: str) -> Path:
-    """Where a group of that path is, seen through a mount of `root` at `point`."""
+    """The path of a group through a mount of `root` at `point`."""
     return Path(point) / os.path.relpath(path, root) if root != path else Path(point)
 
 
 def _tidy(root: Path) -> None:
-    """Removes what agents that were killed have left; a group that is in use, or has children, cannot be removed."""
+    """Removes empty groups of agents that were killed."""
     for other in root.parent.glob(f"{_PREFIX}*"):
         if other != root:
             with suppress(OSError):
@@ -94,7 +94,7 @@ def _tidy(root: Path) -> None:
 
 
 def _try(probe: Path) -> None:
-    """Raises OSError or SubprocessError unless a process can be put into a group, and the group be removed."""
+    """Raises OSError or SubprocessError unless a process can join a group and the group can be removed."""
     probe.mkdir(exist_ok=True)
     try:
         subprocess.run(

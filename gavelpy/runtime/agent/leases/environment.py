@@ -1,4 +1,4 @@
-"""What a job finds in its environment: a little of the node's, its own, and what gavel and torch.distributed say."""
+"""The environment variables of a job: a few of the node's, its own, and those of gavel and torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.containment import Containment
 
 RESERVED_PREFIX: Final = "GAVEL_"
@@ -21,7 +21,7 @@ _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTH
 
 @dataclass(frozen=True)
 class NodeEnvironment:
-    """What is the same for all jobs of a node."""
+    """The part that is the same for all jobs of a node."""
 
     node_id: str
     gpu_type: str
@@ -37,7 +37,7 @@ class NodeEnvironment:
 
 
 def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> NodeEnvironment:
-    """What this node's jobs have in common."""
+    """The environment that this node's jobs share."""
     return NodeEnvironment(
         node_id=config.node_id,
         gpu_type=gpus.gpu_type,
@@ -55,7 +55,7 @@ def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment
 
 @dataclass(frozen=True)
 class LeaseContext:
-    """What is particular to one lease."""
+    """The part that depends on the lease."""
 
     lease: int
     job: int
@@ -65,45 +65,45 @@ class LeaseContext:
     steps_done: float  # of the checkpoint it resumes from
 
 
-def launch_of(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> lease_files.Launch:
-    """The shim's orders for an assignment."""
+def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> lease_files.Launch:
+    """launch.json for an assignment."""
     return lease_files.Launch(
-        lease=spot.lease,
-        job=spot.job,
+        lease=lease.lease,
+        job=lease.job,
         argv=assignment.argv,
         working_directory=assignment.working_directory,
-        environment=job_environment(assignment, spot, around),
+        environment=job_environment(assignment, lease, node),
         rank_environments=tuple(rank_environment(assignment, rank) for rank in range(assignment.local_ranks)),
         first_rank=assignment.first_rank,
         grace_s=assignment.grace_s,
         finish_grace_s=assignment.finish_grace_s,
         warning_s=assignment.warning_s,
         warning_signal=assignment.warning_signal,
-        speed_factor=around.speed_factor,
-        steps_done=spot.steps_done,
+        speed_factor=node.speed_factor,
+        steps_done=lease.steps_done,
         steps_total=assignment.steps_total,
         rate_steps_per_s=assignment.rate_steps_per_s,
-        log_bytes_max=around.log_bytes_max,
-        log_files_max=around.log_files_max,
-        silent_start_s=around.silent_start_s,
-        cgroup=around.containment.group_of(spot.lease),
+        log_bytes_max=node.log_bytes_max,
+        log_files_max=node.log_files_max,
+        silent_start_s=node.silent_start_s,
+        cgroup=node.containment.group_of(lease.lease),
     )
 
 
-def job_environment(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
-    """The whole environment of a job but for its rank's. The job's own wins over the node's, ours over all."""
-    node = {name: around.node_environment[name] for name in _FROM_NODE if around.node_environment.get(name)}
+def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    """The environment of a job without the rank's part: gavel's variables override the job's, and those the node's."""
+    inherited = {name: node.node_environment[name] for name in _FROM_NODE if node.node_environment.get(name)}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
-    return {**_BASE, **node, **own, **_torch(assignment, spot, around), **_gavel(assignment, spot, around)}
+    return {**_BASE, **inherited, **own, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
 
 
-def rank_environment(assignment: Assignment, local_rank: int) -> dict[str, str]:
-    """What one process is told of its place, in the words of torchrun."""
+def rank_environment(assignment: NodeAssignment, local_rank: int) -> dict[str, str]:
+    """The variables of one rank, named as by torchrun."""
     rank = str(assignment.first_rank + local_rank)
     return {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
 
 
-def _torch(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
+def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
     return {
         "MASTER_ADDR": (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1",
         "MASTER_PORT": str(assignment.rendezvous_port),
@@ -112,33 +112,33 @@ def _torch(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) 
         "LOCAL_WORLD_SIZE": str(assignment.local_ranks),
         "GROUP_RANK": str(assignment.node_rank),
         "GROUP_WORLD_SIZE": str(assignment.node_count),
-        "TORCHELASTIC_RUN_ID": f"{spot.job}-{spot.lease}",
-        "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease is no restart that torchrun's --max-restarts should count
+        "TORCHELASTIC_RUN_ID": f"{lease.job}-{lease.lease}",
+        "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease does not count for torchrun's --max-restarts
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(around.devices[gpu] for gpu in assignment.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(node.devices[gpu] for gpu in assignment.gpus),
     }
 
 
-def _gavel(assignment: Assignment, spot: LeaseContext, around: NodeEnvironment) -> dict[str, str]:
-    checkpoints = lease_files.lease_checkpoints(around.checkpoint_root, spot.job, spot.lease)
-    told = {
-        lease_files.LEASE_DIRECTORY_VARIABLE: str(spot.directory),
+def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    checkpoints = lease_files.lease_checkpoints(node.checkpoint_root, lease.job, lease.lease)
+    variables = {
+        lease_files.LEASE_DIRECTORY_VARIABLE: str(lease.directory),
         lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(checkpoints),
-        "GAVEL_JOB_ID": str(spot.job),
+        "GAVEL_JOB_ID": str(lease.job),
         "GAVEL_JOB_NAME": assignment.job_name,
-        "GAVEL_LEASE": str(spot.lease),
+        "GAVEL_LEASE": str(lease.lease),
         "GAVEL_ROUND": str(assignment.round),
-        "GAVEL_NODE_ID": around.node_id,
-        "GAVEL_GPU_TYPE": around.gpu_type,
+        "GAVEL_NODE_ID": node.node_id,
+        "GAVEL_GPU_TYPE": node.gpu_type,
         "GAVEL_RESTART_COUNT": str(assignment.restart_count),
         "GAVEL_STEPS_TOTAL": f"{assignment.steps_total:.17g}",
-        "GAVEL_STEPS_DONE": f"{spot.steps_done:.17g}",
+        "GAVEL_STEPS_DONE": f"{lease.steps_done:.17g}",
         "GAVEL_CHECKPOINT_EVERY_S": f"{assignment.checkpoint_every_s:.17g}",
-        "GAVEL_JOB_SERVICE": around.job_service,
-        "GAVEL_JOB_TOKEN": spot.job_token,
-        "GAVEL_SPEED_FACTOR": f"{around.speed_factor:.17g}",
+        "GAVEL_JOB_SERVICE": node.job_service,
+        "GAVEL_JOB_TOKEN": lease.job_token,
+        "GAVEL_SPEED_FACTOR": f"{node.speed_factor:.17g}",
     }
-    if spot.resume_directory is not None:
-        told[lease_files.RESUME_DIRECTORY_VARIABLE] = str(spot.resume_directory)
-    return told
+    if lease.resume_directory is not None:
+        variables[lease_files.RESUME_DIRECTORY_VARIABLE] = str(lease.resume_directory)
+    return variables

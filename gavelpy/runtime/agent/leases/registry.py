@@ -1,8 +1,8 @@
-"""All leases of this node: found again at the start, taken on, changed and let go as `reconcile` says.
+"""All leases of this node: loads those of an earlier agent and carries out the actions of `reconcile`.
 
 STATE/leases/00000042/           a lease, living or ended
-STATE/leases/.new-00000042/      one being made; left over where the agent died meanwhile
-STATE/ended/00000042/            what is kept of one that the scheduler has forgotten: its log
+STATE/leases/.new-00000042/      one that is being created, or was when the agent died
+STATE/ended/00000042/            the log of one that the scheduler has forgotten
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.assignment import Assignment
+from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.directory import AssignmentRecord, LeaseDirectory, LeaseProgress, ReservedPort
 from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
@@ -31,11 +31,11 @@ from gavelpy.runtime.agent.leases.reconcile import (
     Kill,
     LocalPhase,
     Refuse,
-    Start,
+    StartLease,
     extended,
 )
 from gavelpy.runtime.agent.leases.retention import DAMAGED, ENDED, lease_directories, read_assignment, scrub
-from gavelpy.runtime.lease_files import Lease, Outcome
+from gavelpy.runtime.lease_files import LeaseOutcome, LeaseTerms
 from gavelpy.runtime.shim import processes
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ Begin = Callable[[LeaseDirectory], None]
 
 
 class LeaseRegistry:
-    """The leases of a state directory. `begin` prepares the start of a lease, `count_saved` counts what one saved."""
+    """The leases of a state directory. `begin` starts one, `count_saved` counts the checkpoints of one that ended."""
 
     def __init__(self, state: Path, begin: Begin, count_saved: Begin | None = None) -> None:
         self._state = state
@@ -60,19 +60,19 @@ class LeaseRegistry:
 
     @property
     def folders(self) -> tuple[LeaseDirectory, ...]:
-        """All leases that are not forgotten, by number."""
+        """All leases that are not forgotten, by id."""
         return tuple(self._folders[lease] for lease in sorted(self._folders))
 
     @property
     def log_directories(self) -> tuple[tuple[Path, AssignmentRecord], ...]:
-        """Lease directories that may hold logs, oldest lease first; forgotten ones, too."""
+        """Lease directories with logs, oldest lease first, including forgotten leases."""
         ended = ((folder, read_assignment(folder)) for folder in lease_directories(self._state / ENDED))
         old = [(folder, kept) for folder, kept in ended if kept is not None]
         new = [(folder.directory, AssignmentRecord(folder.lease, folder.job, None)) for folder in self.folders]
         return tuple(sorted([*old, *new], key=lambda entry: entry[1].lease))
 
     def load(self, now_clock_s: float, *, has_booted_since: bool) -> None:
-        """Finds the leases of an earlier agent; those whose shims live go on."""
+        """Loads the leases of an earlier agent; those with a living shim continue."""
         for left in (self._state / LEASES).glob(f"{_NEW}*"):
             shutil.rmtree(left)
         for directory in lease_directories(self._state / LEASES):
@@ -83,24 +83,26 @@ class LeaseRegistry:
             folder = _loaded(directory, kept, now_clock_s, self._count_saved)
             self._folders[folder.lease] = folder
             folder.observe(now_clock_s)
-            if has_booted_since and not folder.is_over:  # its times are of another clock, and nothing of it runs
-                folder.conclude(Outcome.LOST, "the machine has booted since", now_clock_s)
+            if (
+                has_booted_since and not folder.is_over
+            ):  # its times are of another clock, and none of its processes runs
+                folder.conclude(LeaseOutcome.LOST, "the node has rebooted since", now_clock_s)
             logger.info(
                 "lease found", extra={"lease": folder.lease, "job": folder.job, "phase": folder.local.phase.value}
             )
 
     def observe(self, now_clock_s: float) -> OSError | None:
-        """Looks at every lease; the first refusal of the disk, which keeps no other from being looked at."""
-        refused: OSError | None = None
+        """Observes all leases; returns the first disk error."""
+        failure: OSError | None = None
         for folder in self._folders.values():
             try:
                 folder.observe(now_clock_s)
             except OSError as error:
-                refused = refused or error
-        return refused
+                failure = failure or error
+        return failure
 
     def act(self, action: Action, now_clock_s: float) -> None:
-        """Does one thing."""
+        """Carries out one action."""
         match action:
             case Accept(order, assignment, start):
                 folder = self._made(order.lease, order.job, assignment, order.until_clock_s, now_clock_s)
@@ -109,7 +111,7 @@ class LeaseRegistry:
             case Refuse(order, outcome, detail):
                 folder = self._made(order.lease, order.job, order.assignment, order.until_clock_s, now_clock_s)
                 folder.conclude(outcome, detail, now_clock_s)
-            case Start(lease, assignment):
+            case StartLease(lease, assignment):
                 self._started(self._folders[lease], assignment)
             case Amend(lease, until_clock_s, stop, kill, steps_saved):
                 self._folders[lease].amend(
@@ -120,42 +122,42 @@ class LeaseRegistry:
                     now_clock_s=now_clock_s,
                 )
             case Cancel(lease, detail):
-                self._folders[lease].conclude(Outcome.STOPPED, detail, now_clock_s)
+                self._folders[lease].conclude(LeaseOutcome.STOPPED, detail, now_clock_s)
             case Kill(lease):
                 self._folders[lease].destroy(now_clock_s)
             case Forget(lease):
                 self._forget(self._folders.pop(lease))
 
     def extend(self, until_clock_s: float, now_clock_s: float) -> OSError | None:
-        """Lets what runs go on until then, as other agents agree; the first refusal of the disk."""
-        refused: OSError | None = None
+        """Extends running leases, as a majority of agents allows; returns the first disk error."""
+        failure: OSError | None = None
         for action in extended([folder.local for folder in self.folders], until_clock_s, now_clock_s):
             try:
                 self.act(action, now_clock_s)
             except OSError as error:
-                refused = refused or error
-        return refused
+                failure = failure or error
+        return failure
 
     def close(self) -> None:
-        """Lets go of what the process holds for leases; the leases go on."""
+        """Releases ports; the leases continue."""
         for folder in self._folders.values():
             folder.release_port()
 
     def by_token(self, token: str) -> LeaseDirectory | None:
-        """The living lease whose job holds this token."""
+        """The living lease of the job with this token."""
         living = (folder for folder in self.folders if not folder.is_over)
         return next((folder for folder in living if folder.has_token(token)), None)
 
     def _made(
-        self, lease: int, job: int, assignment: Assignment | None, until_clock_s: float, now_clock_s: float
+        self, lease: int, job: int, assignment: NodeAssignment | None, until_clock_s: float, now_clock_s: float
     ) -> LeaseDirectory:
-        """A new lease with a directory that appears whole."""
+        """A new lease; its directory appears by one rename."""
         final = lease_files.lease_directory(self._state / LEASES, lease)
         new = final.with_name(f"{_NEW}{final.name}")
         if new.exists():
             shutil.rmtree(new)
         new.mkdir(mode=0o700)
-        orders = Lease(1, until_clock_s, steps_max=assignment.steps_max if assignment else 0.0)
+        orders = LeaseTerms(1, until_clock_s, steps_max=assignment.steps_max if assignment else 0.0)
         folder = LeaseDirectory(new, lease, job, assignment, orders, count_saved=self._count_saved)
         folder.write_assignment()
         lease_files.write_lease(new, orders)
@@ -165,7 +167,7 @@ class LeaseRegistry:
         self._folders[lease] = folder
         return folder
 
-    def _started(self, folder: LeaseDirectory, assignment: Assignment) -> None:
+    def _started(self, folder: LeaseDirectory, assignment: NodeAssignment) -> None:
         folder.assignment = assignment
         folder.is_starting = True
         self._begin(folder)
@@ -175,22 +177,22 @@ class LeaseRegistry:
         target = self._state / ENDED / folder.directory.name
         if target.exists():
             shutil.rmtree(target)
-        with suppress(FileNotFoundError):  # its job may have removed it
+        with suppress(FileNotFoundError):  # the job can have removed it
             folder.directory.rename(target)
             scrub(target)
 
     def _quarantine(self, directory: Path) -> None:
-        """A directory that does not say what it is holds nothing that may run on."""
+        """Moves away a directory without a valid assignment record, and kills its processes."""
         target = self._state / DAMAGED / f"{directory.name}-{lease_files.clock_s():.6f}"
         target.parent.mkdir(mode=0o700, exist_ok=True)
-        stand_in = lease_files.ShimState(-1, 0, processes.boot_id(), lease_files.Phase.STARTING)
-        _until(lambda: processes.kill_lease(stand_in, directory))
+        unknown = lease_files.ShimState(-1, 0, processes.boot_id(), lease_files.ShimPhase.STARTING)
+        _retry(lambda: processes.kill_lease(unknown, directory))
         directory.rename(target)
         logger.error("lease directory is damaged: its processes were killed", extra={"directory": str(target)})
 
 
 def log_action(action: Action) -> None:
-    """A line for each thing that is done once; what is repeated until it works has its own."""
+    """Logs an action; Kill, which is repeated until it works, is logged elsewhere."""
     if isinstance(action, Kill):
         return
     name = type(action).__name__.lower()
@@ -205,8 +207,8 @@ def _loaded(directory: Path, kept: AssignmentRecord, now_clock_s: float, count_s
         orders = lease_files.read_lease(directory)
     except RemoteViolation:
         orders = None
-    # Without its orders a lease is over: nobody knows how long it may run.
-    orders = orders or Lease(0, now_clock_s, kill=True)
+    # Without its terms a lease is over: its end is unknown.
+    orders = orders or LeaseTerms(0, now_clock_s, kill=True)
     folder = LeaseDirectory(directory, kept.lease, kept.job, kept.assignment, orders, count_saved=count_saved)
     folder.killed_clock_s = now_clock_s if folder.orders.kill else folder.killed_clock_s
     try:
@@ -221,7 +223,7 @@ def _loaded(directory: Path, kept: AssignmentRecord, now_clock_s: float, count_s
 
 
 def _settle(folder: LeaseDirectory, now_clock_s: float) -> None:
-    """What follows from the assignment: where the job stands, and the port where its ranks meet."""
+    """Sets progress, and reserves the rendezvous port, from the assignment."""
     assignment = folder.assignment
     if assignment is None:
         return
@@ -233,22 +235,22 @@ def _settle(folder: LeaseDirectory, now_clock_s: float) -> None:
         folder.write_assignment()
 
 
-def _until(is_done: Callable[[], bool]) -> None:
-    """Calls until it is done, for as long as the kernel may take to end what was killed."""
+def _retry(is_done: Callable[[], bool]) -> None:
+    """Calls until it returns true, for at most KILL_TIMEOUT_S."""
     deadline_s = time.monotonic() + KILL_TIMEOUT_S
     while not is_done() and time.monotonic() < deadline_s:
         time.sleep(0.01)
 
 
 class ShimWatch:
-    """Calls `ended` when a process that is followed ends. A process that has ended already is not followed."""
+    """Calls `ended` when a followed process ends. It need not be a child: shims of an earlier agent are not."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
         self._descriptors: dict[int, int] = {}
 
     def follow(self, processes: Iterable[int]) -> None:
-        """Follows these from now on and no others; 0 stands for none."""
+        """Follows these processes and no others; 0 = none."""
         wanted = set(processes) - {0}
         for process in set(self._descriptors) - wanted:
             self._forget(process)
@@ -256,16 +258,16 @@ class ShimWatch:
             try:
                 descriptor = os.pidfd_open(process)
             except OSError:
-                continue  # it is gone already, which the next look sees
+                continue  # it has ended already; the next observation finds that
             self._descriptors[process] = descriptor
-            asyncio.get_running_loop().add_reader(descriptor, self._see_end, descriptor)
+            asyncio.get_running_loop().add_reader(descriptor, self._report_end, descriptor)
 
     def close(self) -> None:
-        """Follows none any more."""
+        """Stops following."""
         self.follow(())
 
-    def _see_end(self, descriptor: int) -> None:
-        """Once: what has ended stays so."""
+    def _report_end(self, descriptor: int) -> None:
+        """Once per process."""
         asyncio.get_running_loop().remove_reader(descriptor)
         self._ended()
 

@@ -1,4 +1,4 @@
-"""What a node keeps of leases that the scheduler has forgotten: their logs, for a while, and no job's environment.
+"""Logs of leases that the scheduler has forgotten: kept for a while, without the job's environment.
 
 STATE/ended/00000042/    log/, end.json and the other files of a lease, without launch.json
 """
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 ENDED: Final = "ended"
 DAMAGED: Final = "damaged"
-FORMER: Final = "former"  # what the last cluster has left
+FORMER: Final = "former"  # of the previous cluster
 
 
 def lease_directories(parent: Path) -> list[Path]:
@@ -31,7 +31,7 @@ def lease_directories(parent: Path) -> list[Path]:
 
 
 def read_assignment(directory: Path) -> AssignmentRecord | None:
-    """What assignment.json says; None where it cannot be read."""
+    """The contents of assignment.json; None if it cannot be read."""
     try:
         text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
         return msgspec.json.decode(text, type=AssignmentRecord) if text is not None else None
@@ -41,7 +41,7 @@ def read_assignment(directory: Path) -> AssignmentRecord | None:
 
 
 def scrub(directory: Path) -> None:
-    """Removes the environment of a job that is over, which may hold secrets, from its lease's directory."""
+    """Removes the environment of an ended job, which can contain secrets, from its lease directory."""
     (directory / lease_files.LAUNCH_FILE).unlink(missing_ok=True)
     found = read_assignment(directory)
     if found is not None and found.assignment is not None:
@@ -50,14 +50,14 @@ def scrub(directory: Path) -> None:
 
 
 def prune(state: Path, *, bytes_max: int, retention_s: float, now_s: float) -> int:
-    """Removes what ended before the retention, and the oldest logs above so many bytes; how many leases went.
+    """Removes leases older than the retention, and the oldest logs above `bytes_max`; returns the number of leases.
 
-    `now_s` is Unix time. A directory counts from its last change: it is scrubbed when its lease is forgotten.
+    `now_s` is Unix time. The age counts from the last change of a directory: scrubbing, when its lease is forgotten.
     """
     total, removed = 0, 0
     for directory in reversed(lease_directories(state / ENDED)):
-        with suppress(OSError):  # a full disk: tried again at the next call
-            scrub(directory)  # of an earlier version, or of an agent that died before it could
+        with suppress(OSError):  # for example a full disk: retried at the next call
+            scrub(directory)  # if the agent died before it did
         total += sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
         if total > bytes_max or _is_older(directory, now_s - retention_s):
             shutil.rmtree(directory, ignore_errors=True)
@@ -70,7 +70,7 @@ def prune(state: Path, *, bytes_max: int, retention_s: float, now_s: float) -> i
 
 
 def _others(state: Path) -> Iterator[Path]:
-    """Directories of leases that were damaged, or of a cluster that the node has left."""
+    """Directories of damaged leases and of the previous cluster."""
     for parent in (state / DAMAGED, state / FORMER / ENDED):
         if parent.is_dir():
             yield from parent.iterdir()
