@@ -1,16 +1,11 @@
 """Events to bytes and back: MessagePack, arrays as raw little-endian bytes, a version in every record.
 
-A record is `[version, name of the event, now_s, fields in order]`. Reading checks everything: a field of the wrong
-type or an unknown event is JournalCorrupt, never a broken object.
+A record is `[version, name of the event, now_s, fields in order]`. Reading checks every field: a wrong type or an
+unknown event raises JournalCorrupt.
 
-Formats grow at their ends only. A record of an older version may lack the last fields of its event, and a job or
-settings in it any field that has a default: they mean what they meant before there was such a field. Version 3 is
-written where pairs of jobs share GPUs, version 4 where settings keep young leases or make failing jobs wait, version 5
-where settings forgive lost starts or wait for slow ones, or a server says who speaks for it or what hinders it, version
-6 where settings keep jobs that cannot resume or are finishing, let late ends count or ask the policy again after some
-time, a program declares that it saves or reports its last step, a drain is by force, a lost node is forgotten, a node
-says which checkpoint directory it sees or an allocation has a warning, and only there: without them a journal is what
-it was before.
+Formats grow at their ends only. A record of an older version may lack the last fields of its event, and any field of a
+job or of settings that has a default: a missing field means what the older version meant. A record has the lowest
+version that can express it (the constants below), so a journal without new features is readable by older versions.
 """
 
 from __future__ import annotations
@@ -55,20 +50,20 @@ from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
 VERSION = 2
-PACKED = 3  # version of a record that says something of pairs
-GUARDED = 4  # version of settings that keep young leases, or make failing jobs wait
-FORGIVING = 5  # version of settings that forgive starts which servers lost, or wait for slow ones
-NAMED = 5  # version of a record that says which agent speaks for a server, or what hinders it
-SAVING = 6  # version of settings that keep jobs which cannot resume, of declared saving and of forced drains
-LATE = 6  # version of settings that let late ends count or leave finishing jobs alone, and of reports of last steps
-FORGOTTEN = 6  # version of a lost node whose name an operator has given up
-AGEING = 6  # version of settings that ask the policy again after some time
-UNRUNNABLE = 6  # version of the end of a lease whose command cannot be run
-SEEN = 6  # version of a record that says which checkpoint directory a node sees
-WARNED = 6  # version of an answer that is not proved as well as promised
+PACKED = 3  # co-located pairs
+GUARDED = 4  # settings: lease protection, and back-off of failing jobs
+FORGIVING = 5  # settings: free retries of starts that nodes lost, and patience for slow starts
+NAMED = 5  # the state id of a node's agent, and unhealthy nodes
+SAVING = 6  # settings: longer leases of unsaved jobs; declared checkpoints; forced drains
+LATE = 6  # settings: late ends and finishing jobs; reports of last steps
+FORGOTTEN = 6  # a lost node that an operator has removed
+AGEING = 6  # settings: the longest time between allocations
+UNRUNNABLE = 6  # the end of a lease with a command that cannot run
+SEEN = 6  # the checkpoint directory that a node uses
+WARNED = 6  # an allocation with a warning
 NEWEST = 6
-OLDEST = 1  # version that can still be read
-_LATER = {  # newest version of an event, where above VERSION
+OLDEST = 1  # that can be read
+_LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
     "ConfigChanged": SAVING,
     "NodeJoined": NAMED,
@@ -80,13 +75,13 @@ _LATER = {  # newest version of an event, where above VERSION
     "DirectorySeen": SEEN,
     "LastStepReported": LATE,
 }
-_LAST_FIELDS: dict[str, dict[int, int]] = {  # how many last fields of an event came with each later version
+_LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
     "AllocationSolved": {PACKED: 3, WARNED: 1},
     "NodeJoined": {NAMED: 1},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
 }
-# The name of each event in journals, which never changes, and the class that it is today. Fields are written by place.
+# The name of each event in journals, which never changes, and its class today. Fields are written by position.
 EVENT_NAMES: dict[str, type[Event]] = {
     "NodeJoined": NodeJoined,
     "NodeLost": NodeLost,
@@ -166,8 +161,8 @@ def encode(event: Event, now_s: float) -> bytes:
         case LastStepReported():
             version = LATE
         case ConfigChanged():
-            version, said = _settings(event.settings)
-            values = [said]
+            version, settings = _settings(event.settings)
+            values = [settings]
         case _:
             pass
     return _ENCODER.encode([version, name, now_s, values[: len(values) - _missing(name, version)]])
@@ -200,7 +195,7 @@ def decode(record: bytes) -> tuple[float, Event]:
 
 
 def _missing(name: str, version: int) -> int:
-    """Last fields of an event that records of this version lack."""
+    """Number of last fields of an event that records of this version lack."""
     return sum(count for later, count in _LAST_FIELDS.get(name, {}).items() if later > version)
 
 
@@ -221,13 +216,13 @@ def decode_state(data: bytes) -> dict[str, Any]:
 
 
 def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
-    """The version of a record of these settings, and what it says: no field that only a later one has."""
-    said = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    """The version of a record of these settings, and their fields without those of later versions."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     newer = [
-        _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and said[f.name] != f.default
+        _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
     ]
     version = max([VERSION, *newer])
-    return version, {name: value for name, value in said.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
+    return version, {name: value for name, value in values.items() if _LATER_SETTINGS.get(name, VERSION) <= version}
 
 
 def _value(name: str, annotation: str, value: Any) -> Any:

@@ -1,6 +1,6 @@
-"""A journal in one file: a first line that says what it is, then records with length and checksum.
+"""A journal in one file, as simulations write it: a first line with the format, then records with length and checksum.
 
-Reading stops at the first record that is torn or damaged and says where; `recover` hands out the good events before it.
+Reading stops at the first torn or damaged record and reports its position; `recover` returns the events before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class JournalWriter:
         self._file.write(MAGIC)
 
     def append(self, event: Event, now_s: float) -> None:
-        """Adds one event."""
+        """Appends one event."""
         record = encode(event, now_s)
         self._file.write(_HEAD.pack(len(record), zlib.crc32(record)))
         self._file.write(record)
@@ -49,7 +49,7 @@ class JournalWriter:
 
 
 def read(path: Path) -> Iterator[tuple[float, Event]]:
-    """(now_s, event) in order; raises JournalCorrupt at the first record that is not whole."""
+    """(now_s, event) in order; raises JournalCorrupt at the first torn or damaged record."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -77,11 +77,11 @@ def read(path: Path) -> Iterator[tuple[float, Event]]:
 
 
 def recover(path: Path) -> tuple[list[tuple[float, Event]], str]:
-    """The good events from the beginning, and what stopped the reading ("" when nothing did)."""
+    """The events up to the first damage, and a description of the damage ("" for none)."""
     good: list[tuple[float, Event]] = []
     try:
         for entry in read(path):
-            good.append(entry)  # noqa: PERF402 - an error midway must keep what was read
+            good.append(entry)  # noqa: PERF402 - keeps the events before an error
     except JournalCorrupt as error:
         return good, str(error)
     return good, ""

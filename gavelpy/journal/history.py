@@ -1,8 +1,8 @@
-"""What happened to each job and GPU, folded from events one by one; nothing else is known here.
+"""Histories of jobs and GPUs, computed from events only: starts, ends, preemptions, migrations, GPU time, cost.
 
-A journal holds what nodes told, also what they told twice or late. Lease serials grow, so a start counts if its lease
-is newer than the last that started, and an end if it is that of the lease that runs. Stays also end with their server,
-or when it comes back without them.
+A journal contains what nodes reported, also twice or late. Lease serials increase, so a start counts if its lease is
+newer than the last one that started, and an end counts if it is of the running lease. Runs also end when their node is
+lost, or rejoins without them.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _FLOATS = ("arrival_s", "first_start_s", "finish_s", "cancelled_s", "start_s", "
 
 
 class History:
-    """Per job: when, where, how often. Per stay on the same GPUs: an interval. Rows of jobs are serials."""
+    """Columns per job (row = serial), and an interval per run: an uninterrupted time on the same GPUs."""
 
     gpus: Ints
-    type_now: Ints  # GPU type of the lease that runs, -1 = none
-    lease: Ints  # the last that started
+    type_now: Ints  # GPU type of the running lease, -1 = none
+    lease: Ints  # the last one that started
     preemptions: Ints  # times the job was stopped before its end
-    migrations: Ints  # times it started on other GPUs than it last ran on
+    migrations: Ints  # starts on other GPUs than the last run
     arrival_s: Floats
     first_start_s: Floats
     finish_s: Floats
     cancelled_s: Floats
-    start_s: Floats  # of the lease that runs
+    start_s: Floats  # of the running lease
     gpu_s: Floats  # GPU time received
     owed_since_s: Floats
 
@@ -63,17 +63,17 @@ class History:
         self.specs: list[JobSpec] = []
         self.gpu_types: list[str] = []
         self.gpu_counts: list[int] = []
-        self._nodes: dict[NodeId, tuple[list[int], int, int]] = {}  # its GPUs, how many of them are there, their type
+        self._nodes: dict[NodeId, tuple[list[int], int, int]] = {}  # its GPUs, how many exist now, their type
         self._gpu_type_of: list[int] = []
-        self._gpu_type_array: Ints = np.zeros(0, dtype=np.int64)  # the same, once it is asked for
-        self._gpu_job: Ints = np.zeros(0, dtype=np.int64)  # (G,) who last ran there
-        self._gpu_lease: Ints = np.zeros(0, dtype=np.int64)  # (G,) and under which lease
-        self._gpu_beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) who was there and went on when that one came
-        self._gpu_beside_lease: Ints = np.zeros(0, dtype=np.int64)
-        self._packs = False  # whether any policy has let jobs share GPUs
+        self._gpu_type_array: Ints = np.zeros(0, dtype=np.int64)  # the same, on demand
+        self._gpu_job: Ints = np.zeros(0, dtype=np.int64)  # (G,) the last job
+        self._gpu_lease: Ints = np.zeros(0, dtype=np.int64)  # (G,) and its lease
+        self._gpu_colocated: Ints = np.zeros(0, dtype=np.int64)  # (G,) the job that was running when that one started
+        self._gpu_colocated_lease: Ints = np.zeros(0, dtype=np.int64)
+        self._packs = False  # whether an allocation has co-located jobs
         self.sharing = Sharing()
         self.price_usd_per_gpu_h: dict[str, float] = {}
-        self._prices: list[tuple[float, str, float]] = []  # since when, of which type, USD per GPU-hour
+        self._prices: list[tuple[float, str, float]] = []  # start, GPU type, USD per GPU-hour
         self.solves = 0
         self.wakeups = 0
         for name in _INTS:
@@ -82,11 +82,11 @@ class History:
             setattr(self, name, np.full(_FIRST_ROWS, math.nan))
         self.target: Floats = np.zeros((_FIRST_ROWS, 0))  # (N, T) shares in force
         self.owed_s: Floats = np.zeros((_FIRST_ROWS, 0))
-        self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) the set of GPUs last run on
-        self._stays: list[tuple[Ints, Ints, Floats, Floats]] = []  # jobs, types, start, end
+        self._gpus_before = np.full(_FIRST_ROWS, NO_GPUS, dtype=np.uint64)  # (N,) set of GPUs of the last run
+        self._runs: list[tuple[Ints, Ints, Floats, Floats]] = []  # jobs, types, start, end
 
     def apply(self, event: Event, now_s: float) -> None:
-        """Takes one more event into account."""
+        """Adds one event."""
         self.now_s = now_s
         match event:
             case LeaseStarted():
@@ -115,20 +115,20 @@ class History:
             case _:
                 pass
 
-    def stays(self) -> tuple[Ints, Ints, Floats, Floats]:
-        """Uninterrupted stays on the same GPUs: job, GPU type, start and end, (K,) each; those under way end now."""
+    def run_intervals(self) -> tuple[Ints, Ints, Floats, Floats]:
+        """Runs: job, GPU type, start and end, (K,) each; current runs end now."""
         running = np.flatnonzero(self.type_now[: self.count] != NONE)
         now = np.full(len(running), self.now_s)
-        parts = [*self._stays, (running, self.type_now[running], self.start_s[running], now)]
+        parts = [*self._runs, (running, self.type_now[running], self.start_s[running], now)]
         jobs, types, starts, ends = (np.concatenate([part[k] for part in parts]) for k in range(4))
         return jobs, types, starts, ends
 
-    def held(self) -> tuple[Ints, Floats, Ints, Floats, Floats]:
-        """Times for which GPUs were under lease: GPU type, how many, the job, start and end, (K,) each.
+    def leased_intervals(self) -> tuple[Ints, Floats, Ints, Floats, Floats]:
+        """Intervals in which GPUs were leased: GPU type, number of GPUs, job, start and end, (K,) each.
 
-        The number is negative where a GPU stands in two stays at once, so that sums count it once.
+        The number is negative where co-located jobs share GPUs, so that sums count each GPU once.
         """
-        jobs, types, starts, ends = self.stays()
+        jobs, types, starts, ends = self.run_intervals()
         shared, _, shared_types, since_s, until_s = self.sharing.times(self.now_s)
         return (
             np.concatenate([types, shared_types]),
@@ -139,8 +139,8 @@ class History:
         )
 
     def cost_usd(self) -> float:
-        """What the GPUs under lease cost, each moment at the price that was then in force; a shared GPU costs once."""
-        types, gpus, jobs, starts, ends = self.held()
+        """Cost of the leased GPUs at the prices of the time; a shared GPU costs once."""
+        types, gpus, jobs, starts, ends = self.leased_intervals()
         if not any(since_s > 0 for since_s, _, _ in self._prices):
             price_usd_per_gpu_s = np.array([self.price_usd_per_gpu_h.get(t, 0.0) for t in self.gpu_types]) / 3600
             return float(((ends - starts) * gpus * price_usd_per_gpu_s[types]).sum())
@@ -154,7 +154,7 @@ class History:
         return float((spent * gpus).sum())
 
     def owed(self) -> Floats:
-        """Seconds of share that the policy owed each job on each type up to now, (J, T)."""
+        """Integral of the target shares of each job on each GPU type up to now, in seconds, (J, T)."""
         self._settle(self._alive(), self.now_s)
         return self.owed_s[: self.count]
 
@@ -178,7 +178,7 @@ class History:
             self.cancelled_s[row] = now_s
 
     def _joined(self, event: NodeJoined, now_s: float) -> None:
-        """A server comes for the first time, or again, perhaps with other GPUs; those it had keep their numbers."""
+        """A node joins or rejoins, perhaps with other GPUs; GPUs that it had keep their numbers."""
         if event.gpu_type not in self.gpu_types:
             self.gpu_types.append(event.gpu_type)
             self.gpu_counts.append(0)
@@ -202,19 +202,19 @@ class History:
         self._gpu_type_array = NO_INTS
 
     def _absent(self, event: NodeLost | AgentRejoined, now_s: float) -> None:
-        """Nothing runs on a server but what it says itself."""
+        """Ends all runs on a node but those that it reports."""
         gpus, _, _ = self._nodes.get(event.node_id, ([], 0, 0))
         runs = event.leases if isinstance(event, AgentRejoined) else NO_INTS
         self._leave_gpus(np.array(gpus, dtype=np.int64), runs, now_s)
 
     def _leave_gpus(self, gpus: Ints, runs: Ints, now_s: float) -> None:
-        """Who runs on any of these GPUs leaves all of theirs, but for the leases `runs`."""
+        """Ends the runs on any of these GPUs, except those of the leases `runs`."""
         gpus = gpus[gpus < len(self._gpu_job)]
         jobs, leases = self._gpu_job[gpus], self._gpu_lease[gpus]
         if self._packs:
-            jobs = np.concatenate([jobs, self._gpu_beside[gpus]])
-            leases = np.concatenate([leases, self._gpu_beside_lease[gpus]])
-        running = self._runs(jobs, leases)
+            jobs = np.concatenate([jobs, self._gpu_colocated[gpus]])
+            leases = np.concatenate([leases, self._gpu_colocated_lease[gpus]])
+        running = self._are_running(jobs, leases)
         rows = np.unique(jobs[running & ~np.isin(leases, runs)])
         self._leave(rows, now_s)
         self.preemptions[rows] += 1
@@ -222,9 +222,9 @@ class History:
     def _started(self, event: LeaseStarted, now_s: float) -> None:
         fresh = event.leases > self.lease[event.jobs]
         rows = event.jobs[fresh]
-        unheard = rows[self.type_now[rows] != NONE]
-        if len(unheard):  # nobody heard the end of their last lease
-            self._leave(unheard, now_s)
+        unended = rows[self.type_now[rows] != NONE]
+        if len(unended):  # the end of their last lease was not reported
+            self._leave(unended, now_s)
         self.lease[rows] = event.leases[fresh]
         first = event.gpus[event.gpu_offsets[:-1]][fresh]
         where, before = gpu_set(event.gpus, event.gpu_offsets)[fresh], self._gpus_before[rows]
@@ -233,40 +233,40 @@ class History:
         self.migrations[rows] += moved
         if len(self._gpu_type_array) < len(self._gpu_type_of):
             self._gpu_type_array = np.array(self._gpu_type_of)
-            room = len(self._gpu_type_of) - len(self._gpu_job)
-            for name in ("_gpu_job", "_gpu_lease", "_gpu_beside", "_gpu_beside_lease"):
-                setattr(self, name, np.concatenate([getattr(self, name), np.full(room, NONE)]))
+            added = len(self._gpu_type_of) - len(self._gpu_job)
+            for name in ("_gpu_job", "_gpu_lease", "_gpu_colocated", "_gpu_colocated_lease"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.full(added, NONE)]))
         counts = np.diff(event.gpu_offsets)
         where_fresh = np.repeat(fresh, counts)
         self.type_now[rows] = self._gpu_type_array[first]
         if self._packs:
             for k in np.flatnonzero(fresh).tolist():
                 gpus = event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]]
-                self._comes(int(event.jobs[k]), gpus, now_s)
+                self._co_locate(int(event.jobs[k]), gpus, now_s)
                 self._gpu_job[gpus], self._gpu_lease[gpus] = event.jobs[k], event.leases[k]
         self._gpu_job[event.gpus[where_fresh]] = np.repeat(event.jobs, counts)[where_fresh]
         self._gpu_lease[event.gpus[where_fresh]] = np.repeat(event.leases, counts)[where_fresh]
         self.start_s[rows] = now_s
         self.first_start_s[rows] = np.where(np.isnan(self.first_start_s[rows]), now_s, self.first_start_s[rows])
 
-    def _comes(self, job: int, gpus: Ints, now_s: float) -> None:
-        """A job is about to start on these GPUs; who runs there goes on beside it."""
-        last, other = (np.array([column[gpus[0]]]) for column in (self._gpu_job, self._gpu_beside))
-        if self._runs(last, self._gpu_lease[gpus[:1]])[0]:
-            self._gpu_beside[gpus], self._gpu_beside_lease[gpus] = self._gpu_job[gpus], self._gpu_lease[gpus]
-        elif self._runs(other, self._gpu_beside_lease[gpus[:1]])[0]:
+    def _co_locate(self, job: int, gpus: Ints, now_s: float) -> None:
+        """A job starts on these GPUs, co-located with the job that is running there, if any."""
+        last, other = (np.array([column[gpus[0]]]) for column in (self._gpu_job, self._gpu_colocated))
+        if self._are_running(last, self._gpu_lease[gpus[:1]])[0]:
+            self._gpu_colocated[gpus], self._gpu_colocated_lease[gpus] = self._gpu_job[gpus], self._gpu_lease[gpus]
+        elif self._are_running(other, self._gpu_colocated_lease[gpus[:1]])[0]:
             last = other
         else:
             return
         self.sharing.begin(job, int(last[0]), int(self.type_now[last[0]]), now_s)
 
-    def _runs(self, jobs: Ints, leases: Ints) -> Bools:
-        """Whether these jobs run under these leases, as far as has been heard, (K,)."""
+    def _are_running(self, jobs: Ints, leases: Ints) -> Bools:
+        """Whether these jobs are running under these leases, (K,)."""
         return np.asarray((jobs != NONE) & (self.lease[jobs] == leases) & (self.type_now[jobs] != NONE))
 
     def _ended(self, event: LeaseEnded, now_s: float) -> None:
         last = self.lease[event.jobs]
-        rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NONE)]  # not before it started
+        rows = event.jobs[(event.leases == last) & (self.type_now[event.jobs] != NONE)]  # and it has started
         self._leave(rows, now_s)
         if event.outcome is Outcome.FINISHED:
             over = event.jobs[event.leases >= last]
@@ -277,8 +277,8 @@ class History:
             self.preemptions[rows] += 1
 
     def _leave(self, rows: Ints, now_s: float) -> None:
-        """These jobs leave the GPUs they run on."""
-        self._stays.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
+        """Ends the runs of these jobs."""
+        self._runs.append((rows, self.type_now[rows], self.start_s[rows], np.full(len(rows), now_s)))
         self.sharing.leave(rows, now_s)
         self.gpu_s[rows] += (now_s - self.start_s[rows]) * self.gpus[rows]
         self.type_now[rows] = NONE
@@ -303,9 +303,9 @@ class History:
 
 
 def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
-    """One number for each set gpus[offsets[k]:offsets[k + 1]], whatever its order: the sum of mixed GPU numbers, (K,).
+    """A hash of each set gpus[offsets[k]:offsets[k + 1]], independent of the order: the sum of mixed GPU numbers, (K,).
 
-    Different sets have different numbers but for one chance in 2^64. The mix is SplitMix64's (Steele et al., 2014).
+    Two different sets have the same hash with probability 2^-64. The mix is that of SplitMix64 (Steele et al., 2014).
     """
     mixed = (gpus.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -313,24 +313,21 @@ def gpu_set(gpus: Ints, offsets: Ints) -> npt.NDArray[np.uint64]:
     return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])
 
 
-NONE = -1
-
-
 class Sharing:
-    """Times in which two jobs had leases on the same GPUs. Rows of jobs are serials."""
+    """Intervals in which two jobs were co-located: each had a running lease on the same GPUs."""
 
     def __init__(self) -> None:
         self._partner: dict[int, int] = {}
-        self._since: dict[int, tuple[float, int]] = {}  # when they came together, and on which GPU type
+        self._since: dict[int, tuple[float, int]] = {}  # start, and GPU type
         self._times: list[tuple[int, int, int, float, float]] = []
 
     def begin(self, one: int, other: int, gpu_type: int, now_s: float) -> None:
-        """A job starts on the GPUs of another that runs there."""
+        """A job starts on the GPUs of another, running job."""
         self._partner[one], self._partner[other] = other, one
         self._since[one] = self._since[other] = (now_s, gpu_type)
 
     def leave(self, rows: Ints, now_s: float) -> None:
-        """These jobs leave their GPUs."""
+        """The runs of these jobs end."""
         if not self._partner:
             return
         for row in rows.tolist():
@@ -341,12 +338,12 @@ class Sharing:
                 self._times.append((min(row, other), max(row, other), gpu_type, since_s, now_s))
 
     def times(self, now_s: float) -> tuple[Ints, Ints, Ints, Floats, Floats]:
-        """Job, partner, GPU type, start and end, (K,) each; those under way end now."""
-        under_way = [
+        """Job, partner, GPU type, start and end, (K,) each; current intervals end now."""
+        current = [
             (row, other, self._since[row][1], self._since[row][0], now_s)
             for row, other in self._partner.items()
             if row < other
         ]
-        table = np.array([*self._times, *under_way], dtype=np.float64).reshape(-1, 5)
+        table = np.array([*self._times, *current], dtype=np.float64).reshape(-1, 5)
         job, partner, gpu_type = table[:, :3].astype(np.int64).T
         return job, partner, gpu_type, table[:, 3], table[:, 4]

@@ -1,8 +1,8 @@
-"""The event store in a PostgreSQL database: tables of our own in the schema that the URL's user finds first.
+"""The event store in a PostgreSQL database: tables in the first schema of the user's search path.
 
-The scheduler holds a session-level advisory lock on its incarnation for as long as its connection lives. A second
-scheduler sees the lock and is refused; with `take_over` it begins the next incarnation, whose row fences the first one
-out. TCP keepalives end the session, and with it the lock, within about 20 s of the loss of the scheduler's machine.
+The scheduler holds a session-level advisory lock on its incarnation while it is connected. A second scheduler is
+refused because of the lock; with `take_over` it starts the next incarnation, which fences the first one out. TCP
+keepalives end the session and its lock within about 20 s of the loss of the scheduler's machine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gavelpy.journal.recovery import JournalContent
 from gavelpy.journal.schema import META, prepare
 
 _CONNECT_S = 10
-_CREATION_LOCK = 0x67617665  # advisory, so that two schedulers do not make the tables at once
-# A scheduler frozen inside a transaction must not keep the next one from taking over.
+_CREATION_LOCK = 0x67617665  # advisory, so that two schedulers do not create the tables at the same time
+# A scheduler that is frozen inside a transaction must not block the next one.
 _SETTINGS = {
     "synchronous_commit": "on",
     "idle_in_transaction_session_timeout": "10s",
@@ -30,9 +30,9 @@ _SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-_NAME_LENGTH_MAX = 63  # of an application_name; longer ones are cut by the server, with a notice
+_NAME_LENGTH_MAX = 63  # of an application_name; the server truncates longer ones, with a notice
 _LOCK_MODULUS = 1 << 31  # the second half of an advisory lock's key is an int4
-# The first half of the key is the oid of our table, so that clusters in several schemas do not exclude each other.
+# The first half of the key is the oid of the table, so clusters in several schemas do not exclude each other.
 _LEAD = text("SELECT pg_try_advisory_lock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
 _UNLEAD = text("SELECT pg_advisory_unlock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
 _LEADER = text(
@@ -67,7 +67,7 @@ class PostgresDatabase:
                 prepare(connection)
 
     def connect(self) -> Connection:
-        """A connection with a transaction for each `begin`, durable when it has committed."""
+        """A connection with a transaction for each `begin`, durable after its commit."""
         connection = self._engine.connect()
         with connection.begin():
             for name, value in _SETTINGS.items():
@@ -90,7 +90,7 @@ class PostgresDatabase:
         """None: back the server up with its own tools."""
 
     def check_leader(self, connection: Connection, incarnation: int) -> None:
-        """Raises JournalInUse, naming its process and machine, where the scheduler of this incarnation is connected."""
+        """Raises JournalInUse, with process and machine, if the scheduler of this incarnation is connected."""
         key = _key(incarnation)
         if connection.execute(_LEAD, key).scalar():
             connection.execute(_UNLEAD, key)
@@ -106,7 +106,7 @@ class PostgresDatabase:
         )
 
     def lead(self, connection: Connection, incarnation: int) -> None:
-        """Takes the incarnation's lock, which the server releases when this connection ends."""
+        """Takes the lock of the incarnation, which the server releases when this connection ends."""
         connection.execute(_LEAD, _key(incarnation))
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""Rows of the event store: what each holds, its checksum, and reading a chain of events up to the last good one.
+"""Rows of the event store: their fields and checksums, and the chain of events.
 
-Every row carries a CRC-32 of all its fields, and every event the checksum of the event before it, so that a row from
-another history, an old page of the file say, never passes for the next event. An event knows the last sequence of the
-append it came with and how many submissions came along: recovery keeps or drops an append as a whole.
+Every row contains a CRC-32 of its fields, and every event the checksum of the event before it, so a row of another
+history is never taken for the next event. An event contains the last sequence of its append and the number of
+submissions in it, so recovery keeps or drops an append as a whole.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _FLOAT = struct.Struct("<d")
 _EVENT_SEED = zlib.crc32(b"gavel_events")
 
 
-# Tuples, as databases give and take them; the fields are in the order of the columns.
+# Tuples for the database driver; the fields are in the order of the columns.
 class EventRow(NamedTuple):
-    """One event as it is stored."""
+    """One event."""
 
     sequence: int
     incarnation: int
@@ -35,12 +35,12 @@ class EventRow(NamedTuple):
     kind: str
     record: bytes
     append_end: int  # sequence of the last event of the same append
-    submissions: int  # how many came with the append
+    submissions: int  # number in the append
     previous_crc32: int
     crc32: int
 
     def checksum(self) -> int:
-        """What crc32 must be."""
+        """The valid value of crc32."""
         return _event_crc32(*self[:-1])
 
 
@@ -50,16 +50,16 @@ class SnapshotRow(NamedTuple):
     sequence: int
     incarnation: int
     data: bytes
-    event_crc32: int  # of the event at `sequence`: where the chain goes on
+    event_crc32: int  # checksum of the event at `sequence`, where the chain continues
     crc32: int
 
     def checksum(self) -> int:
-        """What crc32 must be."""
+        """The valid value of crc32."""
         return _mixed("gavel_snapshots", self[:-1])
 
 
 class SubmissionRow(NamedTuple):
-    """What was answered to a submission, by its idempotency key."""
+    """A submission by its idempotency key, with its first job."""
 
     owner: str
     key: str
@@ -67,11 +67,11 @@ class SubmissionRow(NamedTuple):
     first_job: int
     jobs: int
     at_s: float
-    sequence: int  # append_end of the events that came with it
+    sequence: int  # append_end of its events
     crc32: int
 
     def checksum(self) -> int:
-        """What crc32 must be."""
+        """The valid value of crc32."""
         return _mixed("gavel_submissions", self[:-1])
 
 
@@ -83,7 +83,7 @@ class MetaRow(NamedTuple):
     crc32: int
 
     def checksum(self) -> int:
-        """What crc32 must be."""
+        """The valid value of crc32."""
         return _mixed("gavel_meta", self[:-1])
 
 
@@ -100,7 +100,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Chain:
-    """Good events in order from some position on, and why the reading stopped ("" at the end)."""
+    """Good events in order from some position on, and the damage after them ("" for none)."""
 
     end: Position
     entries: list[Entry] = field(default_factory=list)
@@ -126,7 +126,7 @@ def meta_row(name: str, value: str) -> MetaRow:
 
 
 def is_whole(row: Row) -> bool:
-    """Whether the checksum is that of the fields; false for fields of other types, too."""
+    """Whether the checksum is valid; false if a field has another type."""
     try:
         return row.crc32 == row.checksum()
     except (AttributeError, TypeError, ValueError, struct.error):
@@ -134,7 +134,7 @@ def is_whole(row: Row) -> bool:
 
 
 def read_chain(rows: Iterable[Sequence[Any]], start: Position) -> Chain:
-    """The events after `start`, up to the last append that is whole."""
+    """The events after `start`, up to the last whole append."""
     entries: list[Entry] = []
     at, end, good = start, start, 0
     damage = ""
@@ -151,7 +151,7 @@ def read_chain(rows: Iterable[Sequence[Any]], start: Position) -> Chain:
     if not damage and good < len(entries):
         damage = f"event {at.sequence + 1} is missing"
     if damage and good < len(entries):
-        damage += f"; it came with the events from {end.sequence + 1} on"
+        damage += f"; it is of one append with the events from {end.sequence + 1} on"
     return Chain(end, entries[:good], damage)
 
 
@@ -209,18 +209,18 @@ def _mixed(table: str, values: Iterable[Any]) -> int:
 
 @dataclass(frozen=True)
 class Submission:
-    """What a submission was answered with: its repetition, by owner and key, gets the same."""
+    """The answer to a submission: repeating it, with the same owner and key, returns the same answer."""
 
     owner: str
     key: str
-    digest: str  # of what was asked for; comparing it is the caller's matter
+    digest: str  # of the request; the caller compares it
     first_job: int
     count: int
     at_s: float
 
 
 def submission_row(submission: Submission, sequence: int) -> SubmissionRow:
-    """The row of an answer that comes with the append that ends at a sequence; raises InvalidInput."""
+    """The row of a submission in the append that ends at `sequence`; raises InvalidInput."""
     texts = {name: storable(name, getattr(submission, name)) for name in ("owner", "key", "digest")}
     numbers = (int(submission.first_job), int(submission.count), float(submission.at_s))
     row = SubmissionRow(**texts, first_job=numbers[0], jobs=numbers[1], at_s=numbers[2], sequence=sequence, crc32=0)
@@ -228,7 +228,7 @@ def submission_row(submission: Submission, sequence: int) -> SubmissionRow:
 
 
 def storable(name: str, value: str) -> str:
-    """A text that both databases keep as it is."""
+    """The text, if both databases store it unchanged; else raises InvalidInput."""
     if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
         raise InvalidInput(f"{name} must be text without NUL and lone surrogates, got {value!r}")
     return value

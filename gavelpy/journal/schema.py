@@ -1,7 +1,7 @@
-"""The event store's tables, and the ordered steps that bring an older layout up to this one.
+"""The event store's tables, migrations of older layouts, and named values.
 
-Columns are in the order of the rows in `rows`. Columns are only ever added, at the end of their table: so a
-migrated table and a new one look the same to whoever reads the file without a database.
+Columns are in the order of the fields in `rows`. New columns are added only at the end of a table, so a migrated table
+and a new one have the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gavelpy.journal.rows import MetaRow, event_row, meta_row, snapshot_row
 SCHEMA_VERSION = "schema_version"
 INCARNATION = "incarnation"
 MARKED = "marked"  # set in a journal that has a file of marks next to it
-_SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is SQLite's own row id
+_SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is the row id in SQLite
 
 TABLES = MetaData()
 META = Table(
@@ -80,7 +80,7 @@ QUARANTINE = Table(
     "gavel_quarantine",
     TABLES,
     Column("id", _SERIAL, primary_key=True, autoincrement=True),
-    Column("source", Text, nullable=False),  # name of the table it was taken from
+    Column("source", Text, nullable=False),  # name of the table
     Column("why", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),  # the columns in order, MessagePack
 )
@@ -88,7 +88,7 @@ QUARANTINE = Table(
 
 @dataclass(frozen=True)
 class Migration:
-    """One step: what it does, and the schema version that it leaves behind."""
+    """One step: the schema version after it, what it does, and how."""
 
     version: int
     what: str
@@ -96,7 +96,7 @@ class Migration:
 
 
 def prepare(connection: Connection) -> bool:
-    """Makes the tables where there are none; whether they were there already."""
+    """Creates the tables if there are none; whether they existed."""
     names = set(inspect(connection).get_table_names())
     if META.name in names:
         return True
@@ -135,14 +135,14 @@ def bring_up_to_date(
 
 
 def insertion(table: Table, paramstyle: str) -> str:
-    """The statement that takes rows as the tuples they are: by way of dictionaries, appends take twice the time."""
+    """The INSERT statement for rows as tuples; with dictionaries, appends take twice the time."""
     columns = table.columns.keys()
     mark = "?" if paramstyle == "qmark" else "%s"
     return f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join([mark] * len(columns))})"
 
 
 def version_of(connection: Connection) -> int:
-    """The layout's version; raises JournalCorrupt where it cannot be read, InvalidInput where it is too new."""
+    """The version of the layout; raises JournalCorrupt if it cannot be read, InvalidInput if it is too new."""
     query = text(f"SELECT value FROM {META.name} WHERE name = :name")
     found = connection.execute(query, {"name": SCHEMA_VERSION}).scalar()
     if not isinstance(found, str) or not found.isascii() or not found.isdigit() or int(found) < 1:
@@ -168,7 +168,7 @@ def migrate(connection: Connection, step: Migration) -> None:
 
 
 def _add_checksums(connection: Connection) -> None:
-    """Checksums in every row, appends that are known as a whole, submissions by key, a place for what is damaged."""
+    """Adds checksums, the ends of appends, submissions and the quarantine."""
     added = {
         META.name: ("crc32",),
         EVENTS.name: ("append_end", "submissions", "previous_crc32", "crc32"),
@@ -208,13 +208,13 @@ MIGRATIONS: tuple[Migration, ...] = (
 )
 CURRENT = MIGRATIONS[-1].version
 
-# Made once: every append runs it.
+# Compiled once: every append executes it.
 _NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
 _NAMED = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == bindparam("its_name"))
 
 
 def newest_incarnation(connection: Connection) -> int:
-    """The incarnation in force, 0 before the first; other writers wait until this transaction ends."""
+    """The incarnation in force, 0 before the first. Locks the row until the end of the transaction."""
     found = connection.execute(_NEWEST).scalar()
     return int(found) if found and found.isdigit() else 0
 
@@ -226,6 +226,6 @@ def put_meta(connection: Connection, row: MetaRow) -> None:
 
 
 def meta_named(connection: Connection, name: str) -> MetaRow | None:
-    """The row of a named value, whole or not; None where there is none."""
+    """The row of a named value, whole or not; None if there is none."""
     found = connection.execute(_NAMED, {"its_name": name}).one_or_none()
     return MetaRow(*found) if found is not None else None

@@ -61,7 +61,7 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
     chosen = jobs[jobs["measured"]]
     jct_s = chosen["jct_s"].dropna().to_numpy()
     overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
-    _, gpus, _, starts, ends = history.held()
+    _, gpus, _, starts, ends = history.leased_intervals()
     gpu_s = (ends - starts) * gpus
     available_gpu_s = sum(history.gpu_counts) * history.now_s
     percentiles = np.percentile(jct_s, [50, 90, 99]).tolist() if len(jct_s) else [math.nan] * 3
@@ -102,7 +102,7 @@ def leases_frame(history: History) -> pd.DataFrame:
     """One row a stay on the same GPUs, by start; two stays of a pair overlap: see `sharing_frame`."""
     import pandas as pd
 
-    rows, types, starts, ends = history.stays()
+    rows, types, starts, ends = history.run_intervals()
     order = np.lexsort((rows, starts))
     ids = np.array([s.id for s in history.specs], dtype=object)
     names = np.array(history.gpu_types, dtype=object)
@@ -143,7 +143,7 @@ def shares_frame(history: History) -> pd.DataFrame:
 
     owed_s = history.owed()
     received_s = np.zeros_like(owed_s)
-    rows, types, starts, ends = history.stays()
+    rows, types, starts, ends = history.run_intervals()
     np.add.at(received_s, (rows, types), ends - starts)
     J, T = owed_s.shape
     return pd.DataFrame(
@@ -161,7 +161,7 @@ def utilization_frame(history: History) -> pd.DataFrame:
     import pandas as pd
 
     edges = np.linspace(0.0, max(history.now_s, 1.0), UTILIZATION_BINS + 1)
-    types, held, _, starts, ends = history.held()
+    types, held, _, starts, ends = history.leased_intervals()
     columns = {}
     for kind, name in enumerate(history.gpu_types):
         here = types == kind

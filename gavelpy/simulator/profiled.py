@@ -13,7 +13,7 @@ from gavelpy.simulator.result import Metrics
 
 def with_probes_made(metrics: Metrics, profiled: Profiled, history: History) -> Metrics:
     """The figures with the probes that got GPUs, each counted once, and the GPU time that was set aside for them."""
-    rows, types, _, _ = history.stays()
+    rows, types, _, _ = history.run_intervals()
     alone = set(zip(rows.tolist(), types.tolist(), strict=True))
     jobs, partners, pair_types, _, _ = history.sharing.times(history.now_s)
     members = np.sort(np.column_stack([jobs, partners]), axis=1)

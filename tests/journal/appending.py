@@ -1,4 +1,4 @@
-"""A scheduler's journal thread as a process that can be killed: appends, and says what is durable.
+"""Appends to a journal in a process that can be killed, and prints what is durable.
 
 `python -m tests.journal.appending URL SEED`: event of sequence s is JobCancelled(s - 1); each line is a last sequence.
 """

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for as long as it is needed: its own data, its own socket, no network."""
+"""Starts a temporary PostgreSQL server with its own data and socket, without network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the event store have in common: events, what a load hands out, a look at the tables from outside."""
+"""Builders for tests of the event store: events, loads, and SQL past the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = tuple[float, Event]
 
 
 def cancelled(first: int, count: int = 1) -> list[Record]:
-    """Events that tell each other apart; event k comes at k seconds."""
+    """Distinct events; event k is at k seconds."""
     return [(float(k), JobCancelled(k)) for k in range(first, first + count)]
 
 

@@ -1,4 +1,4 @@
-"""Journals of older versions are still read: what they say means what it meant when it was written."""
+"""Journals of older versions are still read, with the meaning that they had when they were written."""
 
 from __future__ import annotations
 

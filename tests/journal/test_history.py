@@ -1,4 +1,4 @@
-"""The history of a real journal: what nodes tell twice, late, or about jobs that are over does not count again."""
+"""Histories of jobs: events that nodes report twice, late, or after the end of a job count once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ended(lease: int, outcome: Outcome = Outcome.STOPPED) -> LeaseEnded:
 
 def stays_of(history: History) -> list[tuple[int, float, float]]:
     """GPU type, start and end of each stay of job 0."""
-    _, types, starts, ends = history.stays()
+    _, types, starts, ends = history.run_intervals()
     return list(zip(types.tolist(), starts.tolist(), ends.tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What the history makes of servers that die or change, and of prices that do."""
+"""Histories with nodes that are lost or change, and with price changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who was on the same GPUs at the same time, from a journal alone."""
+"""Intervals of co-located jobs, from events alone."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def times(history: History) -> list[list[float]]:
     return np.column_stack(history.sharing.times(history.now_s)).tolist()  # type: ignore[no-any-return]  # of numpy
 
 
-def told(history: History, *events: tuple[float, Event]) -> History:
+def applied(history: History, *events: tuple[float, Event]) -> History:
     for now_s, event in events:
         history.apply(event, now_s)
     return history
 
 
 def test_two_leases_on_a_gpu_are_a_time_of_sharing() -> None:
-    history = told(
+    history = applied(
         packed_history(), (1.0, started(0, 0, 0)), (3.0, started(1, 1, 0)), (7.0, ended(0, 0)), (9.0, ended(1, 1))
     )
 
@@ -63,7 +63,7 @@ def test_two_leases_on_a_gpu_are_a_time_of_sharing() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 def test_whoever_stays_may_be_joined_again(gone: int) -> None:
-    history = told(
+    history = applied(
         packed_history(),
         (1.0, started(0, 0, 0)),
         (1.0, started(1, 1, 0)),
@@ -76,8 +76,8 @@ def test_whoever_stays_may_be_joined_again(gone: int) -> None:
 
 
 def test_gangs_share_all_their_gpus() -> None:
-    history = told(packed_history(2), (0.0, started(3, 0, 0, 1)), (2.0, started(4, 1, 0, 1)), (6.0, ended(3, 0)))
-    types, gpus, _, starts, ends = history.held()
+    history = applied(packed_history(2), (0.0, started(3, 0, 0, 1)), (2.0, started(4, 1, 0, 1)), (6.0, ended(3, 0)))
+    types, gpus, _, starts, ends = history.leased_intervals()
 
     assert times(history) == [[3, 4, 0, 2.0, 6.0]]
     assert ((ends - starts) * gpus).sum() == 2 * 6.0
@@ -85,7 +85,7 @@ def test_gangs_share_all_their_gpus() -> None:
 
 
 def test_a_lost_server_ends_the_time_of_both() -> None:
-    history = told(packed_history(), (0.0, started(0, 0, 0)), (2.0, started(1, 1, 0)), (5.0, NodeLost(NodeId("n0"))))
+    history = applied(packed_history(), (0.0, started(0, 0, 0)), (2.0, started(1, 1, 0)), (5.0, NodeLost(NodeId("n0"))))
 
     assert times(history) == [[0, 1, 0, 2.0, 5.0]]
     assert history.type_now[:2].tolist() == [-1, -1]
@@ -95,7 +95,7 @@ def test_a_lost_server_ends_the_time_of_both() -> None:
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_server_that_comes_back_with_one_of_them_ends_the_sharing(kept: int) -> None:
     back = AgentRejoined(NodeId("n0"), np.array([kept]), np.array([kept]), np.array([1.0]))
-    history = told(
+    history = applied(
         packed_history(), (0.0, started(0, 0, 0)), (2.0, started(1, 1, 0)), (5.0, back), (6.0, ended(kept, kept))
     )
 
@@ -104,16 +104,16 @@ def test_a_server_that_comes_back_with_one_of_them_ends_the_sharing(kept: int) -
 
 
 def test_shares_of_pairs_are_owed_to_both() -> None:
-    history = told(packed_history(), (10.0, ended(0, 0)))
+    history = applied(packed_history(), (10.0, ended(0, 0)))
 
     assert history.owed()[:3, 0].tolist() == [5.0, 5.0, 0.0]
 
 
 def test_where_nobody_shares_a_newer_lease_on_a_gpu_is_no_sharing() -> None:
     history = History()
-    told(history, (0.0, NodeJoined(NodeId("n0"), "v100", 1)))
-    told(history, *((0.0, JobSubmitted(JobSpec(JobId(f"j{n}"), 100.0))) for n in range(2)))
+    applied(history, (0.0, NodeJoined(NodeId("n0"), "v100", 1)))
+    applied(history, *((0.0, JobSubmitted(JobSpec(JobId(f"j{n}"), 100.0))) for n in range(2)))
 
-    told(history, (0.0, started(0, 0, 0)), (2.0, started(1, 1, 0)), (5.0, ended(1, 1)))
+    applied(history, (0.0, started(0, 0, 0)), (2.0, started(1, 1, 0)), (5.0, ended(1, 1)))
 
     assert times(history) == []

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after kill -9, and after another scheduler has taken over."""
+"""Acknowledged events survive kill -9 and a takeover by another scheduler."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def test_what_was_acknowledged_outlives_many_kills(url: str, first: int) -> None
         check_after_kill(url, seed)
 
 
-def append_until_fenced(store: EventStore, under_way: threading.Event, told: list[int]) -> None:
+def append_until_fenced(store: EventStore, under_way: threading.Event, appended: list[int]) -> None:
     with suppress(FencedOut):
         while True:
-            last = told[-1] if told else 0
-            told.append(store.append(cancelled(last), [submission(f"key-{last}")]))
+            last = appended[-1] if appended else 0
+            appended.append(store.append(cancelled(last), [submission(f"key-{last}")]))
             under_way.set()
 
 
 def test_a_takeover_in_full_flight_loses_and_repeats_nothing(url: str) -> None:
-    old, told, under_way = begun(url), [], threading.Event()
-    thread = threading.Thread(target=append_until_fenced, args=(old, under_way, told))
+    old, appended, under_way = begun(url), [], threading.Event()
+    thread = threading.Thread(target=append_until_fenced, args=(old, under_way, appended))
     thread.start()
     assert under_way.wait(DEADLINE_S)
     Path(f"{path_of(url)}.lock").unlink(missing_ok=True)  # as if SQLite's lock did not hold
@@ -81,7 +81,7 @@ def test_a_takeover_in_full_flight_loses_and_repeats_nothing(url: str) -> None:
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
         old.close()
-        assert new.append(cancelled(told[-1])) == told[-1] + 1
+        assert new.append(cancelled(appended[-1])) == appended[-1] + 1
 
-    assert events == expected(cancelled(0, told[-1]))
+    assert events == expected(cancelled(0, appended[-1]))
     assert found.damage == ""

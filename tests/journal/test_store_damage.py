@@ -1,4 +1,4 @@
-"""Damage is found, named, and costs nothing that can still be read; what is bad is moved aside, never dropped."""
+"""Damage is detected and reported; good rows are kept, and bad rows are set aside, not deleted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_changed_event_in_a_file_and_all_after_it_are_kept_out(sqlite_url: str
     assert execute(kept, "SELECT count(*) FROM gavel_events WHERE sequence > 2") == [(3,)]
 
 
-def test_a_missing_event_ends_what_is_good(url: str) -> None:
+def test_a_missing_event_ends_the_journal(url: str) -> None:
     filled(url, 5)
     harm(url, "DELETE FROM gavel_events WHERE sequence = 2")
 
@@ -77,7 +77,7 @@ def test_a_missing_event_ends_what_is_good(url: str) -> None:
     assert "event 2 is missing" in found.damage
 
 
-def test_an_event_that_nobody_can_decode_ends_what_is_good(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_cannot_be_decoded_ends_the_journal(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with begun(url) as store:
         store.append(cancelled(0))
         with monkeypatch.context() as patch:
@@ -91,7 +91,7 @@ def test_an_event_that_nobody_can_decode_ends_what_is_good(url: str, monkeypatch
     assert "event 2 cannot be decoded: record is not MessagePack" in found.damage
 
 
-def test_after_damage_the_journal_goes_on_and_is_sound(url: str) -> None:
+def test_after_damage_the_journal_continues_without_faults(url: str) -> None:
     filled(url, 5)
     harm(url, "UPDATE gavel_events SET crc32 = 7 WHERE sequence = 4")
     with begun(url) as store:
@@ -103,20 +103,20 @@ def test_after_damage_the_journal_goes_on_and_is_sound(url: str) -> None:
     assert found.damage == ""
 
 
-def test_damage_is_told_until_a_scheduler_in_force_has_heard_it(sqlite_url: str) -> None:
+def test_damage_is_reported_until_a_new_incarnation_loads_the_journal(sqlite_url: str) -> None:
     filled(sqlite_url, 3)
     execute(sqlite_url, "UPDATE gavel_events SET crc32 = 7 WHERE sequence = 3")
 
     with open_store(sqlite_url, accept_loss=True) as store:
-        told_to_a_reader = store.load().damage
-        told_again = store.load().damage
+        reported = store.load().damage
+        reported_again = store.load().damage
 
-    assert "good up to event 2" in told_to_a_reader
-    assert told_again == told_to_a_reader == loaded(sqlite_url)[0].damage
+    assert "good up to event 2" in reported
+    assert reported_again == reported == loaded(sqlite_url)[0].damage
     assert loaded(sqlite_url)[0].damage == ""
 
 
-def test_who_has_not_begun_an_incarnation_moves_nothing_in_a_database(postgres_url: str) -> None:
+def test_a_load_without_an_incarnation_moves_no_row_of_a_database(postgres_url: str) -> None:
     filled(postgres_url, 3)
     execute(postgres_url, "UPDATE gavel_events SET crc32 = 7 WHERE sequence = 2")
 
@@ -139,8 +139,8 @@ def test_an_append_is_kept_or_lost_as_a_whole(url: str) -> None:
 
         assert bytes_of(list(found.events)) == expected(cancelled(0, 2))
         assert store.submission("ann", "first") == submission("first")
-        assert store.submission("ann", "second") is None, "its repetition must make the jobs anew"
-    assert "it came with the events from 3 on" in found.damage
+        assert store.submission("ann", "second") is None, "repeating it must create the jobs again"
+    assert "it is of one append with the events from 3 on" in found.damage
 
 
 def test_a_damaged_snapshot_gives_way_to_the_one_before(url: str) -> None:
@@ -208,7 +208,7 @@ def test_a_damaged_value_is_named_and_forgotten(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["incarnation", "schema_version"])
-def test_damage_to_the_stores_own_values_is_mended(url: str, name: str) -> None:
+def test_damage_to_the_stores_own_values_is_repaired(url: str, name: str) -> None:
     filled(url, 3)
     harm(url, "UPDATE gavel_meta SET crc32 = 7 WHERE name = :name", name=name)
 
@@ -251,7 +251,7 @@ def test_damaged_files_are_numbered(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"round_s = 360\n", b"\x00" * 10_000, b"SQLite format 3\0" + b"\x01" * 5000])
-def test_a_file_with_nothing_of_ours_is_left_alone(sqlite_url: str, content: bytes) -> None:
+def test_a_file_without_any_row_of_a_journal_is_left_alone(sqlite_url: str, content: bytes) -> None:
     path_of(sqlite_url).write_bytes(content)
 
     with pytest.raises(JournalCorrupt, match="left as it is"):
@@ -271,7 +271,7 @@ def test_another_programs_database_is_left_alone(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize("left", [".recovering", ".recovered"])
-def test_a_crash_while_a_damaged_file_is_replaced_is_made_good(sqlite_url: str, left: str) -> None:
+def test_a_crash_while_a_damaged_file_is_replaced_is_repaired(sqlite_url: str, left: str) -> None:
     filled(sqlite_url, 4)
     with begun(sqlite_url) as store:
         store.back_up()
@@ -303,7 +303,7 @@ def test_a_file_that_is_lost_is_refused_and_its_log_is_kept(sqlite_url: str, siz
     assert Path(f"{path}.damaged-1-wal").read_bytes() == written[1]
 
 
-def test_a_second_process_is_refused_and_told_who_has_it(sqlite_url: str) -> None:
+def test_a_second_process_is_refused_with_the_id_of_the_first(sqlite_url: str) -> None:
     with open_store(sqlite_url), pytest.raises(InvalidInput, match=r"journal is in use by process \d+"):
         open_store(sqlite_url)
 
@@ -320,7 +320,7 @@ def test_only_the_owner_may_read_the_files(sqlite_url: str) -> None:
     assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", ".lock", ".marks")}
 
 
-def test_a_journal_that_is_not_there_is_not_made_unasked(url: str) -> None:
+def test_a_missing_journal_is_not_created_unless_requested(url: str) -> None:
     with pytest.raises(InvalidInput, match="journal does not exist"):
         open_store(url, create=False)
 
@@ -333,6 +333,6 @@ def test_other_urls_are_refused(url: str) -> None:
         open_store(url)
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="journal's directory must exist"):
         open_store(f"sqlite:///{tmp_path / 'none' / 'x'}")

@@ -1,4 +1,4 @@
-"""Events that are lost are refused by name, with the journal as it was; marks tell what it had come to."""
+"""Lost events: the journal is refused and left as it is, and the marks show what is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_database_with_lost_events_is_refused_and_left_as_it_is(postgres_url: 
     assert execute(postgres_url, "SELECT count(*) FROM gavel_quarantine") == [(0,)]
 
 
-def test_numbers_of_a_database_go_on_above_the_block_that_was_reserved(postgres_url: str) -> None:
+def test_numbers_of_a_database_continue_above_the_block_that_was_reserved(postgres_url: str) -> None:
     with begun(postgres_url) as store:
         append(store, 0, 1_250)
         append(store, 1, 1_251)
@@ -45,7 +45,7 @@ def test_numbers_of_a_database_go_on_above_the_block_that_was_reserved(postgres_
     assert (loss.numbers.jobs, loss.margin) == (2_000, 0)
 
 
-def test_accepted_loss_is_told_until_the_next_append(url: str) -> None:
+def test_accepted_loss_is_reported_until_the_next_append(url: str) -> None:
     with begun(url) as store:
         append(store, 0, 1)
         append(store, 1, 2)

@@ -1,4 +1,4 @@
-"""Older layouts are brought up to date with all they hold; newer ones are refused."""
+"""Older layouts are migrated with all their rows; newer ones are refused."""
 
 from __future__ import annotations
 

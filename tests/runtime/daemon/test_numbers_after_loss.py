@@ -1,4 +1,4 @@
-"""Whatever happens to the journal's files: no number of a job or a lease that was given out comes again."""
+"""Damage to the journal's files: job and lease numbers that were used are never used again."""
 
 from __future__ import annotations
 
