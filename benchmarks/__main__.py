@@ -52,9 +52,9 @@ def main() -> None:
         WITH_OPTIONS[name](options)
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    told = f"which: {', '.join(BENCHMARKS)} (default: all but {' and '.join(MINUTES_LONG)}); "
-    told += f"{' and '.join(WITH_OPTIONS)} take options, too: --help after the name tells them"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=told)
+    usage = f"which: {', '.join(BENCHMARKS)} (default: all but {' and '.join(MINUTES_LONG)}); "
+    usage += f"{' and '.join(WITH_OPTIONS)} take options, too: see --help after the name"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=usage)
     names = parser.parse_args().names or [name for name in BENCHMARKS if name not in MINUTES_LONG]
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:

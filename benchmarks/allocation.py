@@ -1,12 +1,12 @@
-"""Every policy at every size, cold and warm, beside the same formulation in other people's solvers, in one process.
+"""Time of each policy at each size, cold and warm, against the same formulation in other solvers, in one process.
 
     python -m benchmarks allocation           some minutes: every policy, distinct jobs, 3 types, up to 8,192 jobs
     python -m benchmarks allocation --all     hours: every size, 3 and 8 types, both mixes, every peer, warm, memory
     python -m benchmarks allocation --policies max_min_fairness,min_makespan+pairs --jobs 32,512 --types 3,8 --warm
 
 NAME+pairs is a policy on a problem in which every two jobs of equal gangs may share GPUs. A time is a median; a peer's
-holds all that its user waits for, building the model included. Whoever has passed --limit-s, or surely would by far, is
-not asked at larger sizes. Rows go to a CSV file as they come, and to a plot at the end.
+includes building the model. A contender that has exceeded --limit-s, or surely would by far, is
+skipped at larger sizes. Rows are written to a CSV file as they are measured, and to a plot at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKED_SIZES = (32, 128, 256, 512)
 PACKED = (f"max_min_fairness{PAIRS}",)  # measured besides the registered policies
 OUT = Path("out/benchmarks/allocation.csv")
 _LAYOUT = "{:36} {:8} {:>2} {:>9} {:4}  {:>10} {:9} {:>10} {:>8} {:>7}  {:>7} {:>7} {:>8}  {}"
-_HEAD = ("policy", "mix", "m", "jobs", "", "ms", "whose", "solver ms", "times us", "apart", "gap", "violat.", "MB", "")
+_HEAD = ("policy", "mix", "m", "jobs", "", "ms", "solver", "solver ms", "times us", "apart", "gap", "violat.", "MB", "")
 
 
 def run(arguments: Sequence[str] = ()) -> None:
@@ -69,7 +69,7 @@ def _measure(series: Series, cases: Iterable[Case], keep: Callable[[Measurement]
 
 
 def _load(terms: Terms) -> None:
-    """Loads what the contenders load on first use: nobody's time shall hold it."""
+    """Loads what the contenders load on first use, so that no measurement includes it."""
     tiny = Case("max_min_fairness", Mix.DISTINCT, 3, 8, 0.1, 0)
     for _ in Series(terms, policy_from(tiny.policy)).measurements(tiny):
         pass
@@ -110,7 +110,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("--peers", type=_list_of(_peer), help=f"of {', '.join(PEERS)} (default: ecos); 'none' for none")
     add("--warm", action="store_true", help="also after an arrival or departure, the solver kept")
     add("--memory", action="store_true", help="also peak memory, of a process of its own")
-    add("--limit-s", type=float, help="seconds after which a contender is not asked at larger sizes (default: 3)")
+    add("--limit-s", type=float, help="seconds after which a contender is skipped at larger sizes (default: 3)")
     add("--load", type=float, default=0.1, help="GPUs per job and type, of three (default: 0.1; 1 has some to spare)")
     add("--seed", type=int, default=0)
     add("--out", type=Path, default=OUT, help=f"CSV file (default: {OUT})")

@@ -1,6 +1,6 @@
 """The random problems of tests/policies/many.py: every policy, packed or not, and what is wrong with its answers.
 
-Verdicts are appended to a file, a line of JSON each; a run that was stopped goes on where it ended.
+Verdicts are appended to a file, a line of JSON each; a stopped run continues where it ended.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Terms:
 
 
 class Series:
-    """A policy on growing problems of one kind. Whoever has passed the limit, or surely would, is not asked again."""
+    """A policy on growing problems of one kind. A contender that exceeded the limit, or surely would, is skipped."""
 
     def __init__(self, terms: Terms, policy: Policy) -> None:
         self._terms = terms
@@ -70,7 +70,7 @@ class Series:
         fresh = [problem]
 
         def renew() -> None:
-            fresh[0] = replace(problem)  # a problem remembers figures it was asked for
+            fresh[0] = replace(problem)  # a problem caches derived values
 
         try:
             found = timed(lambda: self._policy.allocate(fresh[0]), prepare=renew, budget_s=self._terms.limit_s)
@@ -137,7 +137,7 @@ class Series:
         self._patience.setdefault((case.mode, contender), Patience(self._terms.limit_s)).add(case.jobs, took_s)
 
     def _failed(self, case: Case, contender: str, failure: Exception) -> Measurement:
-        """A contender that fails is not asked at larger sizes."""
+        """A contender that fails is skipped at larger sizes."""
         self._took(case, contender, float("inf"))
         return Measurement(case, contender, note=str(failure))
 

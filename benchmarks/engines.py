@@ -106,7 +106,7 @@ class Engine(Protocol):
 
 
 class Cvxpy:
-    """A model built and solved anew for every program, as the original does."""
+    """A model built and solved from scratch for each program, as in the original."""
 
     def __init__(self, solver: str, time_limit_s: float) -> None:
         self.name = solver.lower()
@@ -115,7 +115,7 @@ class Cvxpy:
         self._options = {"time_limit": time_limit_s} if solver == "CLARABEL" else {}
 
     def level(self, rows: Rows, base: Floats, speed: Floats) -> tuple[Floats, float, Floats]:
-        """As Engine says."""
+        """See Engine."""
         import cvxpy as cp
 
         leveled = rows.leveled(speed)
@@ -125,7 +125,7 @@ class Cvxpy:
         return np.asarray(x.value), float(t.value) * leveled.unit, np.asarray(rated.dual_value)
 
     def total(self, rows: Rows, gain: Floats, floor: Floats) -> Floats:
-        """As Engine says."""
+        """See Engine."""
         import cvxpy as cp
 
         x = cp.Variable(len(rows.entry_type), nonneg=True)
@@ -189,7 +189,7 @@ class Highs:
         self.highs.setOptionValue("time_limit", time_limit_s)
 
     def level(self, rows: Rows, base: Floats, speed: Floats) -> tuple[Floats, float, Floats]:
-        """As Engine says."""
+        """See Engine."""
         leveled = rows.leveled(speed)
         J, E, T = len(base), len(rows.entry_type), len(rows.problem.gpu_types)
         shared = sp.vstack([rows.time, rows.load])
@@ -202,7 +202,7 @@ class Highs:
         return x[:E], float(x[E]) * leveled.unit, dual[:J]
 
     def total(self, rows: Rows, gain: Floats, floor: Floats) -> Floats:
-        """As Engine says."""
+        """See Engine."""
         J, E, T = len(floor), len(rows.entry_type), len(rows.problem.gpu_types)
         matrix, factor = rows.floored()
         floored = floor > 0

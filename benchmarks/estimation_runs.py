@@ -1,4 +1,4 @@
-"""Simulated max-min fairness with estimated rates against the same with true ones: what is told, what is profiled."""
+"""Simulated max-min fairness with estimated rates against true ones: effect of declared rates and of profiling."""
 
 from __future__ import annotations
 

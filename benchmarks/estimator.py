@@ -1,8 +1,8 @@
 """The throughput estimator on Gavel's measured table: hold-out errors as whole curves, coverage, quality and speed.
 
-`python -m benchmarks estimator [--seeds N] [--refit]`. Without the reference data a line says so. Hyper-parameters are
-the shipped ones, which were fitted to this table as a whole; with --refit they are fitted anew for each seed to what
-is not held out (minutes).
+`python -m benchmarks estimator [--seeds N] [--refit]`. Without the reference data it measures speed only.
+Hyper-parameters are the shipped ones, which were fitted to the whole table; with --refit they are fitted for each seed
+to the entries that are not held out (minutes).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def run(options: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks estimator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="hold-outs drawn (default: 20)")
     parser.add_argument("--packed-runs", action="store_true", help="only the packed simulations (minutes)")
-    parser.add_argument("--refit", action="store_true", help="fit hyper-parameters anew for each seed (minutes)")
+    parser.add_argument("--refit", action="store_true", help="fit hyper-parameters for each seed (minutes)")
     chosen = parser.parse_args(options)
     table = reference_table()
     if table is None:
-        print("no reference data: GAVELPY_REFERENCE_DIR says where they are; speed only")
+        print("no reference data: set GAVELPY_REFERENCE_DIR; speed only")
     elif chosen.packed_runs:
         _simulated_packed(table)
         return
@@ -60,11 +60,7 @@ def run(options: Sequence[str] = ()) -> None:
 def _prior(table: ThroughputTable) -> None:
     plain = Roofline(job_types(), gpu_specs())
     ran = table.rate_steps_per_s > 0
-    print(
-        f"prior, {int(ran.sum())} measured rates that nothing has been told of"
-        + " " * 12
-        + "Spearman  median error  p90"
-    )
+    print(f"prior, {int(ran.sum())} measured rates that were held out" + " " * 12 + "Spearman  median error  p90")
     for name, prior in (("roofline", plain), ("roofline, calibrated on them", plain.calibrated(table))):
         found = np.exp(prior.log_rate(table.keys, table.gpu_types))[ran]
         error = np.abs(found / table.rate_steps_per_s[ran] - 1.0)
@@ -103,12 +99,12 @@ def _packing(table: ThroughputTable) -> None:
     print(f"\npacked max-min with estimated rates over true ones, {PACKING_SEEDS} draws          mean   least draw")
     for name in ("mean", "worst", "alone"):
         values = np.array([getattr(one, name) for one in kept])
-        told = {
+        labels = {
             "mean": "effective throughput",
             "worst": "its objective, the least job",
             "alone": "not packed, true rates",
         }
-        print(f"  {told[name]:62} {values.mean():6.3f}  {values.min():6.3f}")
+        print(f"  {labels[name]:62} {values.mean():6.3f}  {values.min():6.3f}")
 
 
 def _simulated(table: ThroughputTable) -> None:
@@ -116,13 +112,13 @@ def _simulated(table: ThroughputTable) -> None:
         f"\nsimulated max-min over the same with true rates, {RUN_SEEDS} traces{'':12} "
         "work, 1 h to 4 h  (least)     JCT  makespan"
     )
-    for claimed, told in ((False, "nothing is told"), (True, "users' figures are wrong by 0.3 to 3")):
+    for claimed, labels in ((False, "no declared rates"), (True, "declared rates are wrong by 0.3 to 3")):
         for profiled in (False, True):
             runs = [compared(table, seed, claimed=claimed, profiled=profiled) for seed in range(RUN_SEEDS)]
             work, jct, makespan = (
                 np.array([getattr(run, name) for run in runs]) for name in ("work", "jct", "makespan")
             )
-            name = f"{told}, {PROFILED_S:g} GPU-s profiled an allocation" if profiled else told
+            name = f"{labels}, {PROFILED_S:g} GPU-s profiled an allocation" if profiled else labels
             print(f"  {name:62} {work.mean():14.3f}  {work.min():7.3f} {jct.mean():7.3f}  {makespan.mean():8.3f}")
 
 
@@ -132,13 +128,13 @@ def _simulated_packed(table: ThroughputTable) -> None:
         f"\nsimulated packed max-min over the same with true rates, {PACKED_RUN_SEEDS} traces"
         "   hour 1      2      3      4      5      6      7   2 to 4   least   not packed, true rates"
     )
-    told = {
+    labels = {
         "8 of 26 job types new: known alone on one type, a fifth of their pairs": new_types,
         "8 of 26 job types new: nothing but claims wrong by 0.3 to 3": new_types_claimed,
         "no table at all: nothing but claims wrong by 0.3 to 3": nothing_known,
         f"  the same, {PROFILED_S:g} GPU-s profiled an allocation, pairs too": nothing_known_profiled,
     }
-    for name, runs in told.items():
+    for name, runs in labels.items():
         curves = [runs(table, seed) for seed in range(PACKED_RUN_SEEDS)]
         estimated, oracle, alone = (
             np.array([getattr(one, which) for one in curves]) for which in ("estimated", "oracle", "alone")

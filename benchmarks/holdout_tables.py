@@ -68,7 +68,7 @@ def table_of(names: list[str], gpu_types: tuple[str, ...], rates: Floats) -> Thr
 
 
 def without_families(table: ThroughputTable) -> ThroughputTable:
-    """The table with names that say nothing."""
+    """The table with meaningless names."""
     return replace(table, keys=tuple((f"job {n}", gpus) for n, (_, gpus) in enumerate(table.keys)))
 
 

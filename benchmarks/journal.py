@@ -109,7 +109,7 @@ def _submitted(k: int) -> Event:
 
 
 def _lives() -> Iterator[Event]:
-    """Four rounds: shares for all jobs, then each job starts, is heard of and stops in an event of its own."""
+    """Four rounds: shares for all jobs, then each job starts, reports and stops in an event of its own."""
     jobs = np.arange(JOBS)
     for epoch in range(4):
         yield AllocationSolved(epoch, jobs, jobs % 3, np.full(JOBS, 0.25))

@@ -1,4 +1,4 @@
-"""One arrival or departure at a time: `LiveMaxMin` beside HiGHS going on from its basis, in turn in one process."""
+"""One arrival or departure at a time: `LiveMaxMin` against HiGHS with a warm basis, alternating in one process."""
 
 from __future__ import annotations
 

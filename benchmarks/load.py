@@ -59,7 +59,7 @@ def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int
     wait_until(lambda: cluster.nodes_up() == NODES, f"{NODES} nodes are up", 60.0)
     with timed(cluster, f"{NODES:,} idle nodes for {ONE_BY_ONE_S:g} s", [], agents.pid):
         time.sleep(ONE_BY_ONE_S)
-    submitted += one_by_one(cluster, f"the same beside {NODES:,} nodes of {GPUS} GPUs", agents.pid)
+    submitted += one_by_one(cluster, f"the same with {NODES:,} nodes of {GPUS} GPUs", agents.pid)
     rest = max(BATCHES_MIN * BATCH, JOBS - submitted)
     batches = [request(min(BATCH, rest - first)) for first in range(0, rest, BATCH)]  # made before the clock runs
     with (
@@ -127,7 +127,7 @@ def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:
 
 
 def listed(cluster: LocalCluster) -> None:
-    """Prints how long a list of all jobs takes, and the longest that anybody else waits for an answer meanwhile."""
+    """Prints the time to list all jobs, and the longest time that another call waits meanwhile."""
     waits_s: list[float] = []
     is_over = threading.Event()
 
@@ -157,7 +157,7 @@ def request(count: int) -> pb.SubmitJobsRequest:
 
 
 def page(cluster: LocalCluster) -> str:
-    """What /metrics says."""
+    """The contents of /metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{cluster.http_port}/metrics", timeout=10.0) as answer:
         text: str = answer.read().decode()
     return text

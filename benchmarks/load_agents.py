@@ -154,7 +154,7 @@ class HeadAgent:
 
 
 async def main(address: str, nodes: int, gpus: int, seconds: float, cluster: str = "") -> None:
-    """Runs the agents for a while and prints the tally. `cluster`: whose checkpoint directory they see."""
+    """Runs the agents for a while and prints the tally. `cluster`: the cluster with their checkpoint directory."""
     tally = Tally()
     until_s = time.monotonic() + seconds
     channels = [

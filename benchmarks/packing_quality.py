@@ -1,7 +1,7 @@
-"""How much of the effective throughput of packed max-min fairness is kept when its rates are estimated.
+"""Effective throughput of packed max-min fairness with estimated rates, relative to true rates.
 
-Some job types are new: they ran alone on one GPU type, and a fifth of their pairs ran. The policy is asked with
-estimates of the rest; what it answers is worth what the true rates make of it.
+Some job types are new: they ran alone on one GPU type, and a fifth of their pairs ran. The policy gets
+estimates of the rest; its shares are evaluated with the true rates.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _believed(
     is_new = np.asarray(np.isin(table.pair_rows, new).any(axis=1))
     hidden = is_new[:, None] & (rng.random((len(pairs), len(table.gpu_types))) >= PAIRS_KNOWN)
     pairs = np.where(hidden[:, None, :], np.nan, pairs)
-    # A pair that ran tells a slowdown only beside a rate alone: new types have that on one GPU type.
+    # A measured pair yields a slowdown only with a rate alone, which new types have on one GPU type.
     left = replace(table, rate_steps_per_s=rates, pair_rate_steps_per_s=pairs)
     completion = Completion(left, model)
     alone = np.where(np.isnan(rates), completion.estimates(table.keys, table.gpu_types).rates(), rates)
@@ -78,7 +78,7 @@ def _believed(
 
 
 def _true_pairs(table: ThroughputTable) -> Floats:
-    """Slowdowns, (N, N, T): 0 where a pair does not run, NaN where nobody knows."""
+    """Slowdowns, (N, N, T): 0 where a pair does not run, NaN = unknown."""
     N = len(table.keys)
     found = np.full((N, N, len(table.gpu_types)), np.nan)
     alone = table.rate_steps_per_s[table.pair_rows]

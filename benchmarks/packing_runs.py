@@ -42,18 +42,18 @@ class Curves:
 class Steps:
     """An observer: how far each job had come, and when."""
 
-    told: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    reported: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def __call__(self, event: Event, now_s: float) -> None:
         if isinstance(event, ProgressReported | LeaseEnded):
             for job, steps in zip(event.jobs.tolist(), event.steps_done.tolist(), strict=True):
-                self.told.setdefault(job, [(0.0, 0.0)]).append((now_s, steps))
+                self.reported.setdefault(job, [(0.0, 0.0)]).append((now_s, steps))
 
     def work(self, seconds_a_step: Floats, edges_s: Floats) -> Floats:
         """Effective throughput between each two edges."""
         total = np.zeros(len(edges_s))
-        for job, told in self.told.items():
-            at_s, steps = np.array(told).T
+        for job, reports in self.reported.items():
+            at_s, steps = np.array(reports).T
             total += np.interp(edges_s, at_s, steps) * seconds_a_step[job]
         return np.diff(total) / np.diff(edges_s)
 
@@ -66,7 +66,7 @@ def new_types(table: ThroughputTable, seed: int) -> Curves:
 
 
 def new_types_claimed(table: ThroughputTable, seed: int) -> Curves:
-    """Some job types are new: nothing of them was measured, and what users say is wrong by up to a factor of three."""
+    """Some job types are new: no measured rates, and declared rates that are wrong by up to a factor of three."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
     trace, new = drawn_trace(table, rng), _new(table, rng)
     names = {table.keys[row][0] for row in new.tolist()}
@@ -75,7 +75,7 @@ def new_types_claimed(table: ThroughputTable, seed: int) -> Curves:
 
 
 def nothing_known(table: ThroughputTable, seed: int, profiled_s: float = 0.0) -> Curves:
-    """There is no table at all, only what users say, wrong by up to a factor of three; nothing of pairs."""
+    """No table, only declared rates, wrong by up to a factor of three; no rates of pairs."""
     table, rng = one_gpu(table), np.random.default_rng(seed)
     trace, T = drawn_trace(table, rng), len(table.gpu_types)
     empty = ThroughputTable((), table.gpu_types, np.zeros((0, T)), np.zeros((0, T), dtype=np.int64), ())
@@ -135,7 +135,7 @@ def _work(
 
 
 def _without(table: ThroughputTable, new: Ints, rng: np.random.Generator, part: float = PAIRS_KNOWN) -> ThroughputTable:
-    """The table without most of what it says of these rows: a rate alone and `part` of their pairs; 0: nothing."""
+    """The table with only one rate alone and `part` of the pairs of these rows; 0: nothing of them."""
     rates, pairs = table.rate_steps_per_s.copy(), table.pair_rate_steps_per_s
     measured = rng.integers(len(table.gpu_types), size=len(new))
     rates[new] = np.nan

@@ -1,7 +1,7 @@
-"""What each policy optimises, as a user of a solver would say it: the peers that ours is measured against.
+"""The peers: the formulation of each policy as a user of a generic solver would write it.
 
-A formulation is solved by any engine that can (engines.py), and says in which figures two optima must agree. Policies
-without one here (rules, and those of strangers) are measured alone.
+A formulation is solved by any engine that can (engines.py), and defines in which values two optima must agree. Policies
+without one here (rules, and plug-ins) are measured alone.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def max_sum(gain: Scale, worth: Callable[[AllocationProblem], Floats] | None = N
 
 
 def filling(speed: Callable[[AllocationProblem, Bools], Floats]) -> Formulation:
-    """Raise all rates with their speeds until nobody's can rise: one linear program a level, as in Gavel (OSDI '20).
+    """Raise all rates with their speeds until none can rise: one linear program per level, as in Gavel (OSDI '20).
 
     The original finds the jobs that are stuck by a mixed integer program; their duals, which the program has found
-    anyway, say the same.
+    anyway, identify them, too.
     """
 
     def solve(problem: AllocationProblem, engine: Engine) -> Floats:
@@ -118,7 +118,7 @@ def filling(speed: Callable[[AllocationProblem, Bools], Floats]) -> Formulation:
             base = base + max(level, 0.0) * rises
             found = (rises > 0) & (np.abs(dual) > BOTTLENECK * np.abs(dual).sum())
             if not found.any():
-                raise PeerFailed(f"{engine.name}: nobody is stuck at level {level:g}")
+                raise PeerFailed(f"{engine.name}: no job is stuck at level {level:g}")
             stuck = stuck | found
         return rows.shares(x)
 

@@ -83,7 +83,7 @@ class Drawn:
     deadline_s: Floats  # (N,)
     entity: Ints  # (N,)
     job_type: Ints  # (N,)
-    pair_rate: Floats  # (JOB_TYPES, JOB_TYPES, T) part of its rate alone that a job keeps beside one of another type
+    pair_rate: Floats  # (JOB_TYPES, JOB_TYPES, T) rate co-located with a job of another type / alone
 
     def problem(self, rows: Ints | None = None) -> AllocationProblem:
         """The jobs in `rows` of the pool (default: all of it), in that order, each running alone."""
@@ -108,7 +108,7 @@ class Drawn:
         )
 
     def with_pairs(self) -> AllocationProblem:
-        """All jobs of the pool, and every two that ask for equally many GPUs may share them."""
+        """All jobs of the pool, and all pairs with the same number of GPUs may be co-located."""
         first, second = np.triu_indices(len(self.gpus), k=1)
         equal = self.gpus[first] == self.gpus[second]
         first, second = first[equal], second[equal]

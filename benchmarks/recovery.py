@@ -1,8 +1,8 @@
-"""How soon things go on: a scheduler after `kill -9` with 10,000 jobs in its journal, jobs after the death of a node.
+"""Recovery time: of a scheduler after `kill -9` with 10,000 jobs in its journal, of jobs after the death of a node.
 
-Programs have their byte code at hand, as those of an installed package have. Goals: in service again within 2 s, also
+Byte code is compiled beforehand, as in an installed package. Goals: in service again within 2 s, also
 after a long run with many events; jobs of a node that is surely dead run elsewhere within 3 s, whether the scheduler
-sees the death itself or an operator tells it.
+detects the death itself or an operator declares it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure() -> None:
     restarts()
     for what, kill in (("all its processes gone", kill_node), ("cut off, then declared lost", declare_lost)):
         took_s = [moved_s(kill) for _ in range(RUNS)]
-        print(f"node {what}: its jobs run elsewhere after {told(took_s)} (goal 3 s); {load_of_machine()}", flush=True)
+        print(f"node {what}: its jobs run elsewhere after {times(took_s)} (goal 3 s); {load_of_machine()}", flush=True)
 
 
 def restarts() -> None:
@@ -54,7 +54,7 @@ def restarts() -> None:
         with cluster.client() as client:
             for _ in range(JOBS // load.BATCH):
                 client.SubmitJobs(load.request(load.BATCH), timeout=60.0)
-        print(f"first start: {empty_s:.2f} s; imports of these: {told([imports_s() for _ in range(RUNS)])}")
+        print(f"first start: {empty_s:.2f} s; imports of these: {times([imports_s() for _ in range(RUNS)])}")
         print_restarts(cluster, f"{JOBS:,} waiting jobs")
         agents = subprocess.Popen(load.agents_command(cluster, AGENTS, 2, 100_000.0), stdout=subprocess.DEVNULL)
         try:
@@ -78,9 +78,9 @@ def print_restarts(cluster: LocalCluster, what: str) -> None:
         at_s, count = journal_read(cluster)
         read_s.append(at_s - began_s)
         events.append(count)
-    print(f"killed and started with {what}: answers after {told(took_s)} (goal 2 s)")
-    print(f"    of these, until the journal was read: {told(read_s)}, with {events} events replayed")
-    print(f"    processor time until then: {told(cpu_s)}; {load_of_machine()}", flush=True)
+    print(f"killed and started with {what}: answers after {times(took_s)} (goal 2 s)")
+    print(f"    of these, until the journal was read: {times(read_s)}, with {events} events replayed")
+    print(f"    processor time until then: {times(cpu_s)}; {load_of_machine()}", flush=True)
 
 
 def journal_read(cluster: LocalCluster) -> tuple[float, int]:
@@ -125,7 +125,7 @@ def kill_node(cluster: LocalCluster, victim: LocalNode) -> float:
 
 
 def declare_lost(cluster: LocalCluster, victim: LocalNode) -> float:
-    """A machine that is cut off: its jobs live on, somewhere; the operator says that they do not."""
+    """An unreachable node with running jobs, which the operator declares lost."""
     for number in processes_below(cluster.directory / victim.node_id):
         os.kill(number, signal.SIGSTOP)
     cluster.kill(victim.node_id)
@@ -147,13 +147,13 @@ def listed(cluster: LocalCluster) -> list[pb.Job]:
         return list(client.ListJobs(pb.ListJobsRequest(), timeout=10.0).jobs)
 
 
-def told(took_s: list[float]) -> str:
+def times(took_s: list[float]) -> str:
     """Median and extremes."""
     return f"{statistics.median(took_s):.2f} s ({min(took_s):.2f} to {max(took_s):.2f}, {len(took_s)} times)"
 
 
 def load_of_machine() -> str:
-    """How busy the machine is, all told."""
+    """The load of the machine."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 

@@ -1,7 +1,7 @@
-"""Slurm beside gavel-scheduler, in one run: submissions a second, a job's start, what `kill -9` loses.
+"""Slurm against gavel-scheduler in one run: submissions per second, start of a job, losses by `kill -9`.
 
-Slurm's submissions are its command `sbatch`, as there is no other way; ours are told by connection and by command.
-Both are set up as they come: Slurm's defaults, our defaults.
+Slurm's submissions use the command `sbatch`; ours are measured over a connection and by command.
+Both have their default configuration.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ def measure_slurm(slurm: SlurmServer) -> None:
     """Starts first, while nothing waits."""
 
     def batch(*options: str) -> str:
-        answer = slurm.ask("sbatch", "--parsable", "-o", "/dev/null", *options)
+        answer = slurm.run("sbatch", "--parsable", "-o", "/dev/null", *options)
         assert answer is not None, "sbatch was refused"
         return answer
 
-    told("Slurm", "a one-GPU job starts after", start_s(slurm.directory, lambda c: batch("--gres=gpu:1", "--wrap", c)))
+    print_times(
+        "Slurm", "a one-GPU job starts after", start_s(slurm.directory, lambda c: batch("--gres=gpu:1", "--wrap", c))
+    )
     for clients in (1, 8):
         rate = submitted_per_s(clients, lambda: lambda: batch("-H", "--gres=gpu:1", "--wrap", "true"))
         print(f"Slurm: {rate:.0f} submissions/s by sbatch, {clients} at a time; {load_of_machine()}", flush=True)
@@ -66,7 +68,7 @@ def measure_slurm(slurm: SlurmServer) -> None:
     time.sleep(KILLED_AFTER_S)
     slurm.kill_controller()
     back_s = slurm.start_controller()
-    known = set((slurm.ask("squeue", "-h", "-o", "%i") or "").split())
+    known = set((slurm.run("squeue", "-h", "-o", "%i") or "").split())
     print(f"Slurm: of {HELD} jobs acknowledged {KILLED_AFTER_S:g} s before kill -9, {len(numbers & known)} are known "
           f"after; it answers after {back_s:.2f} s", flush=True)  # fmt: skip
 
@@ -74,7 +76,7 @@ def measure_slurm(slurm: SlurmServer) -> None:
 def measure_ours(cluster: LocalCluster) -> None:
     """The same questions."""
     with cluster.client() as client:
-        told("gavel", "a one-GPU job starts after",
+        print_times("gavel", "a one-GPU job starts after",
              start_s(cluster.directory, lambda c: client.SubmitJobs(request(c), timeout=10.0)))  # fmt: skip
     held = request("true", gpu_type="none-such")
 
@@ -139,14 +141,14 @@ def submitted_per_s(clients: int, connect: Callable[[], Submit]) -> float:
     return sum(counts) / SUBMIT_S
 
 
-def told(who: str, what: str, took_s: list[float]) -> None:
+def print_times(system: str, what: str, took_s: list[float]) -> None:
     """Median and extremes."""
     extremes = f"{min(took_s):.3f} to {max(took_s):.3f}, {len(took_s)} times"
-    print(f"{who}: {what} {statistics.median(took_s):.3f} s ({extremes}); {load_of_machine()}", flush=True)
+    print(f"{system}: {what} {statistics.median(took_s):.3f} s ({extremes}); {load_of_machine()}", flush=True)
 
 
 def load_of_machine() -> str:
-    """How busy the machine is, all told."""
+    """The load of the machine."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 

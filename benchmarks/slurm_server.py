@@ -80,7 +80,7 @@ class SlurmServer:
         self.start_controller()
         for node in self.nodes:
             self._start("slurmd", "-D", "-N", node, name=node)
-        wait_until(lambda: self.ask("sinfo", "-h", "-o", "%D", "-t", "idle") == f"{len(self.nodes)}", "nodes are idle")
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%D", "-t", "idle") == f"{len(self.nodes)}", "nodes are idle")
         return self
 
     def __exit__(
@@ -95,7 +95,7 @@ class SlurmServer:
         """How long it took until it answered, in seconds."""
         began_s = time.monotonic()
         self._start("slurmctld", "-D")
-        wait_until(lambda: self.ask("squeue", "-h") is not None, "slurmctld answers", START_S)
+        wait_until(lambda: self.run("squeue", "-h") is not None, "slurmctld answers", START_S)
         return time.monotonic() - began_s
 
     def kill_controller(self) -> None:
@@ -103,7 +103,7 @@ class SlurmServer:
         self._processes["slurmctld"].kill()
         self._processes["slurmctld"].wait()
 
-    def ask(self, *command: str) -> str | None:
+    def run(self, *command: str) -> str | None:
         """What a command prints; None if it fails."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None

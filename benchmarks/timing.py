@@ -52,7 +52,7 @@ def _has_time(times: list[float], budget_s: float) -> bool:
 
 
 class Patience:
-    """Whether a contender is asked at the next size: not once it has passed a limit, nor where it surely would.
+    """Whether to run a contender at the next size: not if it exceeded a limit, or surely would.
 
     The forecast is a power law through its last two sizes, never flatter than linear.
     """
@@ -83,7 +83,7 @@ class Patience:
 
 
 def peak_memory_mb() -> float:
-    """The most memory that this process has held, in MB; NaN where the platform does not say."""
+    """The most memory that this process has held, in MB; NaN if the platform does not report it."""
     status = Path("/proc/self/status")
     if status.exists():  # ru_maxrss would count the parent's memory, too, until this process began
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -1,4 +1,4 @@
-"""A policy of one's own: as many jobs as possible finish soon, with nobody below half of an even split.
+"""A custom policy: prefers jobs that are nearly done, and guarantees each job half of an isolated share.
 
 python examples/custom_policy.py
 """
@@ -21,7 +21,7 @@ class NearlyDone:
     least: float = 0.5
 
     name: ClassVar[str] = "nearly_done"
-    summary: ClassVar[str] = "Prefer jobs that are nearly done; everybody keeps half of an isolated share."
+    summary: ClassVar[str] = "Prefer jobs that are nearly done; each job keeps half of an isolated share."
     fills_leftover: ClassVar[bool] = True
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
@@ -41,6 +41,6 @@ if __name__ == "__main__":
     allocation = NearlyDone().allocate(problem)
     print(allocation.by_job().round(3))
     print("one more V100 is worth", allocation.shadow_prices[0], "per second;", allocation.certificate)
-    for check in CHECKS.values():  # what every policy promises
+    for check in CHECKS.values():  # the contract of all policies
         for other in problems(seed=0).values():
             check(NearlyDone(), other)

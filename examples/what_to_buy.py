@@ -1,4 +1,4 @@
-"""What would one more GPU be worth, and why does each job get what it gets?
+"""The marginal value of a GPU of each type, and what limits each job.
 
 python examples/what_to_buy.py
 """
@@ -21,8 +21,8 @@ if __name__ == "__main__":
         print(sentence)
 
     gain_per_usd = relative_gain(allocation, MaxMinFairness.optimises) / problem.price_usd_per_gpu_h
-    print("per dollar an hour the better buy is", problem.gpu_types[gain_per_usd.argmax()])
+    print("highest gain per dollar and hour:", problem.gpu_types[gain_per_usd.argmax()])
 
-    holds = explanation(allocation)
+    limits = explanation(allocation)
     for row, job in enumerate(problem.job_ids):
-        print(f"{job} {holds.text(row)}")
+        print(f"{job} {limits.text(row)}")

@@ -34,7 +34,7 @@ class Answer:
     err: str
 
     @property
-    def json(self) -> Any:  # whatever JSON can say
+    def json(self) -> Any:  # Any: JSON values
         return json.loads(self.out)
 
 

@@ -38,7 +38,7 @@ def test_blind_shares_are_evaluated_on_the_true_rates(gavel: Gavel) -> None:
     assert answer["rates_steps_per_s"]["a"] == pytest.approx(4.0 * shares["v100"] + 1.0 * shares["k80"])
 
 
-def test_who_knows_the_throughputs_serves_the_worst_job_better(gavel: Gavel) -> None:
+def test_aware_policy_serves_the_worst_job_better(gavel: Gavel) -> None:
     rates = {"a": {"v100": 10.0, "k80": 1.0}, "b": {"v100": 1.0, "k80": 1.0}, "c": {"v100": 1.0, "k80": 1.0}}
     problem = gavel.problem(jobs=[{"id": job, "rates_steps_per_s": rates[job]} for job in rates])
     mean = {"a": 5.5, "b": 1.0, "c": 1.0}
@@ -61,7 +61,7 @@ def test_table_shows_shares_prices_and_the_certificate_in_words(gavel: Gavel) ->
     assert "proven within" in answer.out
 
 
-def test_table_says_what_one_more_gpu_is_worth(gavel: Gavel) -> None:
+def test_table_shows_marginal_values(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "max_min_fairness")
 
     assert "One more v100 raises the worst job's share by up to 50 %." in answer.out
@@ -94,7 +94,7 @@ def test_json_of_a_rule_has_no_gains(gavel: Gavel) -> None:
     assert answer["gain_of_one_more_gpu"] == answer["prices"] == {"v100": None, "k80": None}
 
 
-def test_explain_says_of_each_job_what_holds_it(gavel: Gavel) -> None:
+def test_explain_prints_the_limit_of_each_job(gavel: Gavel) -> None:
     quick = {"id": "quick", "rates_steps_per_s": {"v100": 8.0, "k80": 1.0}}
     even = {"id": "even", "rates_steps_per_s": {"v100": 3.0, "k80": 2.9}}
     problem = gavel.problem(jobs=[quick, even, GIANT, STRANGER])
@@ -189,7 +189,7 @@ def test_two_policies_are_one_too_many(gavel: Gavel) -> None:
 
 @pytest.mark.parametrize("view", ["mean", "ones", "first"])
 def test_a_blind_policy_splits_its_time_whatever_it_believes(gavel: Gavel, view: str) -> None:
-    """Two jobs on one GPU of each type: blind, each has half of both, whatever the rates are said to be."""
+    """Two jobs on one GPU of each type: blind, each has half of both, whatever the assumed rates."""
     answer = gavel(
         "allocate", gavel.problem(), "--policy", "max_min_fairness", "--blind", "--blind-view", view, "-o", "json"
     )

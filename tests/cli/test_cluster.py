@@ -96,7 +96,7 @@ def test_wait_gives_up_with_124(cli: Gavel) -> None:
     assert cli("cancel", "endless").code == 0
 
 
-def test_cancelled_job_is_told_of_as_cancelled(cli: Gavel) -> None:
+def test_cancelled_job_is_shown_as_cancelled(cli: Gavel) -> None:
     submit(cli, "unwanted", LONG, steps="1e9")
 
     answer = cli("cancel", "unwanted")
@@ -124,7 +124,7 @@ def test_same_key_submits_once(cli: Gavel) -> None:
     assert first == again
 
 
-def test_dry_run_says_where_and_when(cli: Gavel) -> None:
+def test_dry_run_shows_where_and_when(cli: Gavel) -> None:
     job = '[[job]]\ncommand = "true"\nsteps_total = 50\nrates_steps_per_s = {{{} = 10}}\n'
     file = cli.file("jobs.toml", job.format("v100") + job.format("k80"))
 
@@ -174,7 +174,7 @@ def test_events_tell_what_happened(cli: Gavel) -> None:
     assert lines[-1]["json"]["outcome"] == "finished"
 
 
-def test_a_submission_says_that_its_jobs_are_not_preempted_unless_their_owner_allows_it(cli: Gavel) -> None:
+def test_submission_notes_that_jobs_are_not_preemptible_by_default(cli: Gavel) -> None:
     arguments = ("--steps", "1", "--rate", "v100:10")
     run = ("--", sys.executable, "-c", QUICK, "noted")
 
@@ -258,7 +258,7 @@ def test_completion_offers_jobs_and_nodes(cli: Gavel, cluster: LocalCluster) -> 
         told = environment | {"COMP_WORDS": words, "COMP_CWORD": "2"}
         return subprocess.run(RUN, env=told, capture_output=True, text=True, check=False).stdout.split()
 
-    # Who completes waits for the scheduler no longer than a second, and may press the key again.
+    # Completion waits for the scheduler at most a second; the user may press the key again.
     until(lambda: offered("gavel status compl") == ["completed"], "the job is offered")
     until(lambda: offered("gavel drain n") == ["n1"], "the node is offered")
     cli("cancel", "completed")

@@ -71,7 +71,7 @@ def figures(text: str, *columns: int) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_demo_compares_the_policies_on_the_whole_trace_as_the_readme_says(gavel: Gavel) -> None:
+def test_demo_compares_the_policies_on_the_whole_trace_as_in_the_readme(gavel: Gavel) -> None:
     answer = gavel("demo", "--no-live")
 
     check_comparison(answer)
@@ -100,7 +100,7 @@ def test_start_of_a_lease_is_what_is_left_of_its_time_after_the_steps() -> None:
 
 
 @pytest.mark.slow
-def test_live_part_ends_with_every_job_finished_beside_its_simulation(
+def test_live_part_finishes_all_jobs_and_prints_the_simulation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_live(tmp_path / "live")

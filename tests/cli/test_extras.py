@@ -1,4 +1,4 @@
-"""Commands whose extra is not installed say which one to install; nothing else is printed and nothing is started."""
+"""Commands with a missing extra print how to install it, print nothing else and start nothing."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def run_without(modules: tuple[str, ...], command: str, cwd: Path) -> subprocess
         "gavel-scheduler --config scheduler.toml",
     ],
 )
-def test_command_without_the_runtime_extra_says_how_to_install_it(command: str, tmp_path: Path) -> None:
+def test_command_without_the_runtime_extra_prints_how_to_install_it(command: str, tmp_path: Path) -> None:
     (tmp_path / "scheduler.toml").write_text(CONFIGURATION)
 
     done = run_without(RUNTIME, command, tmp_path)
@@ -52,7 +52,7 @@ def test_command_without_the_runtime_extra_says_how_to_install_it(command: str, 
     assert not (tmp_path / "state").exists()
 
 
-def test_report_without_its_extra_says_how_to_install_it(tmp_path: Path) -> None:
+def test_report_without_its_extra_prints_how_to_install_it(tmp_path: Path) -> None:
     done = run_without(
         ("plotly", "jinja2"), "gavel simulate --generate 3 --cluster v100:2 --report page.html", tmp_path
     )

@@ -34,7 +34,7 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_file_is_read_as_it_says(tmp_path: Path) -> None:
+def test_file_is_read(tmp_path: Path) -> None:
     first, second = read_job_file(write(tmp_path, GOOD))
 
     assert (first.name, first.gpus, first.steps_total) == ("train", 2, 1000.0)

@@ -1,4 +1,4 @@
-"""The table of jobs: drawn for a person, plain where it is long or nobody looks."""
+"""The table of jobs: with rich on a terminal, as plain columns if it is long or in a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_job(number: int = 1, **fields: object) -> client_pb2.Job:
     ("lease", "state", "told"),
     [(7, client_pb2.JOB_STATE_RUNNING, 0), (-1, client_pb2.JOB_STATE_FAILED, 1)],
 )
-def test_how_the_last_lease_ended_is_told_while_there_is_none(
+def test_end_of_the_last_lease_is_shown_between_leases(
     lease: int, state: client_pb2.JobState.ValueType, told: int
 ) -> None:
     job = make_job(lease=lease, state=state, detail="node n1 was lost")

@@ -124,7 +124,7 @@ def test_a_reader_that_leaves_early_is_no_disaster() -> None:
 
 
 @pytest.mark.parametrize("command", ["policies", "trace generate --jobs 3", "policies -o json", "--version"])
-def test_a_full_disk_is_told_in_one_line(command: str) -> None:
+def test_full_disk_is_one_line(command: str) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         finished = subprocess.run([*RUN, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 

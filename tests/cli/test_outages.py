@@ -1,4 +1,4 @@
-"""Commands that wait or follow wait through an outage of the scheduler, and say so once."""
+"""Commands that wait or follow wait through an outage of the scheduler, and report it once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SHORT_S = 0.3
 
 @pytest.fixture
 def listen() -> Iterator[str]:
-    """An address where nobody listens yet."""
+    """An address without a listener."""
     with reserved_port() as port:
         yield f"127.0.0.1:{port}"
 
 
-def test_a_call_outlasts_the_timeout_and_says_once_that_it_waits(listen: str, tmp_path: Path) -> None:
+def test_call_outlasts_the_timeout_and_reports_the_outage_once(listen: str, tmp_path: Path) -> None:
     said: list[str] = []
     names: list[str] = []
     with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
@@ -53,7 +53,7 @@ def test_a_call_outlasts_the_timeout_and_says_once_that_it_waits(listen: str, tm
     assert said[1:] == ["the scheduler answers again"]
 
 
-def test_a_wait_whose_time_is_over_during_an_outage_ends_with_124(listen: str, tmp_path: Path) -> None:
+def test_wait_that_times_out_during_an_outage_exits_with_124(listen: str, tmp_path: Path) -> None:
     with Client(ClientSettings(scheduler=listen, timeout_s=20.0)) as client:
         with serving(tmp_path, scheduler={"listen": listen}):
             client.submit([make_description("train")])

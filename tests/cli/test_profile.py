@@ -46,7 +46,7 @@ def test_measured_rates_go_into_a_table_that_is_there(gavel: Gavel) -> None:
     assert rates["slow"] == pytest.approx(100, rel=0.2)
 
 
-def test_job_that_fails_is_told_and_the_others_are_measured(gavel: Gavel) -> None:
+def test_failed_job_is_reported_and_the_others_are_measured(gavel: Gavel) -> None:
     answer = gavel("profile", gavel.file("jobs.toml", BROKEN + JOBS), *QUICK, "-o", "json")
 
     assert answer.code == 1

@@ -43,7 +43,7 @@ def test_jobs_are_measured_on_each_type_of_the_cluster(gavel: Gavel, tmp_path: P
     assert left.json["jobs"] == []
 
 
-def test_scheduler_that_is_not_there_is_told(gavel: Gavel) -> None:
+def test_missing_scheduler_is_an_error(gavel: Gavel) -> None:
     at = ("--scheduler", "127.0.0.1:1", "--timeout", "0.5")
 
     answer = gavel("profile", gavel.file("jobs.toml", JOBS), "--on", "cluster", *at)

@@ -39,7 +39,7 @@ PAIRS = """{"v100": {"('ant', 1)": {"null": 1.0, "('ant', 1)": [0.8, 0.8]}}}"""
 ANTS = "".join(f"ant\tant\t.\t-n\t0\t{steps}\t1\t1\t-1\t0\n" for steps in (800, 1600))
 
 
-def test_packed_jobs_share_a_gpu_and_the_record_says_so(gavel: Gavel) -> None:
+def test_co_located_jobs_share_a_gpu_and_the_record_shows_it(gavel: Gavel) -> None:
     (gavel.folder / "pairs.json").write_text(PAIRS)
     (gavel.folder / "ants.trace").write_text(ANTS)
     files = (str(gavel.folder / "ants.trace"), "--throughputs", str(gavel.folder / "pairs.json"))
@@ -71,7 +71,7 @@ def test_packing_and_the_presets_queues_by_type_exclude_each_other(gavel: Gavel)
 
 
 @pytest.mark.parametrize("claims", [(), ("--claims-off", "3")])
-def test_a_scheduler_that_is_told_no_rates_finishes_every_job(gavel: Gavel, claims: tuple[str, ...]) -> None:
+def test_scheduler_without_rates_finishes_all_jobs(gavel: Gavel, claims: tuple[str, ...]) -> None:
     answer = gavel("simulate", gavel.trace(), *SMALL, "--estimate", *claims, "-o", "json")
 
     assert answer.code == 0
@@ -79,7 +79,7 @@ def test_a_scheduler_that_is_told_no_rates_finishes_every_job(gavel: Gavel, clai
     assert answer.json["results"]["max_min_fairness"]["jobs_unfinished"] == 0
 
 
-def test_what_was_measured_within_a_budget_is_told(gavel: Gavel) -> None:
+def test_measurements_within_a_budget_are_reported(gavel: Gavel) -> None:
     plain, profiled = (
         gavel("simulate", gavel.trace(), *SMALL, "--estimate", *budget, "-o", "json")
         for budget in ((), ("--profile-gpu-s", "720"))
@@ -186,7 +186,7 @@ def test_same_seed_gives_the_same_figures(gavel: Gavel) -> None:
     assert first["avg_jct_s"] != other["avg_jct_s"]
 
 
-def test_table_names_runs_and_tells_what_knowing_is_worth(gavel: Gavel) -> None:
+def test_table_names_runs_and_compares_blind_and_aware(gavel: Gavel) -> None:
     answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "las@blind,las")
 
     assert answer.code == 0
@@ -270,7 +270,7 @@ def test_preset_of_the_original_has_no_costs(gavel: Gavel) -> None:
     assert (said["solve_interval_s"], said["checkpoint_s"], said["restart_s"]) == (1920, 0, 0)
 
 
-def test_report_holds_the_runs_and_its_path_is_told_on_stderr(gavel: Gavel) -> None:
+def test_report_has_the_runs_and_stderr_its_path(gavel: Gavel) -> None:
     answer = gavel(
         "simulate", gavel.trace(), *SMALL, "--policy", "fifo,las", "--report", "new/report.html", "-o", "json"
     )

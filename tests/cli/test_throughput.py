@@ -21,7 +21,7 @@ def lawful_csv() -> str:
     return csv_text(*throughput_cells(make_table(lawful_rates())))
 
 
-def test_show_says_what_is_known_and_estimates_the_rest_with_an_interval(gavel: Gavel) -> None:
+def test_show_prints_known_rates_and_estimates_with_intervals(gavel: Gavel) -> None:
     answer = gavel("throughput", "show", "--throughputs", gavel.file("rates.csv", HOLEY), "-o", "json")
 
     by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json}
@@ -76,7 +76,7 @@ def test_import_makes_a_table_and_lets_measurements_stand_against_lesser_figures
     assert table.source[0] == "us; them"
 
 
-def test_import_says_where_figures_contradict_and_refuses_absurd_ones(gavel: Gavel) -> None:
+def test_import_reports_contradictions_and_refuses_absurd_rates(gavel: Gavel) -> None:
     first = gavel.file("first.csv", HOLEY)
     second = gavel.file(
         "second.csv", HEADER + "net (batch size 8),1,v100,70,measured,\nnet (batch size 8),1,k80,1e12,measured,\n"

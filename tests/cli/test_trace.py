@@ -53,7 +53,7 @@ def test_rate_and_mean_interarrival_say_the_same(gavel: Gavel) -> None:
     assert by_rate == by_gap
 
 
-def test_describe_says_how_many_and_how_wide(gavel: Gavel) -> None:
+def test_describe_counts_jobs_and_gpus(gavel: Gavel) -> None:
     answer = gavel("trace", "describe", gavel.trace(), "-o", "json")
 
     assert answer.code == 0
@@ -61,7 +61,7 @@ def test_describe_says_how_many_and_how_wide(gavel: Gavel) -> None:
     assert answer.json["gpus"] == {"1": 2, "2": 1}
 
 
-def test_describe_as_a_table_says_the_same(gavel: Gavel) -> None:
+def test_describe_prints_the_same_as_a_table(gavel: Gavel) -> None:
     answer = gavel("trace", "describe", gavel.trace())
 
     assert "gpus" in answer.out
@@ -87,7 +87,7 @@ def test_our_csv_becomes_gavels_ten_columns(gavel: Gavel) -> None:
     assert [line.count("\t") for line in Path("new.trace").read_text().splitlines()] == [9, 9, 9]
 
 
-def test_format_can_be_said_where_the_ending_says_nothing(gavel: Gavel) -> None:
+def test_format_option_replaces_the_extension(gavel: Gavel) -> None:
     answer = gavel("trace", "convert", gavel.trace(), "new.txt", "--format", "gavel")
 
     assert answer.code == 0

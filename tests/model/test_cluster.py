@@ -35,7 +35,7 @@ def test_a_type_without_gpus_keeps_its_place() -> None:
     assert cluster.gpu_counts.tolist() == [0, 2]
 
 
-def test_prices_that_nobody_knows_are_zero() -> None:
+def test_unknown_prices_are_zero() -> None:
     cluster = Cluster.of({"v100": 1, "k80": 1}, price_usd_per_gpu_h={"k80": 0.45})
 
     assert cluster.prices.tolist() == [0.0, 0.45]

@@ -102,7 +102,7 @@ def test_a_faster_type_that_is_idle_is_the_policys_choice_too() -> None:
     assert held_by(found, 0) == (Limit.POLICY, ["v100"])
 
 
-def test_a_job_that_runs_nowhere_is_told_so() -> None:
+def test_text_of_a_job_that_cannot_run() -> None:
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 0], [[4.0, 1.0], [0.0, 0.0]])
 
     found = explained(problem, [[1.0, 0.0], [0.0, 0.0]])
@@ -111,7 +111,7 @@ def test_a_job_that_runs_nowhere_is_told_so() -> None:
     assert found.text(1) == "runs on none of the cluster's GPU types"
 
 
-def test_a_job_whose_types_have_no_gpus_is_told_so() -> None:
+def test_text_of_a_job_on_types_without_gpus() -> None:
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 0], [[4.0, 1.0], [0.0, 2.0]])
 
     found = explained(problem, [[1.0, 0.0], [0.0, 0.0]])

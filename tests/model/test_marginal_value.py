@@ -1,4 +1,4 @@
-"""Prices in words: what is named, how an objective reads, and what a person is told."""
+"""Marginal values in words: goals, transforms and sentences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_allocation(price: float, *, objective: float = 0.5, weight: Any = 1.0) 
         (0.25, None, "one more V100 raises the objective by up to 50 %"),
     ],
 )
-def test_price_is_told_as_a_sentence(price: float, goal: Goal | None, sentence: str) -> None:
+def test_marginal_value_is_a_sentence(price: float, goal: Goal | None, sentence: str) -> None:
     assert marginal_value_sentences(make_allocation(price), goal) == [sentence]
 
 
@@ -53,7 +53,7 @@ def test_a_rule_has_no_prices_to_tell() -> None:
     assert np.isnan(relative_gain(allocation, WORST)).all()
 
 
-def test_what_comes_from_nothing_is_told_in_units_of_the_objective() -> None:
+def test_gain_from_zero_is_in_units_of_the_objective() -> None:
     allocation = make_allocation(0.25, objective=0.0)
 
     assert relative_gain(allocation, WORST).tolist() == [math.inf]
@@ -91,7 +91,7 @@ def test_a_sum_of_logarithms_may_be_negative() -> None:
         ({"transform": "aloud"}, "transform must be one of identity, reciprocal, logarithm, got 'aloud'"),
     ],
 )
-def test_a_quantity_that_says_nothing_is_refused(fields: dict[str, Any], complaint: str) -> None:
+def test_empty_goal_is_refused(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         replace(WORST, **fields)
 

@@ -82,7 +82,7 @@ def with_every_pair(problem: AllocationProblem, keys: list[int], slowdowns: np.n
     return problem.with_pairs(rows, np.array(rates))
 
 
-def test_a_table_tells_what_two_keep_of_their_rates() -> None:
+def test_table_has_relative_rates_of_co_located_jobs() -> None:
     table = ThroughputTable(
         (("a", 1), ("b", 1), ("c", 1)),
         TYPES,

@@ -1,4 +1,4 @@
-"""Allocation problems: what is refused, what the views say, what the transforms change and what they leave."""
+"""Allocation problems: validation, views and transforms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
 
 @pytest.mark.parametrize("resources", [0, 2])
 def test_resources_that_no_constraint_enforces_are_refused(resources: int) -> None:
-    """Two jobs that ask for 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
+    """Two jobs that need 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
     problem = make_problem()
     capacity = np.full((2, resources), 8 * THOUSANDTHS)
     demand = np.full((3, resources), 8 * THOUSANDTHS)
@@ -161,7 +161,7 @@ def test_arrays_of_a_problem_cannot_be_changed() -> None:
         make_problem().weight[0] = 5.0
 
 
-def test_fits_asks_for_a_rate_and_for_gpus() -> None:
+def test_fits_needs_a_rate_and_gpus() -> None:
     problem = make_problem(gpu_counts=[4, 0])
 
     assert problem.fits.tolist() == [[True, False]] * 3
@@ -271,7 +271,7 @@ def test_whole_gangs_have_no_rate_where_they_do_not_fit() -> None:
 
 
 @given(problem=allocation_problems())
-def test_with_whole_gangs_nobody_fits_where_it_is_not_whole(problem: AllocationProblem) -> None:
+def test_with_whole_gangs_no_job_fits_a_type_that_is_too_small(problem: AllocationProblem) -> None:
     whole = problem.with_whole_gangs()
 
     assert not (whole.fits & ~whole.is_whole).any()

@@ -1,4 +1,4 @@
-"""Tables of throughputs: unknown is not zero, and every figure says where it comes from."""
+"""Throughput tables: unknown is not zero, and each rate has a provenance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_unknown_rates_are_left_out_and_zeros_are_kept(job_type: str, gpus: int,
     assert make_table().rates(job_type, gpus) == rates
 
 
-def test_membership_asks_for_the_row() -> None:
+def test_membership_is_by_row() -> None:
     table = make_table()
 
     assert ("resnet", 2) in table

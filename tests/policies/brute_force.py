@@ -38,7 +38,7 @@ def kept_level(problem: AllocationProblem, floor_steps_per_s: Floats, jobs: Iter
 
 
 def largest_sets(problem: AllocationProblem, floor_steps_per_s: Floats) -> list[tuple[int, ...]]:
-    """Every set of the largest size whose floors can be kept together; jobs with a floor of 0 are in none."""
+    """All largest sets of jointly feasible floors; jobs with a floor of 0 are in none."""
     wanted = np.flatnonzero(floor_steps_per_s > 0).tolist()
     for size in range(len(wanted), 0, -1):
         sets = [s for s in combinations(wanted, size) if kept_level(problem, floor_steps_per_s, s) >= 1 - 1e-9]

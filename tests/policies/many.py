@@ -54,7 +54,7 @@ class Verdict:
 
 
 def judged(number: int, solver: Solver | None = None) -> Verdict:
-    """Lets a policy answer problem `number`, and says what is wrong with the answer."""
+    """Runs a policy on problem `number` and returns what is wrong with the allocation."""
     problem, name = random_case(number)
     policy, began_s = policy_from(name), time.process_time()
     try:
@@ -157,7 +157,7 @@ def _refuted(answer: Allocation, objective: Known) -> str:
 
 
 def _refuted_level(answer: Allocation, scale: np.ndarray) -> str:
-    """Whether one of three jobs can gain more than the gap while nobody at or below its level loses."""
+    """Whether one of three jobs can gain more than the gap while no job at or below its level loses."""
     problem, rate = answer.problem, answer.rate_steps_per_s
     level = np.where(problem.can_run, scale * rate, np.inf)
     order = np.argsort(level)[: int(problem.can_run.sum())]

@@ -101,7 +101,7 @@ def test_gangs_of_any_size_take_whole_gpus_and_no_more_than_there_are(problem: A
     assert ((allocation.job_share > 0) <= (problem.rate_alone_steps_per_s > 0)).all()
 
 
-def test_a_job_of_a_moment_beside_one_of_days_waits_where_it_can_run() -> None:
+def test_short_job_waits_behind_one_of_days_where_it_can_run() -> None:
     problem = AllocationProblem.of(
         "ab", ["v100", "p100", "k80"], [1, 2, 1], [[0.0, 1.0, 1.0], [0.0, 100.0, 0.0]], steps_remaining=[1e5, 1.0]
     )
@@ -152,7 +152,7 @@ def test_a_job_waits_for_fast_gpus_while_slow_ones_are_idle() -> None:
     assert AlloX().allocate(problem).share.tolist() == [[1, 0], [0, 0]]
 
 
-def test_whoever_holds_gpus_keeps_them() -> None:
+def test_job_keeps_the_gpus_it_holds() -> None:
     problem = AllocationProblem.of(
         "abc", ["v100", "k80"], [1, 1], np.full((3, 2), [10.0, 2.0]), steps_remaining=[900.0, 500.0, 1.0]
     )
@@ -161,7 +161,7 @@ def test_whoever_holds_gpus_keeps_them() -> None:
     assert AlloX().allocate(held).share.tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
-def test_nobody_keeps_gpus_that_are_gone() -> None:
+def test_no_job_keeps_gpus_that_are_gone() -> None:
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], np.full((2, 2), [10.0, 2.0]))
     held = replace(problem, gpu_type_held=np.array([0, 0]))
 

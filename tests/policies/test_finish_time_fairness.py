@@ -69,7 +69,7 @@ def test_age_made_up_for_by_work_done_is_no_lateness() -> None:
     assert allocation.certificate.objective == pytest.approx(1)
 
 
-def test_weights_play_no_part_unless_asked_for() -> None:
+def test_weights_have_no_effect_by_default() -> None:
     allocation = FinishTimeFairness().allocate(one_gpu(weight=[1.0, 2.0]))
 
     assert allocation.share[:, 0] == pytest.approx([0.5, 0.5])
@@ -126,7 +126,7 @@ def test_jobs_that_can_run_nowhere_have_no_part_in_the_cluster() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_is_worse_off_than_on_its_own_part(seed: int, weighted: bool) -> None:
+def test_no_job_is_worse_off_than_on_its_own_part(seed: int, weighted: bool) -> None:
     problem = replace(random_problem(seed, jobs=30), weight=np.random.default_rng(seed).uniform(0.1, 5.0, 30))
 
     allocation = FinishTimeFairness(weighted).allocate(problem)
@@ -134,7 +134,7 @@ def test_nobody_is_worse_off_than_on_its_own_part(seed: int, weighted: bool) -> 
     assert worst_ratio(allocation, isolated_s(problem, weighted=weighted)) <= 1 + 1e-8
 
 
-def test_price_says_how_much_earlier_the_worst_job_finishes() -> None:
+def test_shadow_price_is_the_gain_of_the_worst_job() -> None:
     allocation = FinishTimeFairness().allocate(one_gpu())
 
     [sentence] = marginal_value_sentences(allocation, FinishTimeFairness.optimises)

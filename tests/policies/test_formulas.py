@@ -54,7 +54,7 @@ def test_blind_max_min_fairness_shares_time_evenly() -> None:
     assert MaxMinFairness().allocate(problem.blind_to_type()).share[:, 0] == pytest.approx([1 / 3] * 3)
 
 
-def test_no_gpu_is_idle_that_somebody_can_use() -> None:
+def test_no_usable_gpu_is_idle() -> None:
     problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 2], [[4.0, 0.1], [9.0, 5.0], [2.0, 1.0]])
 
     share = MaxMinFairness().allocate(problem).share

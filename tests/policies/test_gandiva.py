@@ -27,7 +27,7 @@ def shared_by_all(problem: AllocationProblem, factor: float) -> AllocationProble
 
 
 def groups(problem: AllocationProblem, policy: Gandiva) -> set[frozenset[str]]:
-    """Who runs with whom."""
+    """The sets of co-located jobs."""
     running = np.flatnonzero(policy.allocate(problem).share.any(axis=1))
     members = problem.configuration_members()
     return {frozenset(problem.job_ids[job] for job in members[row]) for row in running}
@@ -44,7 +44,7 @@ def test_shares_are_the_original_ones_while_everything_fits(reference_directory:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("case_name", ["34", "36"])
-def test_pairs_share_time_as_in_the_original_whoever_they_are(reference_directory: Path, case_name: str) -> None:
+def test_pairs_share_time_as_in_the_original(reference_directory: Path, case_name: str) -> None:
     case = read_case(reference_directory, case_name)
 
     share = Gandiva().allocate(case.problem()).share

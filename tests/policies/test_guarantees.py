@@ -61,7 +61,7 @@ DISPROVED = {
     ("allox", SHARING): ONE_GPU,  # the long job waits
     ("allox", ENVY): ONE_GPU,
     ("allox", PARETO): GANGS,
-    ("allox", TRUTH): ONE_GPU,  # who seems quicker seems shorter
+    ("allox", TRUTH): ONE_GPU,  # a job that seems faster seems shorter
     ("fifo", SHARING): ONE_GPU,  # the second waits
     ("fifo", ENVY): ONE_GPU,
     ("fifo", PARETO): GANGS,  # the second could have half of its time on the GPU that is left
@@ -88,14 +88,14 @@ DISPROVED = {
     ("min_cost", TRUTH): ONE_GPU,
     ("min_makespan", SHARING): ONE_GPU,  # the short job has a quarter
     ("min_makespan", ENVY): ONE_GPU,
-    ("min_makespan", TRUTH): ONE_GPU,  # who seems slower gets more time
+    ("min_makespan", TRUTH): ONE_GPU,  # a job that seems slower gets more time
     ("nash_welfare", SHARING): THREE_GPUS,  # a makes room: its time, not GPUs, is what it has too little of
     ("nash_welfare", ENVY): THREE_GPUS,
     ("nash_welfare", TRUTH): peers(7),
     ("shortest_job_first", SHARING): ONE_GPU,
     ("shortest_job_first", ENVY): ONE_GPU,
     ("shortest_job_first", PARETO): GANGS,
-    ("shortest_job_first", TRUTH): ONE_GPU,  # who seems quicker seems shorter
+    ("shortest_job_first", TRUTH): ONE_GPU,  # a job that seems faster seems shorter
     ("strategy_proof", SHARING): ONE_GPU,  # half of everything is withheld, so that lies do not pay
     ("strategy_proof", PARETO): ONE_GPU,
     ("strategy_proof", ENVY): peers(1),
@@ -195,7 +195,7 @@ def test_peers_are_scarce_and_plentiful_and_some_can_run_nowhere() -> None:
 
 
 @pytest.mark.parametrize("policy_name", registered())
-def test_the_documented_table_says_what_is_declared(policy_name: str) -> None:
+def test_documented_table_matches_the_declarations(policy_name: str) -> None:
     text = (PROJECT / "docs" / "policies.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if re.fullmatch(rf"\| `{policy_name}`( \|( yes)?){{4}} \|", line))
 

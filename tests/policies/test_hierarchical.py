@@ -81,7 +81,7 @@ def test_levels_with_pairs_are_those_of_the_exact_algorithm(reference_directory:
 
 
 @pytest.mark.reference
-def test_a_thousand_jobs_rise_until_nobody_can_where_the_original_stops_after_two_rounds(
+def test_a_thousand_jobs_rise_until_none_can_where_the_original_stops_after_two_rounds(
     reference_directory: Path,
 ) -> None:
     """1,024 one-GPU jobs, 256 GPUs of each type, 5 entities: there the original's MILP calls too many jobs bottlenecks.

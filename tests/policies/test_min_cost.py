@@ -134,7 +134,7 @@ def test_a_type_without_gpus_needs_no_price() -> None:
     assert MinCost().allocate(problem).certificate.objective == 2.0
 
 
-def test_deadlines_have_no_meaning_unless_asked_for() -> None:
+def test_deadlines_have_no_effect_by_default() -> None:
     problem = contested(0, jobs=6)
     without = replace(problem, deadline_s=np.full(6, np.inf))
 

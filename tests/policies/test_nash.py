@@ -21,7 +21,7 @@ GOLDEN = ("02", "04", "06", "08", "10", "12", "14", "16", "18", "28", "30")  # t
 
 
 def without(problem: AllocationProblem, job: int) -> AllocationProblem:
-    """The problem of the other jobs, built anew."""
+    """The problem of the other jobs, built again."""
     rows = np.delete(np.arange(problem.job_count), job)
     return AllocationProblem.of(
         [problem.job_ids[row] for row in rows],
@@ -105,7 +105,7 @@ def test_the_unit_of_steps_changes_no_share() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_where_gpus_alone_are_scarce_nobody_envies(seed: int) -> None:
+def test_no_envy_if_only_gpus_are_scarce(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = AllocationProblem.of("abcdefgh", ["v100", "p100"], [1, 1], rng.uniform(1, 9, (8, 2)))
 
@@ -164,7 +164,7 @@ def test_one_job_keeps_everything() -> None:
     assert StrategyProof().allocate(problem).share == pytest.approx(np.array([[1.0, 0.0]]), abs=1e-9)
 
 
-def test_who_takes_from_nobody_loses_nothing() -> None:
+def test_job_that_takes_nothing_from_others_loses_nothing() -> None:
     problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[4.0, 0.0], [5.0, 0.0], [0.0, 2.0]])
 
     rates = StrategyProof().allocate(problem).rate_steps_per_s

@@ -23,7 +23,7 @@ from tests.policies.test_golden import PACKED
 def queue(
     *steps: float, v100: int = 1, gpus: tuple[int, ...] = (), pairs: dict[tuple[int, int], float]
 ) -> AllocationProblem:
-    """Jobs at 1 step/s on a V100; `pairs` says at which part of it both run together."""
+    """Jobs at 1 step/s on a V100; `pairs` has the fraction of it at which both run co-located."""
     alone = AllocationProblem.of(
         [f"job-{i}" for i in range(len(steps))],
         ["v100"],
@@ -36,7 +36,7 @@ def queue(
 
 
 def with_three(problem: AllocationProblem, jobs: tuple[int, int, int], part: float) -> AllocationProblem:
-    """Besides, these three may share one GPU, each at this part of its rate."""
+    """These three may also share one GPU, each at this fraction of its rate."""
     row = problem.configuration_count
     return replace(
         problem,
@@ -48,7 +48,7 @@ def with_three(problem: AllocationProblem, jobs: tuple[int, int, int], part: flo
 
 
 def groups(policy: Policy, problem: AllocationProblem) -> set[tuple[int, ...]]:
-    """Who runs with whom."""
+    """The sets of co-located jobs."""
     running = np.flatnonzero(policy.allocate(problem).share.any(axis=1))
     return {problem.configuration_members()[row] for row in running}
 
@@ -81,20 +81,20 @@ def test_a_job_with_gpus_of_its_own_does_not_share_them() -> None:
     assert groups(Fifo(), queue(9, 9, v100=2, pairs={(0, 1): 1.0})) == {(0,), (1,)}
 
 
-def test_nobody_joins_two_that_share_already() -> None:
+def test_no_job_joins_a_pair() -> None:
     problem = queue(9, 9, 9, pairs={(0, 1): 0.9, (0, 2): 1.0, (1, 2): 1.0})
 
     assert groups(Fifo(), problem) == {(0, 1)}
 
 
-def test_three_share_where_the_problem_says_that_they_can() -> None:
+def test_three_share_where_the_problem_allows_it() -> None:
     pair = queue(9, 9, 9, pairs={(0, 1): 0.9})
 
     assert groups(Fifo(), with_three(pair, (0, 1, 2), 0.8)) == {(0, 1, 2)}
     assert groups(Fifo(), with_three(pair, (0, 1, 2), 0.7)) == {(0, 1)}  # 2.1 is less than 0.5 above 1.8
 
 
-def test_fifo_lets_nobody_past_a_job_that_finds_no_partner() -> None:
+def test_fifo_blocks_behind_a_job_without_a_partner() -> None:
     problem = queue(9, 9, 9, pairs={(0, 2): 1.0})
 
     assert groups(Fifo(), problem) == {(0,)}
@@ -129,7 +129,7 @@ def test_certificate_counts_both_jobs_of_a_pair() -> None:
     assert Fifo().allocate(queue(9, 9, pairs={(0, 1): 0.9})).certificate.objective == 2
 
 
-def test_isolated_jobs_share_with_nobody() -> None:
+def test_isolated_jobs_are_not_co_located() -> None:
     problem = queue(9, 9, pairs={(0, 1): 1.0})
 
     assert groups(Isolated(), problem) == {(0,), (1,)}

@@ -1,4 +1,4 @@
-"""FIFO and shortest job first: who takes which GPUs, and who waits."""
+"""FIFO and shortest job first: which jobs take which GPUs, and which wait."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_value_that_a_parameter_cannot_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("policy_name", registered())
-def test_policy_says_in_a_sentence_what_it_does(policy_name: str) -> None:
+def test_policy_has_a_summary(policy_name: str) -> None:
     policy = registered()[policy_name]
 
     assert policy.summary[0].isupper()

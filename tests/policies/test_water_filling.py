@@ -88,7 +88,7 @@ def test_weights_count() -> None:
     assert allocation.share[:, 0] == pytest.approx([1 / 8, 2 / 8, 5 / 8])
 
 
-def test_who_cannot_use_what_is_left_holds_nobody_back() -> None:
+def test_job_that_cannot_use_what_is_left_does_not_limit_others() -> None:
     """Two jobs need V100s; the third is content with K80s, where max-min alone may leave it at their level."""
     problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[4.0, 0.0], [4.0, 0.0], [4.0, 4.0]])
 

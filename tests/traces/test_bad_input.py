@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file, the answer is one InvalidInput that says where, what and what is allowed."""
+"""Any error in a file is one InvalidInput, which names the place, the value and what is allowed."""
 
 from __future__ import annotations
 

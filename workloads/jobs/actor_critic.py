@@ -1,8 +1,8 @@
 """Actor-critic: two small networks learn to keep a pole upright on a cart, many carts at once.
 
-A step is one update: every cart moves `unroll` times by the actor's choice, the critic says what the state at the end
-is worth, and both learn from what was better or worse than expected (Mnih et al., 2016, with one process for all
-carts). The carts live on the CPU, as simulators do, so that a fast GPU gains little: that is typical of such jobs.
+A step is one update: each cart moves `unroll` times by the actor's choice, the critic estimates the value of the final
+state, and both learn from the difference to the expected value (Mnih et al., 2016, with one process for all carts).
+The carts are simulated on the CPU, so a fast GPU gains little, which is typical of such jobs.
 
     python actor_critic.py --steps 500
     python actor_critic.py --steps 20000 --full --device cuda     # 256 carts, networks of 256
@@ -41,7 +41,7 @@ class Carts:
         self.age = torch.zeros(carts, dtype=torch.int64)
 
     def move(self, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Pushes every cart; returns who has fallen and who has reached the end, (carts,) each. Both start again."""
+        """Pushes each cart; returns which have fallen and which reached the end, (carts,) each, and restarts both."""
         _, speed, angle, turn = self.state.unbind(1)
         force = torch.where(right, self.FORCE_N, -self.FORCE_N)
         mass, lever = self.CART_KG + self.POLE_KG, self.POLE_KG * self.HALF_POLE_M

@@ -1,4 +1,4 @@
-"""What the command line of a training job says: how many steps, where, and how large."""
+"""The command line of a training job: steps, device and size."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def chosen(about: str, small: Sizes, full: Sizes, arguments: Sequence[str] | Non
     parser.add_argument("--full", action="store_true", help="sizes that are worth a GPU")
     parser.add_argument("--checkpoints", default="", metavar="DIR", help="where to keep and find them outside a lease")
     for name, size in small.items():
-        told = f"{size}, with --full {full[name]}"
-        parser.add_argument(f"--{name.replace('_', '-')}", type=_whole(1, 10**9), default=None, metavar="N", help=told)
+        text = f"{size}, with --full {full[name]}"
+        parser.add_argument(f"--{name.replace('_', '-')}", type=_whole(1, 10**9), default=None, metavar="N", help=text)
     given = parser.parse_args(arguments)
     sizes = {name: getattr(given, name) or size for name, size in (full if given.full else small).items()}
     return Choices(given.steps, given.seed, given.device, given.threads, given.full, sizes, given.checkpoints)

@@ -1,8 +1,8 @@
 """Generative adversarial network: a DCGAN learns to draw the blobs that are drawn here.
 
 An image is one soft disc somewhere near the middle, brighter than its ground. Generator and discriminator are those of
-Radford et al. (2016). A loss says little here, as each side's falls when the other's rises; `distance` says how far
-the generated images are from real ones: between their means and their deviations, pixel by pixel.
+Radford et al. (2016). A loss means little here, as each side's falls when the other's rises; `distance` measures the
+difference between generated and real images: of their means and deviations, pixel by pixel.
 
     python gan.py --steps 500
     python gan.py --steps 20000 --full --device cuda     # 64 x 64 pixels, 64 channels, batches of 128

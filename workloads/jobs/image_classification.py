@@ -1,4 +1,4 @@
-"""Image classification: a ResNet-18 learns to tell textures apart that are drawn here.
+"""Image classification: a ResNet-18 learns to classify generated textures.
 
 A class is a grating: waves of one direction, one frequency and two colours. Every image of it has its own phase,
 strength and noise, so there is something to generalise to.

@@ -1,7 +1,7 @@
-"""Language model: an LSTM learns to foretell the next word of a language that is made up here.
+"""Language model: an LSTM learns to predict the next word of a synthetic language.
 
-After every two words only a few others can follow, with fixed probabilities: a Markov chain of order two. Who knows the
-last word alone can do something; who knows both can do as well as the language allows.
+After each two words only a few others can follow, with fixed probabilities: a Markov chain of order two. A model of
+the last word alone learns something; a model of both reaches the optimum of the language.
 
     python language_model.py --steps 200
     python language_model.py --steps 20000 --full --device cuda     # 2 layers of 650, 20 texts of 35 words

@@ -29,7 +29,7 @@ from gavelpy.traces.measured import with_measured  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0 if all were measured, 1 if some were not, 2 where it was asked for nonsense."""
+    """Exit code 0 if all were measured, 1 if some were not, 2 for bad input."""
     given = _parse(arguments)
     try:
         machine = here(on_cpu=given.device == "cpu", gpu_type=given.gpu_type)

@@ -75,7 +75,7 @@ class Paced:
             self.pace.step()
             self.steps += 1
             if 0 <= self.given.fail_at <= self.steps:
-                raise RuntimeError(f"failed at step {self.steps}, as --fail-at asked for")
+                raise RuntimeError(f"failed at step {self.steps}, as set by --fail-at")
         self.say("finish" if loop.finished else "stop", rate_steps_per_s=round(loop.rate_steps_per_s, 3))
         return loop.finished
 
@@ -94,14 +94,14 @@ class Paced:
         own = [[self.lease, self.first, self.steps]] if self.steps > self.first else []
         return [*self.before, *own]
 
-    def say(self, what: str, **more: Any) -> None:  # Any: what JSON can say
+    def say(self, what: str, **more: Any) -> None:  # Any: JSON values
         line = {"event": what, "steps": self.steps, "lease": self.lease, "rank": self.rank, **more}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
 
 class Turns:
-    """Items without an end or a meaning; goes on anywhere."""
+    """Endless items without meaning; can resume anywhere."""
 
     def __iter__(self) -> Iterator[None]:
         while True:

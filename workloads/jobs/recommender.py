@@ -1,7 +1,7 @@
 """Recommender: an autoencoder learns what people like from what they have chosen.
 
-People and things have tastes in a few dimensions; who chooses, chooses what is near to the own taste. The network sees
-a part of the choices of a person and is asked for all of them (a denoising autoencoder with a multinomial likelihood:
+People and items have tastes in a few dimensions; people choose items near their own taste. The network sees
+a part of the choices of a person and predicts all of them (a denoising autoencoder with a multinomial likelihood:
 Liang et al., 2018).
 
     python recommender.py --steps 500

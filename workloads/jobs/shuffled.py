@@ -1,4 +1,4 @@
-"""Batches of a data set in memory: shuffled anew in every epoch, the same for every rank and after every restart."""
+"""Batches of a data set in memory: shuffled in each epoch, the same for every rank and after every restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shuffled:
             yield tuple(part[rows] for part in self.data)
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """The next iteration is of this epoch and leaves out so many batches: what LeaseIterator asks for."""
+        """The next iteration is of this epoch and leaves out so many batches: for LeaseIterator."""
         self.epoch, self.position = epoch, position
 
 

@@ -113,7 +113,7 @@ class Training(ABC):
         set_random_state(own["random"])
 
     @torch.no_grad()
-    def summary(self) -> dict[str, Any]:  # Any: what JSON can say
+    def summary(self) -> dict[str, Any]:  # Any: JSON values
         """The loss of the last step, over all ranks, and the figures; a size of the parameters for every rank."""
         size = sum(
             value.double().square().sum() for network in self.networks.values() for value in network.parameters()

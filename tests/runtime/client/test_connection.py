@@ -1,4 +1,4 @@
-"""A client whose scheduler comes and goes: calls are repeated, and a repeated submission makes no second job."""
+"""A client during outages: calls are retried, and a repeated submission creates no second job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import reserved_port
 from tests.runtime.client.serving import make_description, serving, until
 
-IN_TIME_S = 9.0  # on a busy machine; who forgets what the settings say waits for ten seconds or more
+IN_TIME_S = 9.0  # on a busy machine; the default timeout is ten seconds
 CALLS: dict[str, Callable[[Client], object]] = {
     "quick": lambda client: client.jobs(),
     "forecast": lambda client: client.job("train"),
@@ -26,7 +26,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 @pytest.fixture
 def listen() -> Iterator[str]:
-    """An address where nobody listens yet."""
+    """An address without a listener."""
     with reserved_port() as port:
         yield f"127.0.0.1:{port}"
 
@@ -42,7 +42,7 @@ def test_scheduler_that_is_not_there_is_given_up_in_time(call: str, listen: str)
     assert time.monotonic() - began_s < IN_TIME_S
 
 
-def test_scheduler_that_takes_the_call_and_says_nothing_is_given_up_in_time() -> None:
+def test_scheduler_that_accepts_a_call_without_answering_times_out() -> None:
     began_s = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings = ClientSettings(scheduler=f"127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.5)

@@ -1,4 +1,4 @@
-"""What clients are promised: durable submissions, once each, their own jobs and nobody else's."""
+"""Guarantees to clients: durable submissions without duplicates, access to their own jobs only."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_admin_sees_all_jobs_and_names_them_by_owner(scheduler: Serving) -> None
         assert root.cancel([str(number)])[0].state == pb.JOB_STATE_CANCELLED
 
 
-def test_events_of_others_are_not_told(scheduler: Serving) -> None:
+def test_events_of_other_users_are_hidden(scheduler: Serving) -> None:
     with scheduler.client("alice") as alice, scheduler.client("bob") as bob, scheduler.client("root") as root:
         alice.submit([make_description("unheard", environment={"KEY": "hidden"})])
 
@@ -140,7 +140,7 @@ def test_without_a_token_nothing_is_answered(scheduler: Serving) -> None:
         client.jobs()
 
 
-def test_server_says_whom_it_takes_the_caller_for(scheduler: Serving) -> None:
+def test_server_reports_the_identity_of_the_caller(scheduler: Serving) -> None:
     with scheduler.client("alice") as client:
         info = client.server_info()
 
@@ -241,7 +241,7 @@ def test_submission_that_cannot_run_is_warned_of(
     leave()
 
 
-def test_dry_run_makes_no_jobs_and_says_when_they_would_run(scheduler: Serving) -> None:
+def test_dry_run_creates_no_jobs_and_forecasts_their_start(scheduler: Serving) -> None:
     leave = scheduler.join_node("n0", gpus=3, name="n0")
     with scheduler.client("alice") as alice, scheduler.client("root") as root:
         until(lambda: any(kind.gpus == 3 for kind in root.cluster().types), "the node is up")

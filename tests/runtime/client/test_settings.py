@@ -13,7 +13,7 @@ from gavelpy.runtime.client.settings import SCHEDULER, ClientSettings, load_sett
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A home of one's own, and a machine without a configuration."""
+    """A home directory of its own, and a system without configuration."""
     monkeypatch.setattr(settings, "SYSTEM_FILE", tmp_path / "etc" / "config.toml")
     return {"HOME": str(tmp_path / "home")}
 
@@ -23,7 +23,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_without_a_word_it_is_this_machine(environment: dict[str, str]) -> None:
+def test_default_is_this_machine(environment: dict[str, str]) -> None:
     assert load_settings({}, environment) == ClientSettings(scheduler=SCHEDULER)
 
 
