@@ -44,7 +44,7 @@ class _Starts:
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """Revoked leases whose checkpoints are complete."""
+    """Revoked leases with complete checkpoints."""
 
     jobs: Ints
     leases: Ints

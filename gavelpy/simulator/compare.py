@@ -1,4 +1,4 @@
-"""Several policies on one trace, and each job's fairness against a run in which everybody has an equal part."""
+"""Compares policies on one trace; finish-time fairness is relative to a run under `isolated`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLIND_SUFFIX = "@blind"
 
 @dataclass(frozen=True)
 class Run:
-    """A policy (a name, or name:parameter=value), and whether it is kept from telling GPU types apart."""
+    """A policy (a name, or name:parameter=value), and whether it is blind to GPU types."""
 
     policy: str
     blind: bool = False
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """How results call it."""
+        """Name in results."""
         return self.policy + (BLIND_SUFFIX if self.blind else "")
 
 
@@ -58,11 +58,10 @@ def compare(
     journal_directory: Path | None = None,
     learning: Learning | None = None,
 ) -> dict[str, SimulationResult]:
-    """Simulates each run on the same trace, and `isolated` besides for finish-time fairness; results by label.
+    """Simulates each run on the same trace, and `isolated` for finish-time fairness; results by label.
 
-    With `learning` the runs are told no rates; `isolated` besides knows them. Each run's journal goes to
-    `journal_directory`/label.journal if one is given. Same arguments, same results, apart from the seconds the runs
-    took.
+    With `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
+    `journal_directory`/label.journal, if given. Equal arguments give equal results, except for the run times.
     """
     labels = [run.label for run in runs]
     if len(set(labels)) != len(labels) or not runs:
@@ -100,7 +99,7 @@ def simulate(
     seed: int = 0,
     window: tuple[int, int] | None = None,
 ) -> SimulationResult:
-    """One policy on one trace; finish-time fairness is NaN (it takes a second run: see compare)."""
+    """One policy on one trace; finish-time fairness is NaN, because it needs a second run (see compare)."""
     settings = settings or SimulationSettings()
     run = Run(policy, blind)
     engine = engine_for(run, settings, throughputs)
@@ -114,7 +113,7 @@ def engine_for(
     estimation: Estimation | None = None,
     profile_gpu_s: float = 0.0,
 ) -> Engine:
-    """The engine that plays this run's policy; a probe takes a round."""
+    """The engine with this run's policy; a probe takes one round."""
     view = settings.blind_view_of(run.policy.partition(":")[0]) if run.blind else None
     estimator = estimation.estimator if estimation is not None else None  # without one nothing is profiled
     policy = policy_from(run.policy)

@@ -1,7 +1,7 @@
-"""A simulated scheduler that must find rates out: jobs run at the trace's, and it knows what users say and jobs show.
+"""Simulations with an estimator: jobs run at the rates of the trace, which the scheduler learns from readings.
 
-Steps are counted at the end of every round. Virtual jobs have no warm-up beyond the restart, which is not counted. What
-a job does beside a partner is told as such: it says what the two keep of their rates.
+Steps are read at the end of every round. Virtual jobs have no warm-up apart from the restart, which is not counted.
+Readings of co-located jobs teach co-location slowdowns.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator.cluster import VirtualCluster
 
-NOTABLE = 0.03  # relative change of a rate that the core hears of
-NOTABLE_BESIDE = 0.1  # change of what a job keeps beside another that makes the policy be asked again
-ABSORB_S = 1800.0  # between two times that other job types learn from what was measured
+NOTABLE = 0.03  # relative change of a rate that is reported to the core
+NOTABLE_CO_LOCATED = 0.1  # relative change of a co-located rate that triggers a new allocation
+ABSORB_S = 1800.0  # between two updates of the model with new measurements
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """How far a job had come, under which lease, beside whom."""
+    """Steps of a job at a time, with its lease and partner."""
 
     lease: int
     partner: int
@@ -39,10 +39,10 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Learning:
-    """A scheduler that is told no rates, or wrong ones, and has no table: what `gavel simulate --estimate` plays."""
+    """A scheduler with no rates, or with wrong claims, and no table: `gavel simulate --estimate`."""
 
-    claims_off: float = 0.0  # users' figures are wrong by factors in [1 / this, this], each type's its own; 0 = none
-    profile_gpu_s: float = 0.0  # of each allocation, that go to measuring what is worth knowing
+    claims_off: float = 0.0  # claims are wrong by factors in [1 / this, this], one per type; 0 = no claims
+    profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for probes
 
     def __post_init__(self) -> None:
         if self.claims_off != 0.0 and not 1.0 <= self.claims_off <= 1000.0:
@@ -51,7 +51,7 @@ class Learning:
             raise InvalidInput(f"profile_gpu_s must be finite and >= 0, got {self.profile_gpu_s!r}")
 
     def begin(self, trace: Trace, gpu_types: tuple[str, ...], seed: int) -> Estimation:
-        """What one run begins with."""
+        """The state at the start of a run."""
         T, rng = len(gpu_types), np.random.default_rng(seed)
         empty = ThroughputTable((), gpu_types, np.zeros((0, T)), np.zeros((0, T), dtype=np.int64), ())
         claims = {str(job.id): self._claimed(job, rng) for job in trace.jobs} if self.claims_off else {}
@@ -63,25 +63,25 @@ class Learning:
 
 
 class Estimation:
-    """One run's estimator and what it has been told. The engine of the run must ask the same estimator."""
+    """Estimator and readings of one run. The engine of the run must use the same estimator."""
 
     def __init__(
         self,
         estimator: ThroughputEstimator,
-        claims: Mapping[str, Mapping[str, float]] | None = None,  # by job id: steps/s by GPU type, as the user says
+        claims: Mapping[str, Mapping[str, float]] | None = None,  # by job id: claimed steps/s by GPU type
         quantile: float = 0.5,
     ) -> None:
         self.estimator, self.quantile = estimator, quantile
         self.claims = dict(claims or {})
-        self.reasons: list[str] = []  # why readings and claims were refused, new phases
+        self.reasons: list[str] = []  # why readings and claims were rejected; new phases
         self._keys: list[Key] = []
         self._seen: dict[int, _Seen] = {}
-        self._told: dict[int, Floats] = {}  # (T,) by job
-        self._shown: dict[tuple[Key, Key, str], float] = {}  # rates beside partners that the core has been told of
+        self._reported: dict[int, Floats] = {}  # (T,) by job
+        self._shown: dict[tuple[Key, Key, str], float] = {}  # co-located rates that were reported to the core
         self._absorbed_s = 0.0
 
     def as_submitted(self, row: int, job: JobSpec) -> JobSpec:
-        """The job without its true rates; the user's figures go to the estimator."""
+        """The job without its true rates; its claims go to the estimator."""
         key = key_of(row, job.job_type, job.gpus)
         self._keys.append(key)
         for verdict in self.estimator.claim(*key, self.claims.get(job.id, {})):
@@ -89,8 +89,8 @@ class Estimation:
         return replace(job, rates_steps_per_s={})
 
     def learned(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> ThroughputEstimated | None:
-        """Rates that have changed enough by what running jobs show, if any."""
-        surprised = self._read(core, agents, now_s)
+        """Rates that changed enough by the readings of running jobs, if any."""
+        changed_rows = self._read(core, agents, now_s)
         if now_s - self._absorbed_s >= ABSORB_S:
             self.estimator.absorb()
             self._absorbed_s = now_s
@@ -100,20 +100,20 @@ class Estimation:
             return None
         rates = self.estimator.rates([self._keys[row] for row in alive.tolist()], view.gpu_types, self.quantile)
         nothing = np.zeros(len(view.gpu_types))
-        before = np.array([self._told.get(row, nothing) for row in alive.tolist()])
+        before = np.array([self._reported.get(row, nothing) for row in alive.tolist()])
         changed = (np.abs(rates - before) > NOTABLE * before).any(axis=1)
-        changed |= np.isin(alive, list(surprised))
+        changed |= np.isin(alive, list(changed_rows))
         if not changed.any():
             return None
-        self._told.update(zip(alive[changed].tolist(), rates[changed], strict=True))
+        self._reported.update(zip(alive[changed].tolist(), rates[changed], strict=True))
         return ThroughputEstimated(alive[changed], rates[changed])
 
     def _read(self, core: SchedulerCore, agents: VirtualCluster, now_s: float) -> set[int]:
-        """Tells the estimator what has been done; returns the jobs that do otherwise beside others than they did."""
+        """Passes readings to the estimator; returns the jobs whose co-located rates changed."""
         progress, gpu_types = agents.progress(now_s), core.view().gpu_types
-        surprised: set[int] = set()
+        changed_rows: set[int] = set()
         if progress is None:
-            return surprised
+            return changed_rows
         for row, lease, steps in zip(
             progress.jobs.tolist(), progress.leases.tolist(), progress.steps_done.tolist(), strict=True
         ):
@@ -129,17 +129,17 @@ class Estimation:
                 reading = Reading(job_type, gpus, gpu_type, made, took_s)
                 if partner < 0:
                     self._note(self.estimator.observe(reading).reason)
-                elif self._read_beside(row, partner, reading):
-                    surprised |= {row, partner}
-        return surprised
+                elif self._read_co_located(row, partner, reading):
+                    changed_rows |= {row, partner}
+        return changed_rows
 
-    def _read_beside(self, row: int, partner: int, reading: Reading) -> bool:
-        """Tells the estimator what a job did beside another; returns whether that is news for the policy."""
+    def _read_co_located(self, row: int, partner: int, reading: Reading) -> bool:
+        """Passes the reading of a co-located job to the estimator; returns whether its rate changed notably."""
         verdict = self.estimator.observe_beside(reading, self._keys[partner])
         self._note(verdict.reason)
         cell, rate = (self._keys[row], self._keys[partner], reading.gpu_type), reading.steps / reading.seconds
         before = self._shown.get(cell)
-        if before is not None and abs(rate - before) <= NOTABLE_BESIDE * before and not verdict.reason:
+        if before is not None and abs(rate - before) <= NOTABLE_CO_LOCATED * before and not verdict.reason:
             return False
         self._shown[cell] = rate
         return True

@@ -1,4 +1,4 @@
-"""From a history to numbers and frames."""
+"""Metrics and data frames of a run, from its history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UTILIZATION_BINS = 240
 
 @dataclass(frozen=True)
 class Effort:
-    """What the run itself took."""
+    """Rounds and run time of a simulation."""
 
     rounds: int
     wall_s: float
@@ -30,7 +30,7 @@ class Effort:
 
 
 def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) -> pd.DataFrame:
-    """One row a job; see SimulationResult.jobs. `measured` (J,) marks the jobs that count."""
+    """One row per job; see SimulationResult.jobs. `measured` (J,) marks the jobs that count."""
     import pandas as pd
 
     n = history.count
@@ -57,7 +57,7 @@ def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) ->
 
 
 def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
-    """The numbers of one run; fairness is filled in by `with_fairness`."""
+    """Metrics of one run, without fairness: see `with_fairness`."""
     chosen = jobs[jobs["measured"]]
     jct_s = chosen["jct_s"].dropna().to_numpy()
     overdue = chosen["jct_s"].fillna(history.now_s - chosen["arrival_s"]) > chosen["deadline_s"]
@@ -90,7 +90,7 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
 
 
 def with_fairness(found: Metrics, jobs: pd.DataFrame, isolated: pd.DataFrame) -> tuple[Metrics, pd.DataFrame]:
-    """The same with finish-time fairness against the `isolated` run of the same trace; jobs align by id."""
+    """Metrics and jobs with finish-time fairness relative to the `isolated` run; jobs align by id."""
     ftf = (jobs["jct_s"] / isolated["jct_s"].reindex(jobs.index)).where(jobs["measured"])
     known = ftf.dropna()
     if len(known):
@@ -138,7 +138,7 @@ def sharing_frame(history: History) -> pd.DataFrame:
 
 
 def shares_frame(history: History) -> pd.DataFrame:
-    """Seconds owed by the policy and received under lease, alone or beside another, a row a job and type."""
+    """Seconds owed by the policy and received under lease, alone or co-located, one row per job and type."""
     import pandas as pd
 
     owed_s = history.owed()

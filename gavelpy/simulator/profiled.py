@@ -1,4 +1,4 @@
-"""What became of the measurements that a run's engine asked for."""
+"""Counts the probes of a run that got GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavelpy.simulator.result import Metrics
 
 
 def with_probes_made(metrics: Metrics, profiled: Profiled, history: History) -> Metrics:
-    """The figures with the probes that got GPUs, each counted once, and the GPU time that was set aside for them."""
+    """The metrics with the probes that got GPUs, each counted once, and the GPU time reserved for probes."""
     rows, types, _, _ = history.run_intervals()
     alone = set(zip(rows.tolist(), types.tolist(), strict=True))
     jobs, partners, pair_types, _, _ = history.sharing.times(history.now_s)

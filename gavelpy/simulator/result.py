@@ -1,4 +1,4 @@
-"""What a simulation found: numbers for a table, frames for a notebook."""
+"""Results of a simulation: metrics for a table, frames for a notebook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Metrics:
     p90_jct_s: float
     p99_jct_s: float
     makespan_s: float  # from the first arrival to the end of the run
-    utilization: float  # GPU time under lease / GPU time there was, up to the end of the run; a shared GPU counts once
+    utilization: float  # GPU time under lease / total GPU time of the run; a shared GPU counts once
     cost_usd: float  # GPU time under lease at its price; a shared GPU costs once
     ftf_worst: float
     ftf_mean: float
@@ -37,9 +37,9 @@ class Metrics:
     wall_s: float
     cpu_s: float
     cpu_solve_s: float
-    probes_alone: int = 0  # (job, GPU type) that were measured because that was worth knowing
-    probes_pairs: int = 0  # (job, partner, GPU type), the same
-    probes_gpu_s: float = 0.0  # GPU time that was set aside for them
+    probes_alone: int = 0  # (job, GPU type) that were probed
+    probes_pairs: int = 0  # (job, partner, GPU type) that were probed
+    probes_gpu_s: float = 0.0  # GPU time reserved for probes
 
     def to_json(self) -> dict[str, Any]:
         """The documented object; NaN becomes null."""
@@ -57,10 +57,10 @@ class SimulationResult:
         pd.DataFrame
     )  # index job; arrival_s first_start_s finish_s jct_s gpus weight job_type ftf preemptions migrations
     #                     gpu_s measured reason
-    leases: pd.DataFrame  # a row a stay on the same GPUs: job gpu_type gpus start_s end_s; those of a pair overlap
-    sharing: pd.DataFrame  # a row a time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
-    shares: pd.DataFrame  # a row a job and type: job gpu_type owed_s received_s, alone and beside others
-    utilization: pd.DataFrame  # index time_s; a column a GPU type: fraction leased
+    leases: pd.DataFrame  # one row per stay on the same GPUs: job gpu_type gpus start_s end_s; pairs overlap
+    sharing: pd.DataFrame  # one row per time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
+    shares: pd.DataFrame  # one row per job and type: job gpu_type owed_s received_s, alone and co-located
+    utilization: pd.DataFrame  # index time_s; one column per GPU type: fraction leased
     parameters: dict[str, Any]
-    stalled: str = ""  # why the run ended although jobs were left: no job gained a step any more
-    isolated_stalled: str = ""  # the same of the run under `isolated`: finish-time fairness is not known of all jobs
+    stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
+    isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete

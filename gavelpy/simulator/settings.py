@@ -1,4 +1,4 @@
-"""What a simulation assumes: the mechanism's settings, what stopping and starting jobs costs, and named presets."""
+"""Settings of a simulation: the mechanism, costs of starts and stops, and named presets."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gavelpy.mechanism.settings import (
 )
 from gavelpy.model.problem import BlindView
 
-WORK_MIN = 0.5  # of a turn; where less of it may be work, people are warned
-SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without a change are not played one by one
+WORK_MIN = 0.5  # least part of a turn that is work, without a warning
+SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without changes are merged
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that GPUs are held without progress."""
+    """Seconds that a job holds GPUs without progress."""
 
     checkpoint_s: float = 5.0  # after a lease is revoked, to write a checkpoint
-    restart_s: float = 15.0  # before the first step of every lease, to start and to load
-    migration_s: float = 5.0  # besides, when the job last ran on other GPUs
+    restart_s: float = 15.0  # before the first step of every lease, to start and load
+    migration_s: float = 5.0  # in addition, if the job last ran on other GPUs
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_s", "restart_s", "migration_s"):
@@ -38,38 +38,38 @@ class Costs:
 
     @property
     def turn_s(self) -> float:
-        """Most seconds that a turn costs: a start on other GPUs and a checkpoint."""
+        """Highest cost of a turn: a start on other GPUs and a checkpoint."""
         return self.checkpoint_s + self.restart_s + self.migration_s
 
 
 def default_mechanism() -> MechanismSettings:
-    """The mechanism as the daemon runs it, over virtual leases."""
+    """The daemon's mechanism settings, for virtual leases."""
     round_s = MechanismSettings.round_s
     return MechanismSettings(
         settled_rounds_max=SETTLED_ROUNDS,
         lease_min_s=round_s * LEASE_MIN_ROUNDS,
-        solve_at_least_every_s=round_s * SOLVE_AT_LEAST_ROUNDS,  # where the policy's answers vary with time
+        solve_at_least_every_s=round_s * SOLVE_AT_LEAST_ROUNDS,  # for policies whose allocations vary with time
         **START_SETTINGS,
     )
 
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """Everything a simulation may vary besides trace, cluster, policy and seed."""
+    """All parameters of a simulation except trace, cluster, policy and seed."""
 
     mechanism: MechanismSettings = field(default_factory=default_mechanism)
     costs: Costs = field(default_factory=Costs)
-    blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy, where not the mean rate
-    plans_slack: bool = True  # policies know how long rounds are and what turns cost, if they plan with that
-    shuffled: frozenset[str] = frozenset()  # labels of runs whose type order is drawn anew each round
+    blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy; default: the mean rate
+    plans_slack: bool = True  # policies that plan deadlines know the round length and the cost of a turn
+    shuffled: frozenset[str] = frozenset()  # labels of runs with a random type order in each round
 
     def blind_view_of(self, policy: str) -> BlindView:
-        """What this policy believes when it runs blind."""
+        """Rates that this policy sees when it is blind."""
         return self.blind_view.get(policy, BlindView.MEAN)
 
     @property
     def little_work(self) -> str:
-        """A warning where less than half of a turn may be work; empty where more is."""
+        """A warning if less than half of a turn may be work, else empty."""
         mechanism, turn_s = self.mechanism, self.costs.turn_s
         longest_s = max(mechanism.round_s, mechanism.lease_min_s)
         if longest_s * (1.0 - WORK_MIN) >= turn_s:
@@ -106,7 +106,7 @@ PRESETS: Mapping[str, SimulationSettings] = MappingProxyType(
 
 
 def preset(name: str) -> SimulationSettings:
-    """The settings of that name; raises InvalidInput naming the known ones."""
+    """The settings of that name; raises InvalidInput with the known names."""
     if name not in PRESETS:
         raise InvalidInput(f"preset must be one of {', '.join(sorted(PRESETS))}, got {name!r}")
     return PRESETS[name]

@@ -58,7 +58,7 @@ Progress = Callable[[str, int, int], None]  # label of the run, jobs done, all j
 
 
 class Simulation(VirtualScheduler):
-    """One run of one policy. `run` once."""
+    """One run of one policy. Call `run` once."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Simulation(VirtualScheduler):
         self.stall = Stall(len(trace))
         self.observers: list[Observer] = [self.history.apply, self.stall, *observers]
         self.estimation = estimation
-        self.throughputs = engine.throughputs if throughputs is None else throughputs  # the true ones
+        self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
         self.node_events = deque(node_events)
         self.event_count = 0
 
@@ -247,7 +247,7 @@ class Simulation(VirtualScheduler):
 
 
 def measured_jobs(trace: Trace, window: tuple[int, int] | None) -> Bools:
-    """Which jobs count, (J,): those in [window[0], window[1]) by order of arrival, or all."""
+    """Which jobs count, (J,): [window[0], window[1]) in order of arrival, or all."""
     measured = np.ones(len(trace), dtype=np.bool_)
     if window is not None:
         first, last = window

@@ -1,7 +1,7 @@
-"""Detects a run in which no job gains a step any more: leases start and are preempted before their first step, forever.
+"""Detects stalls: runs in which all leases are preempted before their first step.
 
-Leases that are stopped without a step by any job in between are counted. Jobs take turns, so where each of them has
-had ten turns for nothing, the next ones will come to nothing as well.
+Counts leases that are stopped while no job gains a step. Jobs take turns: if each had ten turns without a step, further
+turns change nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAMED_MAX = 3
 
 
 class Stall:
-    """Watches the events of one run."""
+    """Observer of the events of one run."""
 
     def __init__(self, jobs: int) -> None:
-        self.steps = np.zeros(jobs)  # (J,) the most that was reported
+        self.steps = np.zeros(jobs)  # (J,) most steps reported
         self.lost_turns = np.zeros(jobs, dtype=np.int64)  # (J,) since any job gained a step
         self.lost = 0  # their sum
         self.since_s = 0.0  # of the last step that was reported
@@ -42,11 +42,11 @@ class Stall:
             self.lost += len(event.jobs)
 
     def is_reached(self, living: int) -> bool:
-        """Whether the run would go on like this forever; `living` jobs have arrived and are not over."""
+        """Whether the run has stalled; `living` jobs have arrived and are not finished."""
         return self.lost >= max(LEASES_MIN, TURNS_MAX * living)
 
     def reason(self, history: History, settings: SimulationSettings) -> str:
-        """What happened, to which jobs, and what to do about it."""
+        """Why the run stalled, with which jobs, and which settings avoid it."""
         mechanism, costs = settings.mechanism, settings.costs
         rows = np.flatnonzero(self.lost_turns)
         start_s = costs.restart_s + costs.migration_s
