@@ -1,9 +1,9 @@
-"""The scheduler's part of the quorum rule (`gavelpy.runtime.quorum`): views of the cluster, and when leases on a silent
-node are surely over.
+"""The scheduler's part of the quorum rule (`gavelpy.runtime.quorum`): views of the cluster, and when leases on an
+unreachable node have ended.
 
-The views that some agent may hold are kept in the journal's store, each before it is sent to any agent. A node may hold
-any view from the one it reported last to the newest that was sent to it; one that this scheduler has received no
-message from, any stored one. A view that no node may hold any more is dropped with the next write.
+Every view that an agent may hold is stored in the journal's database before it is sent. A node may hold any view from
+the one that it reported last to the newest that was sent to it; a node that has sent no message to this scheduler may
+hold any stored view. The next write drops the views that no node can hold.
 
 No clock and no I/O: time is an argument, and `keep` writes.
 """
@@ -40,22 +40,25 @@ class StoredViews(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Known:
-    """A node that this scheduler has received a message from."""
+    """A node that has sent a message to this scheduler."""
 
     state_id: str
-    held: int = 0  # epoch of its view, as it said last
+    held: int = 0  # epoch of its view, as reported last
     sent: int = 0  # newest epoch that was sent to it
-    confirmed_s: float = -math.inf  # when the newest message was sent that it has acknowledged
-    sequences: deque[tuple[int, float]] = field(default_factory=deque)  # of messages on its stream, and when
+    confirmed_s: float = -math.inf  # send time of the newest message that it has acknowledged
+    sequences: deque[tuple[int, float]] = field(default_factory=deque)  # number and send time of messages on its stream
 
 
 def at_once(_: str, done: Callable[[], None]) -> None:
-    """Keeps views in memory only."""
+    """Stores views in memory only."""
     done()
 
 
 class Absences:
-    """Views and acknowledgements. `began_s`: of this scheduler; `stored`: what `keep` was given last, over restarts."""
+    """Views and acknowledgements.
+
+    `began_s`: start of this scheduler. `stored`: the last text that was passed to `keep`, also before a restart.
+    """
 
     def __init__(self, settings: NodeSettings, stored: str = "", began_s: float = 0.0) -> None:
         self.keep: Keep = at_once
@@ -80,9 +83,9 @@ class Absences:
     # Views --------------------------------------------------------------------------------------------------------
 
     def update(self, members: Sequence[Member], now_s: float) -> None:
-        """Makes a new view once the nodes of the cluster have been others than those of the newest for a while.
+        """Makes a new view when the nodes have differed from those of the newest view for SETTLE_S.
 
-        What a node holds that is no member any more does not matter: it was declared lost, and its leases with it.
+        Views held by nodes that have left do not matter: these nodes were declared lost, and their leases with them.
         """
         self._present = frozenset(member.node_id for member in members)
         wanted = tuple(sorted(members)) if len(members) <= MEMBERS_MAX else ()
@@ -109,7 +112,7 @@ class Absences:
         self.keep(msgspec.json.encode(StoredViews(self.key.hex(), tuple(views))).decode(), kept)
 
     def _is_possible(self, view: View) -> bool:
-        """Whether some member may still hold this view."""
+        """Whether a member may still hold this view."""
         present = (member.node_id for member in view.members if member.node_id in self._present)
         return any(self._may_hold(node_id, view.epoch) for node_id in present)
 
@@ -120,14 +123,14 @@ class Absences:
     # Nodes --------------------------------------------------------------------------------------------------------
 
     def connected(self, node_id: str, state_id: str) -> None:
-        """A new stream of a node; its numbers begin again."""
+        """A node has opened a new stream; its message numbers start at 1."""
         known = self._known.get(node_id)
         if known is None or known.state_id != state_id:
             known = self._known[node_id] = _Known(state_id)
         known.sequences.clear()
 
     def heard(self, node_id: str, obeyed: int, view_epoch: int) -> None:
-        """A node has taken all messages of its stream up to number `obeyed`, and holds this view."""
+        """A node has processed all messages of its stream up to number `obeyed`, and holds this view."""
         known = self._known[node_id]
         known.held = view_epoch
         while known.sequences and known.sequences[0][0] <= obeyed:
@@ -136,7 +139,7 @@ class Absences:
                 known.confirmed_s = max(known.confirmed_s, sent_s)
 
     def sending(self, node_id: str, sequence: int, now_s: float) -> View | None:
-        """A message of this number goes out now; the view that it shall carry, if the node lacks it."""
+        """Records that this message is sent now; returns the view to send with it, None if the node has it."""
         known = self._known[node_id]
         known.sequences.append((sequence, now_s))
         if len(known.sequences) > UNACKNOWLEDGED_MAX:
@@ -150,9 +153,9 @@ class Absences:
     # Silence ------------------------------------------------------------------------------------------------------
 
     def runs_until_s(self, node_id: str, promised_s: float, received_s: float, now_s: float) -> float:
-        """Until when a lease may run on a silent node, without grace and margin.
+        """Until when a lease may run on an unreachable node, without grace and margin.
 
-        `promised_s`: the latest end that was ordered; `received_s`: when the node's last message came, -inf = none did.
+        `promised_s`: the latest end that was ordered; `received_s`: time of the node's last message, -inf = none.
         """
         views = [view for view in self.views if view.orphan_max_s > 0 and self._may_extend(node_id, view)]
         if not views:
@@ -167,7 +170,7 @@ class Absences:
         return is_member and self._may_hold(node_id, view.epoch)
 
     def _cut_off_s(self, node_id: str, views: Sequence[View], received_s: float, now_s: float) -> float:
-        """Since when a node surely has no majority in any of these views; infinite while it may have one."""
+        """Since when a node cannot have a majority in any of these views; infinite while it may have one."""
         before = self._cut_off.get(node_id)
         if before is not None and before[0] == received_s:
             return before[1]
@@ -178,7 +181,7 @@ class Absences:
         return math.inf
 
     def _refusals(self, view: View, after_s: float, now_s: float) -> int:
-        """Members that have acknowledged a message which was sent later than this. A silent one is none of them."""
+        """Number of members that have acknowledged a message which was sent later than this."""
         at_s, times = self._confirmed.get(view.epoch, (math.nan, []))
         if at_s != now_s:
             known = ((member, self._known.get(member.node_id)) for member in view.members)
@@ -193,4 +196,4 @@ def _read(stored: str) -> StoredViews:
     try:
         return msgspec.json.decode(stored, type=StoredViews)
     except msgspec.DecodeError as error:
-        raise JournalCorrupt(f"views of the cluster are not whole: {error}") from None
+        raise JournalCorrupt(f"views of the cluster in the journal are corrupt: {error}") from None

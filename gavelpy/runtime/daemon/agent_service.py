@@ -1,8 +1,7 @@
-"""The agents' side of the server: a stream a node, read and written apart, and nothing on it waits for the journal.
+"""The gRPC service for agents: one stream per node, with independent reader and writer; neither waits for the journal.
 
-Messages out of order or seen before are dropped by their sequence. Orders go out when they change, and again every
-while in case one was lost. A peer that neither talks nor takes what it is sent loses its stream: `Execution.look` sees
-to both.
+Messages that arrive twice or out of order are dropped by their sequence number. Orders are sent when they change, and
+repeated periodically in case a message was lost. `CommandExecutor.look` ends streams that neither send nor receive.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ LogContext = grpc.aio.ServicerContext[agent_pb2.ServeLogsRequest, agent_pb2.Serv
 
 
 class AgentService(agent_pb2_grpc.AgentServiceServicer):
-    """One for all nodes."""
+    """Serves all nodes."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._execution = scheduler.execution
 
-    async def Connect(  # type: ignore[override]  # noqa: N802 - the names and the other kind of method are gRPC's
+    async def Connect(  # type: ignore[override]  # noqa: N802 - gRPC's names and kind of method
         self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context
     ) -> None:
-        """A node's stream, for as long as it lasts."""
+        """Serves the stream of a node."""
         try:
             await self._connect(requests, context)
         except Refusal as refusal:
@@ -51,7 +50,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         except RemoteViolation as violation:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node did not talk, or did not listen, in time")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node sent or received no message in time")
 
     async def _connect(self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context) -> None:
         messages = aiter(requests)
@@ -94,7 +93,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, objection)
 
     async def _send_away(self, node: agent_pb2.Node, context: Context) -> None:
-        """What a node of another cluster reports is none of ours. Told whose we are, it comes again without."""
+        """Sends only this cluster's id: the node drops the leases of its old cluster and connects again."""
         logger.warning("node of another cluster", extra={"node_id": node.node_id, "cluster_id": node.cluster_id[:80]})
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await context.write(self._message([], [], 1, 0.0))
@@ -168,10 +167,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             view=view,
         )
 
-    async def ServeLogs(  # type: ignore[override]  # noqa: N802 - the names and the other kind of method are gRPC's
+    async def ServeLogs(  # type: ignore[override]  # noqa: N802 - gRPC's names and kind of method
         self, requests: AsyncIterator[agent_pb2.ServeLogsRequest], context: LogContext
     ) -> None:
-        """A node's stream for questions about its logs."""
+        """Serves the stream of a node for log requests."""
         messages = aiter(requests)
         try:
             first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
@@ -179,7 +178,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 raise RemoteViolation("node_id must be in the first message, got none")
             caller().check_node(first.node_id)
             if self._execution.nodes.is_anothers(first.node_id, first.state_id, first.identity_key):
-                raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} is another agent's")
+                raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} belongs to another agent")
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     await context.write(question)
@@ -188,17 +187,17 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         except RemoteViolation as violation:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node did not talk, or did not listen, in time")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node sent or received no message in time")
 
 
 async def _next(messages: AsyncIterator[Message], timeout_s: float) -> Message | None:
-    """The next message; None when there are no more. Raises TimeoutError."""
+    """The next message; None at the end of the stream. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         return await anext(messages, None)
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Until one of them is over; the others are called off. Raises what it raised."""
+    """Waits for the first to complete, cancels the others, and raises its exception."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,10 @@
-"""The clients' side of the server: every method of SchedulerService. Users see and touch their own jobs, admins all.
+"""The gRPC service for clients: all methods of SchedulerService. Users see and change their own jobs, admins all jobs.
 
-What a client sends is checked before anything is done. What it may not see is answered as if it were not there. Nothing
-here holds the event loop for long: pages are made in pieces, forecasts in a process of their own.
+Requests are validated before they have any effect. Objects that a caller may not see are reported as not found. No
+method blocks the event loop for long: pages are built in pieces, and forecasts run in a separate process.
 """
 
-# ruff: noqa: N802, ARG002 - names and arguments of the methods are gRPC's
+# ruff: noqa: N802, ARG002 - gRPC defines names and arguments of the methods
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ API_VERSIONS = (1,)
 PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 JOBS_NAMED_MAX = 10_000
 WAIT_S_MAX = 60.0
-_AT_ONCE = 200  # jobs between two turns of everybody else
+_AT_ONCE = 200  # jobs between two yields to the event loop
 _WISHES = {
     pb.NODE_WISH_DRAIN: NodeWish.DRAIN,
     pb.NODE_WISH_RESUME: NodeWish.RESUME,
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 
 class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
-    """One for all clients."""
+    """Serves all clients."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -66,12 +66,12 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         self._logs = LogStream(scheduler, self._board)
 
     async def close(self) -> None:
-        """Ends what was started to serve."""
+        """Ends forecasts that are running."""
         await self._explainer.close()
         await self._forecaster.close()
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
-        """Who answers, and whom it takes the caller for."""
+        """Name and version of the server, and the caller's user and role."""
         from gavelpy import __version__
 
         common = set(API_VERSIONS).intersection(request.api_versions or API_VERSIONS)
@@ -92,7 +92,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         )
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:
-        """All of the jobs or none; durable when answered."""
+        """Submits all of the jobs or none; they are durable when the call returns."""
         who, key, most = caller(), request.idempotency_key, self._scheduler.config.limits.jobs_a_request_max
         checks.require(1 <= len(request.jobs) <= most, "jobs", f"1 to {most} in a request", len(request.jobs))
         allowed = "at most 128 printable ASCII characters without spaces"
@@ -114,7 +114,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return answer
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
-        """A page of jobs in the order of their numbers."""
+        """A page of jobs in order of their numbers."""
         checks.require(request.page_size <= PAGE_MAX, "page_size", f"at most {PAGE_MAX}", request.page_size)
         for state in request.states:
             checks.require(0 < state <= pb.JOB_STATE_FAILED, "states", "states of jobs", state)
@@ -126,11 +126,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return pb.ListJobsResponse(jobs=await self._messages(page), next_after=page[-1] if more else -1)
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
-        """All there is to explain of one job."""
+        """Explains the state of one job."""
         return await self._explainer.explain(self._board.find(caller(), request.job))
 
     async def WaitJobs(self, request: pb.WaitJobsRequest, context: Context) -> pb.WaitJobsResponse:
-        """The jobs, when all are over or the time is."""
+        """Returns the jobs when all are over or the time limit is reached."""
         jobs = self._named(request.jobs)
         wait_s = checks.number("wait_s", request.wait_s)
         checks.require(wait_s <= WAIT_S_MAX, "wait_s", f"at most {WAIT_S_MAX:g}", wait_s)
@@ -145,13 +145,13 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             await self._scheduler.wait_changed(version, left_s)
 
     async def CancelJobs(self, request: pb.CancelJobsRequest, context: Context) -> pb.CancelJobsResponse:
-        """The jobs as they are when that is durable; those that were over stay as they were."""
+        """Cancels jobs that are not over, and returns all when that is durable."""
         jobs = self._named(request.jobs).tolist()
         await _done(self._scheduler.cancel(jobs))
         return pb.CancelJobsResponse(jobs=await self._messages(jobs))
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
-        """All nodes that ever joined."""
+        """All nodes that have ever joined."""
         nodes = []
         for row in range(len(self._scheduler.core.pool.node_ids)):
             nodes.append(self._cluster.node_at(row, caller()))
@@ -159,7 +159,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return pb.ListNodesResponse(nodes=nodes)
 
     async def SetNode(self, request: pb.SetNodeRequest, context: Context) -> pb.SetNodeResponse:
-        """The node as it is when the wish is durable."""
+        """Drains, resumes or gives up a node, and returns it when that is durable."""
         checks.require(request.wish in _WISHES, "wish", "drain, resume or lost", request.wish)
         self._cluster.node(request.node_id, caller())
         await _done(self._scheduler.set_node(request.node_id, _WISHES[request.wish], force=request.force))
@@ -170,7 +170,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return self._cluster.cluster()
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
-        """The cluster as it is when the change is durable."""
+        """Changes policy or round length, and returns the cluster when that is durable."""
         policy = checks.text("policy", request.policy)
         most = _PARAMETERS_CHARACTERS_MAX
         parameters = checks.text("policy_parameters", request.policy_parameters, characters_max=most)
@@ -201,7 +201,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return specs
 
     def _named(self, names: Sequence[str]) -> Ints:
-        """Serials of jobs, each once, in the order of their first naming; raises Refusal for one not there."""
+        """Serials of jobs without duplicates, in order; raises Refusal if one is not found."""
         checks.require(1 <= len(names) <= JOBS_NAMED_MAX, "jobs", f"1 to {JOBS_NAMED_MAX} jobs", len(names))
         who = caller()
         return np.array(list(dict.fromkeys(self._board.find(who, name) for name in names)), dtype=np.int64)
@@ -214,7 +214,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return rows[np.isin(self._board.states(rows), list(request.states))]
 
     async def _messages(self, rows: Sequence[int]) -> list[pb.Job]:
-        """In pieces: between two of them everybody else has a turn."""
+        """Built in pieces, with a yield to the event loop after each."""
         found: list[pb.Job] = []
         for first in range(0, len(rows), _AT_ONCE):
             found += self._board.messages(rows[first : first + _AT_ONCE])
@@ -223,7 +223,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
 
 async def _done(change: Awaitable[Answer]) -> Answer:
-    """What the scheduler answers; its own refusals as statuses."""
+    """The result of a change; the scheduler's refusals become gRPC statuses."""
     try:
         return await change
     except LimitReached as error:

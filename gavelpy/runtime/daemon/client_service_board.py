@@ -1,4 +1,4 @@
-"""Jobs as clients see them: who may see which, found by number or name, as messages of the protocol."""
+"""Jobs for clients: visibility, lookup by number or name, and conversion to messages."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ _CODES: Ints = np.array([_STATES[state] for state in JobState], dtype=np.int64)
 
 
 class JobBoard:
-    """Reads a scheduler; keeps which jobs are whose."""
+    """Reads jobs from a scheduler; has an index by owner."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._of_owner: dict[str, list[int]] = {}
         self._seen = 0
 
-    # Who sees what ------------------------------------------------------------------------------------------------
+    # Visibility ---------------------------------------------------------------------------------------------------
 
     def serials(self, caller: Caller, owner: str = "") -> Ints:
-        """Serials of the jobs that a caller sees, ascending; of one owner, if that is asked for."""
+        """Serials of the jobs that a caller may see, ascending, optionally of one owner."""
         if caller.is_admin and not owner:
             return np.arange(self._scheduler.core.jobs.count)
-        whose = owner or caller.name
-        if whose != caller.name and not caller.is_admin:
+        selected = owner or caller.name
+        if selected != caller.name and not caller.is_admin:
             return np.zeros(0, dtype=np.int64)  # as if that owner had none: names do not leak
         self._follow()
-        return np.array(self._of_owner.get(whose, ()), dtype=np.int64)
+        return np.array(self._of_owner.get(selected, ()), dtype=np.int64)
 
     def may_see(self, caller: Caller, job: int) -> bool:
-        """Whether a job is the caller's, or the caller an admin. Whose a lost job was, nobody knows."""
+        """Whether the caller is an admin or owns the job. A job lost with the journal has no owner: all may see it."""
         return caller.is_admin or self._scheduler.core.jobs.specs[job].owner in (caller.name, "")
 
     def find(self, caller: Caller, text: str) -> int:
-        """The serial of a job by number or name (admins: OWNER/NAME); raises Refusal where the caller sees none."""
+        """The serial of a job by number or name (admins: OWNER/NAME); raises Refusal if the caller may see none."""
         job = -1
         if _SERIAL.fullmatch(text):
             job = int(text)
@@ -91,7 +91,7 @@ class JobBoard:
     # Messages -----------------------------------------------------------------------------------------------------
 
     def states(self, rows: Ints) -> Ints:
-        """The wire's state of each job, (K,)."""
+        """State of each job as the protocol's enum, (K,)."""
         jobs = self._scheduler.core.jobs
         state = jobs.state[rows]
         leaving = (state <= JobState.GRANTED) & (jobs.stopping[rows] >= 0)
@@ -99,7 +99,7 @@ class JobBoard:
         return codes
 
     def messages(self, rows: Sequence[int]) -> list[pb.Job]:
-        """The jobs as they are now."""
+        """Messages for these jobs."""
         serials = np.array(rows, dtype=np.int64)
         why = reasons(self._scheduler.core, serials)
         return [
@@ -108,7 +108,7 @@ class JobBoard:
         ]
 
     def warnings(self, rows: Ints) -> dict[int, str]:
-        """What the owners of jobs should be warned of, by serial: they cannot run, or a rate is of no GPU type here."""
+        """Warnings by serial: the job cannot run, or has a rate for a GPU type that the cluster lacks."""
         core = self._scheduler.core
         found = {job: f"cannot run on this cluster as it is: {why}" for job, why in cannot_run(core, rows).items()}
         known, here = set(core.pool.gpu_types), ", ".join(core.pool.gpu_types)
@@ -153,19 +153,19 @@ class JobBoard:
         )
 
     def _is_estimate(self, job: int) -> bool:
-        """Whether its steps are counted by time: it runs and has not reported any."""
+        """Whether its steps are estimated from time: it runs and has not reported any."""
         lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
         return lease is not None and lease.is_started and is_by_time(lease)
 
     def _heard(self, job: int) -> float:
-        """Steps done, as its nodes have said last: the core hears of progress only now and then."""
+        """Steps done, as its nodes reported last; the core receives progress less often."""
         jobs = self._scheduler.core.jobs
         lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
         heard = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
         return max(float(jobs.steps_done[job]), min(heard, float(jobs.steps_total[job])))
 
     def place(self, job: int) -> tuple[str, list[str], float]:
-        """GPU type, nodes and steps/s (measured, else expected) of a job's lease; nothing where it has none."""
+        """GPU type, nodes and steps/s (measured, else expected) of a job's lease; empty if it has none."""
         core = self._scheduler.core
         jobs, pool, number = core.jobs, core.pool, int(core.jobs.lease[job])
         if number < 0:
@@ -178,7 +178,7 @@ class JobBoard:
         return pool.gpu_types[kind], nodes, measured or (0.0 if math.isnan(expected) else expected)
 
     def _in_words(self, job: int, why: Reason | None) -> str:
-        """The core counts from the beginning of its time, people from now; and it forgets what nodes said."""
+        """The reason with times relative to now and the last message of a node, which the core does not have."""
         if why is None:
             return ""
         core, now_s = self._scheduler.core, self._scheduler.now_s()
@@ -189,7 +189,7 @@ class JobBoard:
         return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
 
     def _trouble_on(self, node_ids: Sequence[str], why: Reason | None) -> str:
-        """What keeps the nodes of a lease from starting it, as they say themselves; empty = nothing."""
+        """Problems that the nodes of a lease have reported; empty = none."""
         if why is None:
             return ""
         known = ((node_id, self._scheduler.nodes.get(node_id)) for node_id in node_ids)
@@ -200,7 +200,7 @@ class JobBoard:
 
 
 def description(spec: JobSpec) -> pb.JobDescription:
-    """A job as its owner described it, without the values of its environment that may be secrets."""
+    """A job as its owner described it; values of its environment that may be secrets are hidden."""
     return pb.JobDescription(
         name=name_of(spec.id),
         steps_total=spec.steps_total,

@@ -1,4 +1,4 @@
-"""What a client may send: every field is checked here, and a complaint names it, its value and what is allowed."""
+"""Validation of client requests: each error message has the field, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = re.compile(r"[\x21-\x7e]{1,128}")
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUOTING = re.compile(r"['\"\\]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_RESERVED = "GAVEL_"  # the runtime sets these
+_RESERVED = "GAVEL_"  # variables of the runtime
 TEXT_CHARACTERS_MAX = 256
 COMMAND_CHARACTERS_MAX = 65_536
 PATH_CHARACTERS_MAX = 4_096
@@ -35,7 +35,7 @@ _SIGNAL_ALLOWED = f"a number in [0, {SIGNAL_MAX}] other than {', '.join(map(str,
 
 
 def shown(value: object) -> str:
-    """A value as complaints show it: short, and without characters that command a terminal."""
+    """A value for error messages: short, and without control characters."""
     text = ascii(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
@@ -61,7 +61,7 @@ def text(field: str, value: str, *, characters_max: int = TEXT_CHARACTERS_MAX) -
 
 
 class JobReader:
-    """Reads the jobs of one request. Many are alike but for their names, and what is like one before is right, too."""
+    """Reads the jobs of one request; descriptions that differ in their name only are validated once."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -69,7 +69,7 @@ class JobReader:
         self._known: dict[bytes, JobSpec] = {}  # by description without name
 
     def spec(self, field: str, job: client_pb2.JobDescription) -> JobSpec:
-        """The job that a description asks for; its id is its name. `field` is what complaints call the description."""
+        """The job of a description; its id is its name. `field`: name of the description in error messages."""
         name = job.name
         if name:
             require(bool(NAME.fullmatch(name)), f"{field}.name", NAME_ALLOWED, name)
@@ -89,7 +89,7 @@ class JobReader:
 
 
 def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
-    """The job of a description without name."""
+    """The job of a description without a name."""
     require(job.gpus <= GPUS_MAX, f"{field}.gpus", f"a whole number in [1, {GPUS_MAX}]", job.gpus)
     return JobSpec(
         id=JobId(NAMELESS),

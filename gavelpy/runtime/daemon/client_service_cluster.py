@@ -1,4 +1,4 @@
-"""Nodes, GPUs and the policy as clients see them."""
+"""Nodes, GPUs and the policy for clients: conversion to messages."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NODE_STATES = {NodeState.UP: "up", NodeState.DRAINING: "draining", NodeState.LO
 
 
 class ClusterBoard:
-    """Reads a scheduler."""
+    """Reads nodes and totals from a scheduler."""
 
     def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
         self._scheduler, self._board = scheduler, board
 
     def node(self, node_id: str, caller: Caller) -> pb.NodeStatus:
-        """One of them; raises Refusal for a name that none has."""
+        """A node by name; raises Refusal if there is none."""
         row = self._scheduler.core.pool.node_row.get(NodeId(node_id))
         if row is None:
             raise Refusal(grpc.StatusCode.NOT_FOUND, f"node must be one that has joined, got {shown(node_id)}")
@@ -76,7 +76,7 @@ class ClusterBoard:
         ]
 
     def node_at(self, row: int, caller: Caller) -> pb.NodeStatus:
-        """A node by its row in the core. Users see the numbers of their own jobs only."""
+        """A node by its row in the core. Users see only the numbers of their own jobs."""
         scheduler, pool = self._scheduler, self._scheduler.core.pool
         node_id = pool.node_ids[row]
         node = scheduler.nodes.get(node_id)
@@ -103,7 +103,7 @@ class ClusterBoard:
         )
 
     def _gpus_of(self, row: int) -> Ints:
-        """Of the node in that row; found without looking at all GPUs, where they are in the order of their nodes."""
+        """GPUs of the node in that row, by binary search if GPUs are in order of their nodes."""
         pool = self._scheduler.core.pool
         if not pool.in_order:
             return np.flatnonzero(pool.node_of == row)
@@ -123,9 +123,9 @@ class ClusterBoard:
 
 
 def _detail(node: Node | None) -> str:
-    """What is wrong with a node, for people; empty = nothing."""
+    """Problem of a node as a sentence; empty = none."""
     if node is None:
-        return "not heard since the scheduler started"
+        return "no message since the scheduler started"
     if node.unreached and not node.trouble:
         return f"cannot reach {node.unreached} other agents: its leases may end while the scheduler is away"
     return node.trouble

@@ -1,4 +1,4 @@
-"""The journal's events for clients, as they are or as they come."""
+"""Events of the journal for clients: a page, or a stream that follows new events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EventStream:
         job = self._board.find(caller, request.job) if request.job else None
         limit = request.events_max or (0 if request.follow else _EVENTS_DEFAULT)
         visible = {job} if job is not None else None if caller.is_admin else _Visible(self._board, caller)
-        after, told = request.after, 0
+        after, sent = request.after, 0
         while True:
             version = self._scheduler.version
             entries = await self._page(after)
@@ -56,8 +56,8 @@ class EventStream:
                     continue
                 if (message := self._message(after, now_s, event, visible)) is not None:
                     yield message
-                    told += 1
-                if limit and told >= limit:
+                    sent += 1
+                if limit and sent >= limit:
                     return
             if len(entries) < _EVENTS_A_PAGE:
                 if not request.follow:
@@ -65,9 +65,9 @@ class EventStream:
                 await self._scheduler.wait_changed(version, _WAIT_S)
 
     def _not_kept(self, first: int, entry: Entry) -> pb.ListEventsResponse:
-        """In place of the events that a snapshot stands for, which were asked for, up to this one."""
+        """A message in place of requested events before `entry` that were truncated."""
         last, time_s = entry[0] - 1, self._scheduler.wall_s(entry[1])
-        text = f"events {first} to {last} are not kept any more: a snapshot stands for them"
+        text = f"events {first} to {last} were truncated: a snapshot replaces them"
         return pb.ListEventsResponse(
             sequence=last, time_s=time_s, kind=NOT_KEPT, text=text, json=json.dumps({"first": first, "last": last})
         )
@@ -78,8 +78,10 @@ class EventStream:
     def _message(
         self, sequence: int, now_s: float, event: Event, visible: Container[int] | None
     ) -> pb.ListEventsResponse | None:
-        told = event_text(event, visible)
-        if told is None:
+        described = event_text(event, visible)
+        if described is None:
             return None
         time_s = self._scheduler.wall_s(now_s)
-        return pb.ListEventsResponse(sequence=sequence, time_s=time_s, kind=told.kind, text=told.text, json=told.json)
+        return pb.ListEventsResponse(
+            sequence=sequence, time_s=time_s, kind=described.kind, text=described.text, json=described.json
+        )

@@ -1,4 +1,4 @@
-"""All there is to explain of one job: what it is owed and received, when it should run, what happened to it."""
+"""Explanation of one job: shares owed and received, forecast, history, checkpoint; and dry runs of submissions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORECASTS_MAX = 100  # of the jobs of one dry run
 
 
 class Explainer:
-    """Reads a scheduler."""
+    """Reads jobs from a scheduler and requests forecasts."""
 
     def __init__(self, scheduler: Scheduler, board: JobBoard, forecaster: Forecaster) -> None:
         self._scheduler, self._board, self._forecaster = scheduler, board, forecaster
@@ -66,7 +66,7 @@ class Explainer:
         )
 
     async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[pb.SubmittedJob]:
-        """What would become of these jobs if they were submitted now."""
+        """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         first = scheduler.core.jobs.count
         tried = [_as_submitted(spec, first + k, owner) for k, spec in enumerate(specs)]
@@ -79,8 +79,8 @@ class Explainer:
             submitted=tried,
             rates=self._measured(),
         )
-        untold = [Expected()] * (len(specs) - len(wanted))
-        left_out = f"only the first {_FORECASTS_MAX} jobs are looked at" if untold else ""
+        omitted = [Expected()] * (len(specs) - len(wanted))
+        left_out = f"only the first {_FORECASTS_MAX} jobs have a forecast" if omitted else ""
         return [
             pb.SubmittedJob(
                 job=-1,
@@ -88,7 +88,7 @@ class Explainer:
                 forecast=_forecast(expected, ahead.why_not or left_out),
                 note=preemption_note(spec, scheduler.core.settings),
             )
-            for spec, expected in zip(tried, [*ahead.expected, *untold], strict=True)
+            for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
         ]
 
     def _measured(self) -> dict[int, float]:
@@ -96,7 +96,7 @@ class Explainer:
         return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
 
     def _accounts(self, job: int) -> list[pb.TypeAccount]:
-        """As of now: the core books them when it decides, which may be a while ago."""
+        """Time owed and received on each GPU type, brought forward from the core's last decision to now."""
         prices = self._scheduler.engine.shadow_prices
         booked = account(self._scheduler.core, job, self._scheduler.now_s())
         return [
@@ -112,17 +112,17 @@ class Explainer:
         ]
 
     async def _checkpoint(self, job: int) -> str:
-        """The directory that the job would resume from; empty = from scratch, or nobody can see it now."""
+        """The directory that the job would resume from; empty = from scratch, or the directory is unavailable."""
         jobs = self._scheduler.core.jobs
         lease, steps, root = int(jobs.saved_lease[job]), float(jobs.steps_saved[job]), self._root
         if lease < 0 or steps <= 0:
             return ""
-        if not root:  # the scheduler does not see the directory: its name below that of the nodes
+        if not root:  # the scheduler has no access: the path relative to the nodes' directory
             return str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
         directory = str(lease_checkpoints(Path(root), job, lease))
         try:
             return await self._scheduler.storage.call(newest, directory, limit_s=_LOOK_S)
-        except OSError:  # the directory cannot be read now, or does not answer
+        except OSError:  # unreadable, or a timeout
             return ""
 
     @property
@@ -131,7 +131,7 @@ class Explainer:
 
 
 def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
-    """What the owner of a job that is submitted should know of preemption; empty = nothing."""
+    """A note on preemption for the owner of a submitted job; empty = none."""
     return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible else ""
 
 
@@ -155,8 +155,8 @@ def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
 def _how(outlook: Outlook) -> str:
     age = f"; computed {outlook.age_s:.0f} s ago" if outlook.age_s >= 1.0 else ""
     if outlook.why_not:
-        return f"not all is known: {outlook.why_not}{age}"
-    return f"the scheduler run ahead, as if nobody submitted, cancelled or failed from now on{age}"
+        return f"incomplete: {outlook.why_not}{age}"
+    return f"simulated, assuming that no job is submitted, cancelled or fails from now on{age}"
 
 
 def _known(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""The scheduler's configuration file: TOML, every field checked, every complaint with file, line, field and value."""
+"""The scheduler's configuration file: TOML with all fields validated; errors have file, line, field and value."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class ServerSettings(Section, frozen=True, kw_only=True):
-    """[scheduler]: who it is, where it keeps its state and where it listens."""
+    """[scheduler]: name, state directory, addresses and journal."""
 
     name: str = "gavel"
     state_directory: str
     listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
     http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
     journal: str = ""  # URL of a database; "" = SQLite in the state directory
-    journal_backups: int = 2  # backups of a SQLite journal that are kept; 0 = none are made
+    journal_backups: int = 2  # number of backups of a SQLite journal; 0 = none
     journal_backup_directory: str = ""  # "" = the directory of the journal
-    reflection: bool = False  # whether clients may ask the server for its protocol
+    reflection: bool = False  # whether the server offers gRPC reflection
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -53,40 +53,38 @@ class ServerSettings(Section, frozen=True, kw_only=True):
         if self.http_listen and not _is_http_address(self.http_listen):
             raise InvalidInput(f"http_listen must be on loopback, got {self.http_listen!r}")
         if self.journal and not self.journal.startswith(_JOURNALS):
-            scheme = self.journal.partition(":")[0][:60]  # what follows may hold a password
+            scheme = self.journal.partition(":")[0][:60]  # the rest may contain a password
             raise InvalidInput(f"journal must begin with one of {', '.join(_JOURNALS)}, got {scheme!r}")
         _in_range("journal_backups", self.journal_backups, 0, 1000)
 
     @property
     def journal_url(self) -> str:
-        """Where events are kept."""
+        """URL of the journal's database."""
         return self.journal or f"sqlite:///{Path(self.state_directory).absolute() / 'journal.sqlite'}"
 
 
 class PolicySettings(Section, frozen=True):
-    """[policy]: which formula divides the GPUs."""
+    """[policy]: the scheduling policy and its parameters."""
 
     name: str = "max_min_fairness"
     parameters: dict[str, float | str] = {}
-    blind: bool = False  # whether it is kept from seeing that GPU types differ
+    blind: bool = False  # whether GPU types look equal to the policy
     blind_view: BlindView = BlindView.MEAN
 
 
 class NodeSettings(Section, frozen=True):
-    """[nodes]: heartbeats, leases, and what happens when a node falls silent."""
+    """[nodes]: heartbeats, leases, and the treatment of unreachable nodes."""
 
     heartbeat_interval_s: float = 1.0
     silent_after_s: float = 10.0
-    mass_silence_s: float = 60.0  # nearly all nodes silent at once are not declared so for this long more
+    mass_silence_s: float = 60.0  # extra delay if nearly all nodes become unreachable at once
     on_node_lost: str = "wait"
-    lease_overlap_s: float = 20.0  # a lease lasts this long beyond its round, so that it is extended before it ends
-    unsaved_overlap_s: float = 300.0  # the same of a job that never saved a checkpoint, if that is longer
+    lease_overlap_s: float = 20.0  # how long a lease outlasts its round, so that it is extended before it ends
+    unsaved_overlap_s: float = 300.0  # the same for a job that has never saved a checkpoint, if longer
     lease_margin_s: float = 5.0
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
-    orphan_max_s: float = (
-        3600.0  # leases run on so long without a scheduler, if a majority of the agents agrees; 0 = not
-    )
-    checkpoint_directory: str = ""  # as the scheduler sees it; "" = not at all
+    orphan_max_s: float = 3600.0  # how long a majority of agents may extend leases without a scheduler; 0 = never
+    checkpoint_directory: str = ""  # path on the scheduler's host; "" = no access
 
     def __post_init__(self) -> None:
         _in_range("heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 60.0)
@@ -102,13 +100,13 @@ class NodeSettings(Section, frozen=True):
 
 
 class ThroughputSettings(Section, frozen=True):
-    """[throughputs]: rates of jobs that come without any, and what running jobs tell."""
+    """[throughputs]: rates of jobs that are submitted without any, and estimation from running jobs."""
 
     file: str = ""
-    estimate: bool = True  # what the file does not say, and what jobs show otherwise
+    estimate: bool = True  # estimate missing rates, and correct rates by measurements
     model: str = ""  # of `gavel throughput fit`; "" = the shipped one
-    profile_gpu_s: float = 720.0  # GPU-seconds of each allocation for measurements that are worth it; 0 = none
-    warm_up_s: float = 30.0  # of a lease, in which nothing is believed
+    profile_gpu_s: float = 720.0  # GPU-seconds of profiling in each allocation; 0 = none
+    warm_up_s: float = 30.0  # of a lease; measurements are ignored
 
     def __post_init__(self) -> None:
         _in_range("profile_gpu_s", self.profile_gpu_s, 0.0, 1e9)
@@ -116,17 +114,17 @@ class ThroughputSettings(Section, frozen=True):
 
 
 class LimitSettings(Section, frozen=True):
-    """[limits]: what one client may ask for."""
+    """[limits]: limits of requests, calls and streams."""
 
     message_bytes_max: int = 4 * MIB
     jobs_a_request_max: int = 10_000
     jobs_living_max: int = 100_000
-    calls_a_user_max: int = 1_000  # under way at a time, waiting ones among them
-    streams_a_user_max: int = 200  # events and logs that are read at a time
+    calls_a_user_max: int = 1_000  # concurrent, including waiting ones
+    streams_a_user_max: int = 200  # concurrent streams of events and logs
     calls_an_address_max: int = 2_000
     streams_an_address_max: int = 400
-    calls_max: int = 10_000  # of all users; agents' streams are not among them
-    connection_idle_s: float = 300.0  # after which a connection without a call is closed
+    calls_max: int = 10_000  # of all users, without agents' streams
+    connection_idle_s: float = 300.0  # a connection without a call is closed after this
 
     def __post_init__(self) -> None:
         _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
@@ -138,8 +136,8 @@ class LimitSettings(Section, frozen=True):
         _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
 
 
-# What the scheduler of real jobs assumes otherwise than the library: the policy is asked once a second at most, the
-# ends of leases may be reported late, and programs may save nothing.
+# Defaults of [mechanism] that differ from the library's: the policy runs at most once a second, ends of leases may be
+# reported late, and programs may not save checkpoints.
 _MECHANISM_DEFAULTS: Mapping[str, Any] = {
     "solve_interval_s": 1.0,
     "late_ends": True,
@@ -150,7 +148,7 @@ _MECHANISM_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-_BY_ROUND = ("lease_min_s", "solve_at_least_every_s")  # fields of [mechanism] whose defaults depend on `round_s`
+_BY_ROUND = ("lease_min_s", "solve_at_least_every_s")  # fields of [mechanism] with defaults that depend on `round_s`
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +157,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: ServerSettings
     policy: PolicySettings
     mechanism: MechanismSettings
-    mechanism_given: frozenset[str]  # fields of [mechanism] that the file names
+    mechanism_given: frozenset[str]  # fields of [mechanism] that the file sets
     nodes: NodeSettings
     security: SecuritySettings
     throughputs: ThroughputSettings
@@ -167,12 +165,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
-        """These settings with rounds of another length; what depends on it follows, unless the file names it."""
+        """These settings with another round length; defaults that depend on it follow unless the file sets them."""
         kept = {name: getattr(settings, name) for name in _BY_ROUND if name in self.mechanism_given}
         return replace(settings.with_round(round_s), **kept)
 
     def for_policy(self, settings: MechanismSettings, policy: Policy) -> MechanismSettings:
-        """These settings with what the policy declares of itself, unless the file names it."""
+        """These settings with the values that the policy declares, unless the file sets them."""
         every_s = settings.round_s * SOLVE_AT_LEAST_ROUNDS if varies_with_time(policy) else 0.0
         declared: dict[str, Any] = {"fill_leftover": policy.fills_leftover, "solve_at_least_every_s": every_s}
         return replace(settings, **{name: v for name, v in declared.items() if name not in self.mechanism_given})
@@ -202,7 +200,7 @@ def read_config(path: str | Path) -> Config:
 
 
 def parse_config(text: str, file: str = "") -> Config:
-    """The configuration in a text; `file` is for complaints."""
+    """The configuration in a text; `file` appears in error messages."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -214,7 +212,7 @@ def parse_config(text: str, file: str = "") -> Config:
     sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
     if sections["mechanism"].packing:
         raise source.complaint(
-            "mechanism", "packing", "mechanism.packing must be false: agents let no jobs share a GPU"
+            "mechanism", "packing", "mechanism.packing must be false: agents do not co-locate jobs on a GPU"
         )
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
     try:
@@ -226,7 +224,7 @@ def parse_config(text: str, file: str = "") -> Config:
 
 
 class _Source:
-    """The text, to find where a field stands."""
+    """The text, to find the line of a field."""
 
     def __init__(self, text: str, file: str) -> None:
         self.lines = text.splitlines()
@@ -251,7 +249,7 @@ class _Source:
         return InvalidInput(text, file=self.file, line=self._line(section, field))
 
     def _line(self, section: str, field: str) -> int:
-        """1-based; of the field, else of its table, else 0."""
+        """Line of the field, else of its table, from 1; 0 = not found."""
         here, table = "", 0
         for number, line in enumerate(self.lines, 1):
             if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
@@ -265,7 +263,7 @@ class _Source:
 
 
 def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
-    """[mechanism] with what a scheduler of real jobs assumes; a longest pause follows a longer first one."""
+    """[mechanism] with the daemon's defaults; `retry_max_s` is at least `retry_s`."""
     values = {**_MECHANISM_DEFAULTS, **given}
     round_s, retry_s = given.get("round_s", MechanismSettings.round_s), values["retry_s"]
     if isinstance(round_s, int | float) and "lease_min_s" not in given:
@@ -276,7 +274,7 @@ def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_policy(source: _Source, settings: PolicySettings) -> None:
-    """Raises InvalidInput for a policy that there is not, or that has no such parameters."""
+    """Raises InvalidInput for an unknown policy or unknown parameters."""
     try:
         policy_named(settings.name)
     except InvalidInput as error:
@@ -288,7 +286,7 @@ def _check_policy(source: _Source, settings: PolicySettings) -> None:
 
 
 def _is_http_address(listen: str) -> bool:
-    """Whether it is HOST:PORT on loopback; raises InvalidInput for what is no such address."""
+    """Whether it is HOST:PORT on loopback; raises InvalidInput if it is not HOST:PORT."""
     try:
         return is_loopback(listen)
     except InvalidInput:
@@ -300,7 +298,7 @@ def _fields(kind: type[Any]) -> tuple[Any, ...]:  # field descriptions of either
 
 
 def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str, object]) -> tuple[str, str]:
-    """The field that an error is about, and a sentence for people."""
+    """The field and the message of an error."""
     if isinstance(error.__cause__, InvalidInput):
         text = error.__cause__.args[0]
         return text.split()[0], f"{section}.{text}"

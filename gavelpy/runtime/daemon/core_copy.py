@@ -1,4 +1,4 @@
-"""A copy of the core that nothing here will change: made in a moment between two events, for slow work elsewhere."""
+"""Copies the core between two events, for snapshots and forecasts that run outside the event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PARTS = "gavelpy.mechanism."
 
 
 def copied(core: SchedulerCore) -> SchedulerCore:
-    """The whole core. What never changes once it is there (specifications of jobs, GPUs of a gang) is shared."""
+    """A deep copy of the core that shares immutable values (job specifications, GPUs of a gang)."""
     double = _double(core, {})
-    assert isinstance(double, SchedulerCore), "a copy is of the kind of what was copied"
+    assert isinstance(double, SchedulerCore), "a copy has the type of the original"
     return double
 
 
-def _double(part: Any, known: dict[int, Any]) -> Any:  # Any: whatever the core is made of
-    """A copy whose arrays, containers and parts are its own; a part of two parts stays one."""
+def _double(part: Any, known: dict[int, Any]) -> Any:  # Any: a part of the core
+    """A copy with its own arrays, containers and parts; a part that occurs twice is copied once."""
     if id(part) in known:
         return known[id(part)]
     double = known[id(part)] = copy.copy(part)
@@ -34,7 +34,7 @@ def _double(part: Any, known: dict[int, Any]) -> Any:  # Any: whatever the core 
 
 
 def _is_part(value: object) -> bool:
-    """Whether it is a table or a book of the mechanism's, and no value that never changes."""
+    """Whether it is a mutable object of the mechanism."""
     kind = type(value)
     is_value = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # not in the stubs
     return kind.__module__.startswith(_PARTS) and hasattr(value, "__dict__") and not is_value

@@ -1,11 +1,10 @@
-"""Events into the journal, then into the core, then into the world: one task, in batches, in order.
+"""The driver: writes events to the journal, applies them to the core and executes its commands, in ordered batches.
 
-Theory of operation. Whoever has events hands them in and may wait until they are applied. The driver takes all that has
-gathered, adds what the shell has to tell and the core's own timer, writes the batch to the journal in one transaction
-in the journal's thread, and then applies it. While a batch is being written the next one gathers, so a thousand
-submissions cost a few commits. Nothing else changes the core.
+Callers enqueue events and may wait until they are applied. One task collects all queued events, adds the shell's events
+and the core's timer, writes the batch to the journal in one transaction in the journal's thread, and then applies it.
+The next batch accumulates during a write, so a thousand submissions cost a few commits. Nothing else changes the core.
 
-A journal that fails ends the scheduler: nobody knows whether the batch is there, and only a restart finds out.
+A journal failure ends the scheduler: whether the batch was written is unknown until a restart reads the journal.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 from gavelpy.errors import GavelError, InvalidInput, JournalCorrupt, JournalFailed
-from gavelpy.errors import Stopping as Stopping  # services know it from here
+from gavelpy.errors import Stopping as Stopping  # services import it from here
 from gavelpy.journal.codec import encode_state
 from gavelpy.journal.loss_detection import Numbers
 from gavelpy.journal.store import EventStore, Submission
@@ -39,48 +38,48 @@ from gavelpy.runtime.daemon.clock import SchedulerClock
 
 logger = logging.getLogger(__name__)
 BATCH_EVENTS_MAX = 2_000  # beyond the first entry
-APPLIED_AT_ONCE = 64  # events between two turns of everybody else
-WAKEUP_LOAD = 8.0  # a wakeup that took a second is followed by another no sooner than in so many
+APPLIED_AT_ONCE = 64  # events between two yields to the event loop
+WAKEUP_LOAD = 8.0  # pause after a wakeup, as a multiple of its duration
 PROGRESS_EVERY_S = 10.0
 PROGRESS_APART_S = 1.0
-SNAPSHOT_EVENTS = 10_000  # to be read again after a crash, at most; and so long may it take
+SNAPSHOT_EVENTS = 10_000  # events that a restart replays, at most; REPLAY_S_MAX bounds their time
 REPLAY_S_MAX = 0.2
-READING_S = 5e-5  # of an event, beside applying it, about
-SNAPSHOT_REST_S = 2.0  # after a restart: there is more to do then
-SNAPSHOT_LOAD = 20.0  # a snapshot that took a second is followed by another no sooner than in so many
+READING_S = 5e-5  # to read an event, approximately, without applying it
+SNAPSHOT_REST_S = 2.0  # no snapshot during this time after a restart, which has other work
+SNAPSHOT_LOAD = 20.0  # pause after a snapshot, as a multiple of its duration
 BACKUP_EVERY_S = 600.0  # a snapshot is followed by a backup of the journal if the last one is older
-EVENTS_KEPT = 100_000  # for whoever asks what happened; less where they are large
+EVENTS_KEPT = 100_000  # for `gavel events`; fewer if they are large
 BYTES_KEPT = 256 << 20
 SUBMISSIONS_KEPT_S = 30 * 86_400.0
 STOPPING = "the scheduler is stopping"
-LEASES_A_GPU_MAX = 2  # that one decision grants
-_PLANS = (WakeupDue, AllocationSolved)  # events on which the core decides at length
-_DECISIONS = (*_PLANS, AllocationFailed)  # and all on which it may grant leases
+LEASES_A_GPU_MAX = 2  # granted by one decision
+_PLANS = (WakeupDue, AllocationSolved)  # events that may plan a round, which takes long
+_DECISIONS = (*_PLANS, AllocationFailed)  # events that may grant leases
 Answer = TypeVar("Answer")
-MakeEvents = Callable[[int], Sequence[Event]]  # from the serial of the first job to come
-MakeSubmission = Callable[[int, float], Submission | None]  # from that and the time
+MakeEvents = Callable[[int], Sequence[Event]]  # argument: serial of the next job
+MakeSubmission = Callable[[int, float], Submission | None]  # arguments: that serial, and the time
 
 
 class Shell(Protocol):
-    """What the driver needs of the world around the core."""
+    """Connects the driver to agents and the engine."""
 
     def drain(self, now_s: float) -> list[Event]:
-        """What nodes have told since the last call."""
+        """Events from nodes since the last call."""
 
     def progress(self) -> list[Event]:
-        """How far running jobs have come since the last call."""
+        """Progress of running jobs since the last call."""
 
     def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
-        """The core has handled an event, and wants this done."""
+        """Executes the commands that the core returned for an event."""
 
     def batch_applied(self) -> None:
         """All events of a batch were applied."""
 
     def state(self) -> Callable[[], dict[str, Any]]:
-        """What makes a snapshot of the state of now; called in the journal's thread, so it touches copies only."""
+        """A function that encodes the current state; it runs in the journal's thread, on copies only."""
 
     def measured(self, what: str, seconds: float) -> None:
-        """How long something took."""
+        """Records a duration in the metrics."""
 
 
 @dataclass(eq=False)
@@ -128,33 +127,33 @@ class Driver:
         self._backup: asyncio.Task[None] | None = None
         self._backup_due_s = 0.0
 
-    # Doors --------------------------------------------------------------------------------------------------------
+    # Callers ------------------------------------------------------------------------------------------------------
 
     async def tell(self, events: Sequence[Event]) -> None:
         """Returns when the events are durable and applied; raises InvalidInput if the core refuses one."""
         await self._enter(_Entry(lambda _: events, len(events)))
 
     async def submit(self, make: MakeEvents, count: int, make_submission: MakeSubmission) -> int:
-        """The same for the submission of `count` jobs; returns the serial of the first."""
+        """Submits `count` jobs; returns the serial of the first when they are durable and applied."""
         return await self._enter(_Entry(make, count, make_submission, jobs=count))
 
     def put(self, event: Event) -> None:
-        """Hands in an event that nobody waits for."""
+        """Enqueues an event without waiting for it."""
         self._queue.append(_Entry(lambda _: (event,), 1))
         self._work.set()
 
     def poke(self) -> None:
-        """The shell has something to tell."""
+        """The shell has events to drain."""
         self._work.set()
 
     async def journal(self, use: Callable[[EventStore], Answer]) -> Answer:
-        """What a function finds in the journal, called in the journal's thread; raises Stopping when that has ended."""
+        """Calls a function in the journal's thread and returns its result; raises Stopping after the end."""
         if self._is_over:
             raise Stopping(STOPPING)
         return await asyncio.get_running_loop().run_in_executor(self._thread, use, self._store)
 
     async def stop(self) -> None:
-        """Lets what was handed in be applied; `run` then writes a snapshot and returns."""
+        """Applies the queued events; `run` then writes a snapshot and returns."""
         self._stopping = True
         self._work.set()
 
@@ -170,10 +169,10 @@ class Driver:
         finally:
             self.jobs_under_way -= entry.jobs
 
-    # The one task -------------------------------------------------------------------------------------------------
+    # Task ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until stopped; raises what the journal raises."""
+        """Runs until stopped; raises the errors of the journal."""
         try:
             while not (self._stopping and not self._queue):
                 batch = self._collect(self._now_s())
@@ -196,10 +195,10 @@ class Driver:
         return max(self._clock.now_s(), self.core.now_s)
 
     def _collect(self, now_s: float) -> list[_Entry]:
-        """What there is to write now, in order."""
+        """The entries to write now, in order."""
         self._work.clear()
-        told = self._shell.drain(now_s)  # first: a checkpoint counts even if its node is declared dead right after
-        batch = [_Entry(lambda _: told, len(told))] if told else []
+        reported = self._shell.drain(now_s)  # first: a checkpoint counts even if its node is declared dead right after
+        batch = [_Entry(lambda _: reported, len(reported))] if reported else []
         size = 0
         while self._queue and (not size or size + self._queue[0].size <= BATCH_EVENTS_MAX):
             batch.append(self._queue.popleft())
@@ -211,10 +210,10 @@ class Driver:
         return batch
 
     def _progress(self, now_s: float, is_due: bool) -> list[Event]:
-        """Progress of running jobs, now and then, and before decisions that rest on it."""
+        """Progress of running jobs, periodically and before decisions that depend on it."""
         since_s = now_s - self._progress_s
-        is_asked = is_due and since_s >= PROGRESS_APART_S and self.core.needs_progress(now_s)
-        if since_s < PROGRESS_EVERY_S and not is_asked:
+        is_needed = is_due and since_s >= PROGRESS_APART_S and self.core.needs_progress(now_s)
+        if since_s < PROGRESS_EVERY_S and not is_needed:
             return []
         self._progress_s = now_s
         return self._shell.progress()
@@ -263,7 +262,7 @@ class Driver:
         return ready
 
     async def _split(self, batch: list[_Entry], refusal: InvalidInput) -> None:
-        """The journal refuses a batch and has written nothing of it: each entry by itself, then."""
+        """The journal refused a batch and wrote none of it: commits each entry separately."""
         if len(batch) == 1:
             _resolve(batch[0], refusal, 0)
             return
@@ -276,7 +275,7 @@ class Driver:
             began_s = perf_counter()
             try:
                 commands = self.core.handle(event, now_s)
-            except InvalidInput as refusal:  # and so it will be when the journal is read again
+            except InvalidInput as refusal:  # replay refuses it in the same way
                 logger.warning("event refused", extra={"event": type(event).__name__, "detail": str(refusal)})
                 refused = refusal
                 continue
@@ -328,26 +327,28 @@ class Driver:
 
 
 class Written:
-    """What was written since the last snapshot, and how much of it all is kept."""
+    """Counts events since the last snapshot, and decides how many stay in the journal."""
 
     def __init__(self, count: int = 0) -> None:
         self.count = count
-        self.replay_s = 0.0  # what applying it has taken
+        self.replay_s = 0.0  # time to apply them
         self._bytes = 0
-        self._segments: deque[tuple[int, int]] = deque()  # last event before each snapshot, bytes up to there
+        self._segments: deque[tuple[int, int]] = (
+            deque()
+        )  # last event before each snapshot, and bytes since the one before
 
     @property
     def is_much(self) -> bool:
-        """Whether a restart would take long without a snapshot."""
+        """Whether a snapshot is due, because a restart would take long without it."""
         return self.count >= SNAPSHOT_EVENTS or self.replay_s + READING_S * self.count >= REPLAY_S_MAX
 
     def add(self, records: Sequence[tuple[float, Event]]) -> None:
-        """A batch."""
+        """Counts a batch."""
         self.count += len(records)
         self._bytes += sum(_size_of(event) for _, event in records)
 
     def keep_after(self, sequence: int) -> int:
-        """A snapshot is begun now: up to which event all may go once it is kept."""
+        """Last event that may be truncated when the snapshot that begins now is written."""
         self._segments.append((sequence, self._bytes))
         self._bytes = 0
         upto = max(0, sequence - EVENTS_KEPT)
@@ -356,12 +357,12 @@ class Written:
         return upto
 
     def snapshot_taken(self) -> None:
-        """It is on the disk, and nothing was written meanwhile."""
+        """A snapshot was written, and no event since it began."""
         self.count, self.replay_s = 0, 0.0
 
 
 def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
-    """The first job and lease that nobody can have got when a core has handled these events, at most."""
+    """Upper bounds of the next job and lease number after a core has handled these events."""
     gpus = len(core.pool.job) + sum(event.gpu_count for event in events if isinstance(event, NodeJoined))
     decisions = sum(isinstance(event, _DECISIONS) for event in events)
     skipped = [Numbers(event.jobs, event.leases) for event in events if isinstance(event, IdsReserved)]
@@ -373,7 +374,7 @@ def numbers_after(core: SchedulerCore, events: Sequence[Event]) -> Numbers:
 
 
 def _size_of(event: Event) -> int:
-    """Bytes of an event in the journal, about."""
+    """Approximate size of an event in the journal, in bytes."""
     return 100 + sum(getattr(value, "nbytes", 0) for value in vars(event).values())
 
 
@@ -382,6 +383,6 @@ def _resolve(entry: _Entry, error: GavelError | None, first_job: int) -> None:
         return
     if error is not None:
         entry.done.set_exception(error)
-        entry.done.exception()  # whoever waited may be gone
+        entry.done.exception()  # marked as retrieved: the caller may have been cancelled
     else:
         entry.done.set_result(first_job)

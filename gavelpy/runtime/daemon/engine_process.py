@@ -1,7 +1,7 @@
-"""The engine in a process of its own: no heartbeat waits for a linear program, and no policy takes the scheduler down.
+"""Runs the engine in a separate process, so that solving delays no heartbeat and a policy cannot crash the scheduler.
 
-One question is out at a time. A process that dies, or does not answer in time, is started again and asked once more;
-the second time the question counts as failed, and the allocation in force stays.
+One request is pending at a time. If the process dies or times out, it is restarted and the request is repeated once;
+after the second failure the request fails, and the allocation in force stays.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Question = SolveAllocation | EstimateThroughput | LearnRates
 Answer = AllocationSolved | AllocationFailed | ThroughputEstimated | RatesLearned
 ATTEMPTS_MAX = 2
 ANSWER_BYTES_MAX = 1 << 30
-PAUSE_S = 0.5  # before a process that died is started again; doubled each time in a row
+PAUSE_S = 0.5  # before a dead process is restarted; doubled at each consecutive failure
 PAUSE_S_MAX = 10.0
-# Matrices are small: several threads on busy cores make a fit many times slower. The scheduler's environment overrides.
+# Matrices are small: several BLAS threads on busy cores slow a fit down. The scheduler's environment overrides this.
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class EngineProcess:
-    """`answered` hears each answer, and how long it took."""
+    """`answered` receives each answer and its duration in seconds."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class EngineProcess:
         self.shadow_prices: dict[str, float] = {}  # of one more GPU, by type, in units of the policy's objective
         self._answered = answered
         self._questions: deque[Question] = deque()
-        self._attempts = 0  # at the first of them
-        self._deaths = 0  # in a row, without an answer
+        self._attempts = 0  # for the first of them
+        self._deaths = 0  # consecutive, without an answer
         self._work = asyncio.Event()
         self._stopping = False
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def process_id(self) -> int:
-        """Of the process at work; 0 = there is none."""
+        """Process id; 0 = no process."""
         return self._process.pid if self._process is not None else 0
 
     def ask(self, question: Question) -> None:
-        """The answer comes to `answered`. A question of the same kind that is still open is taken back."""
+        """Sends a request; `answered` receives the answer. Replaces a pending request of the same type."""
         first, *rest = self._questions or (None,)
         kept = [first] if first is not None else []
         kept += [other for other in rest if type(other) is not type(question)]
@@ -79,7 +79,7 @@ class EngineProcess:
         self.choice = replace(choice, round_s=self.choice.round_s)
 
     def plan_over(self, round_s: float) -> None:
-        """The policy's answers are carried out in rounds of this length, from the next question on."""
+        """Sets the round length that the policy plans with, from the next request."""
         self.choice = replace(self.choice, round_s=round_s)
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class EngineProcess:
                 self._process.kill()
 
     async def run(self) -> None:
-        """Until stopped."""
+        """Runs until stopped."""
         while not self._stopping:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gavelpy.runtime.daemon.engine_worker",
@@ -110,20 +110,20 @@ class EngineProcess:
                 self._deaths += 1
 
     async def _converse(self, process: asyncio.subprocess.Process) -> None:
-        told: PolicyChoice | None = None
+        sent: PolicyChoice | None = None
         await self._send(process, self.estimation)
         while True:
             while not self._questions and not self._stopping:
                 self._work.clear()
-                if told is None:
-                    told = await self._tell(process, self.choice)  # so that it warms up before the first question
+                if sent is None:
+                    sent = await self._send_choice(process, self.choice)  # it warms up before the first request
                 await _either(self._work.wait(), process.wait())
                 if process.returncode is not None:
                     raise asyncio.IncompleteReadError(b"", None)
             if self._stopping:
                 return
-            if told != self.choice:
-                told = await self._tell(process, self.choice)
+            if sent != self.choice:
+                sent = await self._send_choice(process, self.choice)
             question, began_s = self._questions[0], time.monotonic()
             self._attempts += 1
             await self._send(process, question)
@@ -132,7 +132,7 @@ class EngineProcess:
             self._attempts = self._deaths = 0
             self._answered(answer, time.monotonic() - began_s)
 
-    async def _tell(self, process: asyncio.subprocess.Process, choice: PolicyChoice) -> PolicyChoice:
+    async def _send_choice(self, process: asyncio.subprocess.Process, choice: PolicyChoice) -> PolicyChoice:
         await self._send(process, choice)
         return choice
 
@@ -153,7 +153,7 @@ class EngineProcess:
 
 def _failure(question: Question, why: str) -> Answer:
     if isinstance(question, SolveAllocation):
-        return AllocationFailed(question.epoch, f"the engine gave no answer: {why}")
+        return AllocationFailed(question.epoch, f"the engine failed: {why}")
     if isinstance(question, LearnRates):
         return RatesLearned()
     return ThroughputEstimated(question.jobs, np.full((len(question.jobs), len(question.gpu_types)), np.nan))

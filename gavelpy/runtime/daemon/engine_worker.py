@@ -1,7 +1,7 @@
-"""The process that answers the core's questions: `python -m gavelpy.runtime.daemon.engine_worker`.
+"""The engine's process, which solves and estimates for the core: `python -m gavelpy.runtime.daemon.engine_worker`.
 
-Requests come on standard input, answers go to what was standard output, both as pickles behind their length: the peer
-is the scheduler that started this process. What a policy prints goes to standard error. It ends with its parent.
+Requests arrive on standard input, answers leave on the original standard output, as length-prefixed pickles; the peer
+is the scheduler that started this process. Output of a policy goes to standard error. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serves until standard input ends, or nobody is there to be answered."""
+    """Serves until standard input or the reader of standard output closes."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the parent, which ends this process in its own time
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the parent, which ends this process itself
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)
@@ -38,10 +38,10 @@ def main() -> None:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """One question after the other, with the solver kept warm between them."""
+    """Answers requests in order, with a solver that stays warm."""
     engine: Engine | None = None
     learner: Learner | None = None
-    table = ("", 0)  # that the engine has read: file and version
+    table = ("", 0)  # file and version of the table that the engine has read
     estimation = EstimationChoice()
     while (request := read_message(requests)) is not None:
         match request:
@@ -57,16 +57,16 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
                         learner = Learner(engine.estimator, fits=not estimation.model_file)
                 table = request.throughputs_file, request.throughputs_version
             case SolveAllocation():
-                assert engine is not None, "the policy comes before the first question"
+                assert engine is not None, "the policy is sent before the first request"
                 write_message(answers, (engine.solve(request), engine.shadow_prices))
             case EstimateThroughput():
-                assert engine is not None, "the policy comes before the first question"
+                assert engine is not None, "the policy is sent before the first request"
                 write_message(answers, (engine.estimate(request), engine.shadow_prices))
                 if learner is not None:
                     learner.guessed(request.jobs.tolist())
             case LearnRates():
-                assert engine is not None, "the policy comes before the first question"
-                assert learner is not None, "rates are learned where they are estimated"
+                assert engine is not None, "the policy is sent before the first request"
+                assert learner is not None, "LearnRates requires an estimator"
                 write_message(answers, (learner.learn(request), engine.shadow_prices))
             case _:
                 raise AssertionError(f"not a request: {request!r}")
@@ -88,7 +88,7 @@ def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
 
 
 def _changed(engine: Engine, choice: PolicyChoice) -> Engine:
-    """Another policy, over the same rates."""
+    """The engine with another policy and the same rates."""
     return replace(engine, policy=choice.policy, blind=_blind(choice), solver=Solver(), shadow_prices={})
 
 
@@ -96,7 +96,7 @@ def _blind(choice: PolicyChoice) -> BlindView | None:
     return BlindView(choice.blind) if choice.blind else None
 
 
-def _throughputs(path: str) -> ThroughputTable | None:  # its reader is loaded where a file is named only
+def _throughputs(path: str) -> ThroughputTable | None:  # the reader is imported only if a file is configured
     if not path:
         return None
     from gavelpy.runtime.daemon.rate_table import believable_table

@@ -1,4 +1,4 @@
-"""What the estimator starts from: a model kept in a file, or the shipped one."""
+"""Reads the estimator's model from a file, or returns the shipped one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dty
 
 
 def read_model(path: str, table: ThroughputTable = NO_TABLE) -> EstimatorModel:
-    """The model at `path` over the shipped figures of GPUs and job families.
+    """The model at `path`, with the shipped specifications of GPUs and job types.
 
-    The shipped one if that is empty, with the roofline calibrated on `table`, which takes milliseconds.
+    If `path` is empty: the shipped model, with the roofline calibrated on `table`, which takes milliseconds.
     """
     roofline = Roofline(job_types(), gpu_specs())
     if not path:

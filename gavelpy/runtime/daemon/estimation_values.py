@@ -1,4 +1,4 @@
-"""What the scheduler tells the estimator in the engine's process, and what it hears: as plain values."""
+"""Messages between the scheduler and the estimator in the engine's process."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class EstimationChoice:
     is_on: bool = False
     model_file: str = ""  # of `gavel throughput fit`; "" = the shipped model
     profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for measurements
-    probe_s: float = 360.0  # what one takes: a round
+    probe_s: float = 360.0  # duration of one measurement: a round
 
 
 @dataclass(frozen=True)
 class KnownJob:
-    """What the estimator needs to know of a job."""
+    """Properties of a job that the estimator uses."""
 
     serial: int
     job_type: str
     gpus: int
-    claims: Mapping[str, float] = field(default_factory=dict)  # steps/s by GPU type, as its owner says
+    claims: Mapping[str, float] = field(default_factory=dict)  # steps/s by GPU type, from its owner
 
     @property
     def key(self) -> Key:
-        """Whose rates its are."""
+        """The estimator's key of its rates."""
         return key_of(self.serial, self.job_type, self.gpus)
 
 
 @dataclass(frozen=True, eq=False)
 class KnownJobs:
-    """Many jobs, by columns: made and sent in a tenth of the time that an object a job takes."""
+    """Many jobs, in columns: ten times faster to make and send than one object per job."""
 
     serials: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
     job_types: Sequence[str] = ()
@@ -54,7 +54,7 @@ class KnownJobs:
 
 @dataclass(frozen=True)
 class Measured:
-    """The rate at which a job has run for a while."""
+    """The rate of a job over a period."""
 
     job: KnownJob
     gpu_type: str
@@ -64,16 +64,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class LearnRates:
-    """Take measurements in, and say what they change for these jobs."""
+    """Request: take in measurements, and return the new rates of these jobs."""
 
     measured: tuple[Measured, ...]
-    jobs: Iterable[KnownJob]  # all that live; none = only take in
+    jobs: Iterable[KnownJob]  # all living jobs; empty = only take in
     gpu_types: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What became of a measurement or a claim, where there is something to say."""
+    """A comment on an accepted or refused measurement or claim."""
 
     job: int
     is_accepted: bool
@@ -82,7 +82,7 @@ class Remark:
 
 @dataclass(frozen=True, eq=False)
 class RatesLearned:
-    """The answer. NaN: as before."""
+    """Answer to LearnRates. NaN: unchanged."""
 
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
     rates_steps_per_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))  # (K, T)

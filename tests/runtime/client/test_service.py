@@ -185,7 +185,7 @@ def test_job_is_explained_with_its_reason_and_its_history(scheduler: Serving) ->
     assert found.job.reason
     assert found.description.environment == {"API_KEY": "***", "TZ": "UTC"}
     assert found.start_in_s == -1
-    assert found.forecast == "not all is known: no job will start or end until something changes"
+    assert found.forecast == "incomplete: no job will start or end until something changes"
     assert [line.split()[-1] for line in found.history] == ["submitted"]
 
 

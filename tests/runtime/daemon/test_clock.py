@@ -39,5 +39,5 @@ def test_time_does_not_go_back_with_the_date() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"epoch_s": 1}', '{"epoch_s": "x", "behind_s": 1, "boot": ""}'])
 def test_a_clock_that_is_not_whole_is_said(text: str) -> None:
-    with pytest.raises(JournalCorrupt, match="the clock kept with the journal is not whole"):
+    with pytest.raises(JournalCorrupt, match="the clock stored in the journal is corrupt"):
         started(text, 0.0, boot="b", boot_s=0.0, date_s=0.0)

@@ -56,7 +56,7 @@ def test_every_section_is_read() -> None:
         (LEAST + "[mechanism]\nround_s = 0\n", r"f.toml:4: mechanism.round_s must be in \[1, 86400\], got 0"),
         (
             LEAST + "[mechanism]\npacking = true\n",
-            "f.toml:4: mechanism.packing must be false: agents let no jobs share",
+            "f.toml:4: mechanism.packing must be false: agents do not co-locate jobs",
         ),
         (
             LEAST + "[policy.parameters]\na = [1]\n",

@@ -100,7 +100,7 @@ def test_a_question_that_takes_too_long_fails_after_a_second_try() -> None:
     (answer,) = answers(process, heard, make_question())
 
     assert isinstance(answer, AllocationFailed)
-    assert answer.detail == "the engine gave no answer: no answer within 0.0001 s"
+    assert answer.detail == "the engine failed: no answer within 0.0001 s"
     assert process.restarts >= 1
 
 

@@ -39,7 +39,7 @@ def test_who_asks_for_events_that_are_not_kept_is_told_which(tmp_path: Path, mon
 
         last = told[0].sequence
         assert told[0].kind == NOT_KEPT
-        assert told[0].text == f"events 4 to {last} are not kept any more: a snapshot stands for them"
+        assert told[0].text == f"events 4 to {last} were truncated: a snapshot replaces them"
         assert json.loads(told[0].json) == {"first": 4, "last": last}
         assert [event.sequence for event in told[1:]] == list(range(last + 1, told[-1].sequence + 1))
         assert [event.kind for event in kept] == [event.kind for event in told[1:]]
