@@ -1,7 +1,7 @@
-"""A cluster of real processes on one machine: a scheduler and its agents, for demonstrations, tests and trying out.
+"""A local cluster of real processes on one host, a scheduler and agents, for demonstrations and tests.
 
-Everything lives below one directory: configuration, journal, logs, checkpoints, the agents' states. Leaving the `with`
-block kills what still runs, the jobs included.
+One directory contains all files: configuration, journal, logs, checkpoints, the agents' state. Leaving the `with` block
+kills all processes, including jobs.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
 
 SCHEDULER = "scheduler"
-START_S = 60.0  # a process that does not answer by then never will
-CALL_S = 30.0  # on a busy machine; a scheduler that is not there says so at once
+START_S = 60.0  # timeout of a process start
+CALL_S = 30.0  # timeout of a call on a busy host
 _LOOK_S = 0.02
-_TAIL = 2_000  # characters of a log that a complaint quotes
+_TAIL = 2_000  # characters of a log in an error message
 
 
 @dataclass(frozen=True)
 class LocalNode:
-    """How an agent is started."""
+    """Options of an agent."""
 
     node_id: str
-    gpus: str  # as in --gpus
+    gpus: str  # value of --gpus
     speed_factor: float = 1.0
     sees_checkpoints: bool = True
-    checkpoint_directory: str = ""  # where it sees the shared directory; empty = where the scheduler does
+    checkpoint_directory: str = ""  # its path of the shared directory; empty = the scheduler's
 
 
 @dataclass(eq=False)
 class LocalCluster:
-    """`settings` are the configuration's tables, over the defaults below."""
+    """`settings`: tables of the configuration, which override the defaults in `_tables`."""
 
     directory: Path
     nodes: tuple[LocalNode, ...]
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Any: whatever TOML can say
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Any: TOML values
     port: int = 0
     http_port: int = 0
-    ports: Mapping[str, int] = field(default_factory=dict)  # of a node's way to the scheduler, if it is another
+    ports: Mapping[str, int] = field(default_factory=dict)  # by node: port of a proxy to the scheduler, if it uses one
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _reserved: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -88,25 +88,25 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """Where the scheduler listens."""
+        """The scheduler's address, HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """The scheduler, then every agent; returns when all nodes are up. Raises RemoteViolation."""
+        """Starts the scheduler and all agents; returns when all nodes are up. Raises RemoteViolation."""
         self.start_scheduler()
         for node in self.nodes:
             self.start_agent(node)
         wait_until(lambda: self.nodes_up() == len(self.nodes), f"{len(self.nodes)} nodes are up")
 
     def start_scheduler(self) -> float:
-        """Returns how long it took until it answered, in seconds. Raises RemoteViolation."""
+        """Starts the scheduler; returns the seconds until it answered. Raises RemoteViolation."""
         began_s = time.monotonic()
         self._run(SCHEDULER, [_program("gavel-scheduler"), "--config", str(self.config)])
         wait_until(self.is_serving, "the scheduler answers")
         return time.monotonic() - began_s
 
     def start_agent(self, node: LocalNode) -> None:
-        """Does not wait for it."""
+        """Starts an agent without waiting for it."""
         command = [
             _program("gavel-node"),
             *("--scheduler", f"127.0.0.1:{self.ports.get(node.node_id, self.port)}"),
@@ -119,12 +119,12 @@ class LocalCluster:
         self._run(node.node_id, command)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the scheduler or an agent, and waits until it is gone."""
+        """Sends SIGKILL to the scheduler or an agent, and waits for its end."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def kill_node(self, node: LocalNode) -> None:
-        """The agent and all that runs under it: a machine that loses power, as others see it."""
+        """Kills an agent and its shims and jobs, like a power failure of its host."""
         self.kill(node.node_id)
         for number in processes_below(self.directory / node.node_id):
             with contextlib.suppress(ProcessLookupError):
@@ -137,10 +137,10 @@ class LocalCluster:
             yield SchedulerServiceStub(channel)
 
     def is_serving(self) -> bool:
-        """Whether the scheduler answers; raises RemoteViolation when its process has left."""
+        """Whether the scheduler answers; raises RemoteViolation if its process has exited."""
         code = self.processes[SCHEDULER].poll()
         if code is not None:
-            raise RemoteViolation(f"the scheduler left with exit code {code}: {self.log(SCHEDULER)[-_TAIL:]}")
+            raise RemoteViolation(f"the scheduler exited with code {code}: {self.log(SCHEDULER)[-_TAIL:]}")
         try:
             with self.client() as client:
                 client.GetServerInfo(pb.GetServerInfoRequest(api_versions=[1]), timeout=1.0)
@@ -149,13 +149,13 @@ class LocalCluster:
         return True
 
     def nodes_up(self) -> int:
-        """How many nodes may run jobs."""
+        """Number of nodes in state `up`."""
         with self.client() as client:
             nodes = client.ListNodes(pb.ListNodesRequest(), timeout=CALL_S).nodes
         return sum(node.state == "up" for node in nodes)
 
     def log(self, name: str) -> str:
-        """What the scheduler or an agent wrote."""
+        """The log of the scheduler or an agent."""
         return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def _run(self, name: str, command: list[str]) -> None:
@@ -192,7 +192,7 @@ def processes_below(directory: Path) -> list[int]:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody uses now."""
+    """A free port on loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -200,9 +200,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port on loopback that the system gives to nobody else while this lasts, whether somebody listens there or not.
+    """A port on loopback that the system assigns to no other process in this context.
 
-    Servers can listen there, for they bind it by its number and let addresses be used again.
+    Servers can listen on it, because they bind it by number with SO_REUSEADDR.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -211,7 +211,7 @@ def reserved_port() -> Iterator[int]:
 
 
 def wait_until(holds: Callable[[], bool], what: str, patience_s: float = START_S) -> None:
-    """Returns as soon as a condition holds; raises RemoteViolation naming it when it never does."""
+    """Waits until a condition is true; raises RemoteViolation with its description at the timeout."""
     deadline_s = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() > deadline_s:
@@ -233,7 +233,7 @@ def _program(name: str) -> str:
 
 
 def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables of plain values; JSON's strings, numbers, booleans and lists are TOML's."""
+    """Tables as TOML; strings, numbers, booleans and lists are written as in JSON."""
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""]

@@ -1,28 +1,29 @@
-"""Leases while the scheduler is away: the rule by which agents extend them, and why no job ever runs twice.
+"""The quorum rule: how agents extend leases while the scheduler is away, and the proof that no job runs twice.
 
-The problem. A lease ends by itself when its agent loses contact with the scheduler, so that the scheduler may start
-the job again elsewhere without a word from a silent node. If the head node is down for an hour, that stops every job of
-a healthy cluster after a minute. An agent alone cannot tell a dead scheduler from one that is on the other side of a
-cut cable; a majority of agents can.
+The problem. A lease expires when its agent loses contact with the scheduler, so that the scheduler may restart the job
+on another node without a report from the unreachable one. If the scheduler's host is down for an hour, that would stop
+all jobs of a healthy cluster after a minute. A single agent cannot distinguish a dead scheduler from a network
+partition; a majority of agents can.
 
 Terms. A *view* is a numbered list of agents with three durations. The scheduler writes a view to its database before it
 sends it to any agent; an agent stores it in its state directory and reports the number of the view it holds. An agent's
-*contact* is the last moment at which the scheduler is known to have been there:
+*contact* is the last time at which the scheduler is known to have been alive:
 
     echoed   clock of this agent's own message that the scheduler's newest message answers. The scheduler had received
              that message, so by the scheduler's clock: echoed <= received_s, the time of the node's newest message.
-    heard    when this agent took a message from the scheduler; no later one was taken. heard >= echoed.
+    taken    when this agent took its last message from the scheduler (`heard_clock_s`). taken >= echoed.
 
-The agent's rule. An agent that has taken no message for half of window_s, while it runs leases that it is not told to
-stop, sends a question to the members of its view, at its clock time `asked`. A member *agrees* if, by its
+The agent's rule. An agent that has taken no message for half of window_s, while it runs leases without a stop order,
+sends a request to the members of its view, at its clock time `sent`. A member *agrees* if, by its
 authenticated answer, it obeyed no newer scheduler (`incarnation`) and took no message from a scheduler later than
 `echoed + window_s`. The answer states an age, which the agent subtracts from the time at which the answer *arrived*:
 delays make a contact look later, never earlier. The agent itself agrees on the same condition. If a majority of the
 view agrees, the agent's leases may run until
 
-    min(asked + step_s, echoed + orphan_max_s)
+    min(sent + step_s, echoed + orphan_max_s)
 
-and the agent asks again before that. `asked`, not the time of the answer: a late answer extends nothing.
+and the agent sends another request before that. The term is `sent`, not the time of the answer: a late answer extends
+nothing.
 
 The scheduler's rule. Let node j be silent, received_s the time of its last message (minus infinity where this
 incarnation received none). A member k of a view *refuses* j once k has acknowledged, on its stream, a message that this
@@ -35,30 +36,30 @@ scheduler may treat a lease on j as over, with grace and margin, after
 
 whichever is earlier, over the worst of the views that j may hold: those from the number it reported last to the newest
 that was sent to it, or any stored one if this incarnation has not received a message from it. Until then the job is
-not started anywhere else. `gavel node lost` and `on_node_lost = "fence"` override this on the operator's word.
+not started on another node. `gavel node lost` and `on_node_lost = "fence"` override this by the operator's decision.
 
 Safety. Claim: when the scheduler treats a lease on j as over, the agent j does not extend it any more, and its end has
-passed. Let j extend at `asked` with its view v, and let j be cut off in v.
+passed. Let j extend at `sent` with its view v, and let j be cut off in v.
   1. j's majority Q contains j and majority - 1 others. The n - 1 others have no room for these and for
      n - majority + 1 that refuse without an overlap: some k in Q without j refuses j.
   2. k took a message of this incarnation that was sent later than received_s + window_s >= echoed + window_s. From
-     then on k's `heard` is later than echoed + window_s, or k's incarnation is newer than the one that j obeyed (where
+     then on k's `taken` is later than echoed + window_s, or k's incarnation is newer than the one that j obeyed (where
      received_s is minus infinity: j obeyed an older incarnation, as this one sends nothing to a node it has not
      received a message from). So k agreed before it took that message, hence before cut_off_s.
-  3. `asked` is earlier than k's agreement: asked + step_s < cut_off_s + step_s.
+  3. `sent` is earlier than k's agreement: sent + step_s < cut_off_s + step_s.
 If j is not cut off, echoed <= received_s, or, of an older incarnation, j was in contact with that one: then the lease
 was last promised until `promised`, and either j's contact or that promise ends it, with orphan_max_s after the later.
-`heard` and `incarnation` of an agent never go back: both are on disk before the message is acknowledged, `heard`
-rounded up (`agent.orphans`); after a reboot an agent counts its own start as contact. A node whose state directory is
-new is another member: members are (node_id, state_id). Clocks need to run at about the same rate only: the margin
+`taken` and `incarnation` of an agent never decrease: both are on disk before the message is acknowledged, `taken`
+rounded up (`agent.quorum_member`); after a reboot an agent counts its own start as contact. A node with a new state
+directory is another member: members are (node_id, state_id). Clocks need to run at about the same rate only: the margin
 covers a difference of 7e-4 over an hour.
 
-What is not claimed. An operator who fences a node that runs on has two copies of its jobs; lease ids fence their
-results (only the newest lease's checkpoints and reports count), not their GPU time or what they send to third parties.
+What is not claimed. If an operator fences a node that is alive, its jobs run twice; lease ids fence their results (only
+the newest lease's checkpoints and reports count), not their GPU time or their messages to third parties.
 An agent of a gang decides for its own ranks; if one agent of a gang has no majority, its ranks stop, LeaseIterator
 stops the others with them, and ranks without LeaseIterator fail or wait until the scheduler is back.
 
-Liveness. One node: it is its own majority, and a restarted scheduler that does not hear it waits. Two nodes: each needs
+Liveness. One node: it is its own majority, and a restarted scheduler that cannot reach it waits. Two nodes: each needs
 the other, and the scheduler needs one of them to cut the other off. Where agents cannot reach each other (a firewall),
 nothing is extended. While the scheduler is away no job can be cancelled, drained or started.
 """
@@ -117,13 +118,13 @@ class Contact:
     """An agent's last contact with its scheduler, by the agent's clock."""
 
     incarnation: int = 0  # of the scheduler, the newest that was obeyed
-    echoed_clock_s: float = -math.inf  # the scheduler was there at this time, or later
+    echoed_clock_s: float = -math.inf  # the scheduler was alive at this time, or later
     heard_clock_s: float = -math.inf  # no message of a scheduler was taken later than this
 
 
 @dataclass(frozen=True)
 class MemberAnswer:
-    """What a member says of its own contact, as it arrived."""
+    """A member's report of its own contact, with its arrival time."""
 
     node_id: str
     state_id: str
@@ -140,18 +141,18 @@ def agrees(answer: MemberAnswer, contact: Contact, window_s: float) -> bool:
 
 
 def agreeing(view: View, me: Member, contact: Contact, answers: Iterable[MemberAnswer]) -> int:
-    """How many members agree that leases of `me` go on, itself included."""
+    """Number of members that agree to extend the leases of `me`, including `me`."""
     if contact.heard_clock_s > contact.echoed_clock_s + view.window_s:
         return 0
-    said = {(answer.node_id, answer.state_id) for answer in answers if agrees(answer, contact, view.window_s)}
+    in_favour = {(answer.node_id, answer.state_id) for answer in answers if agrees(answer, contact, view.window_s)}
     others = {(member.node_id, member.state_id) for member in view.members} - {(me.node_id, me.state_id)}
-    return 1 + len(said & others)
+    return 1 + len(in_favour & others)
 
 
 def extended_until_clock_s(
     view: View, me: Member, contact: Contact, answers: Iterable[MemberAnswer], asked_clock_s: float
 ) -> float:
-    """Until when leases of `me` may run by these answers to its questions of then; -inf without a majority."""
+    """Until when leases of `me` may run, by these answers to its request of `asked_clock_s`; -inf = no majority."""
     if view.orphan_max_s <= 0 or not view.has(me.node_id, me.state_id):
         return -math.inf
     if agreeing(view, me, contact, answers) < view.majority:

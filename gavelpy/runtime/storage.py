@@ -1,8 +1,8 @@
-"""Calls that touch shared storage, each with a time limit that holds even while the storage hangs.
+"""Calls on shared storage in worker processes, with a time limit that holds even if the storage hangs.
 
-A thread in a system call on a file system that does not answer cannot be ended: it blocks its pool, and the exit of
-its process. So such calls run in worker processes. One that does not answer in time is killed and abandoned: the
-kernel ends it when the storage answers. The number of abandoned ones is bounded; beyond it, calls fail at once.
+A thread in a system call on a hung file system cannot be ended: it blocks its pool and the exit of its process. A
+worker process that exceeds the limit is killed and abandoned: the kernel ends it when the storage answers. The number
+of abandoned processes is bounded; beyond it, calls fail at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-BUSY_MAX: Final = 8  # calls at a time
+BUSY_MAX: Final = 8  # concurrent calls
 ABANDONED_MAX: Final = 16
 IDLE_MAX: Final = 2  # workers that are kept for the next call
 _ANSWER_BYTES_MAX = 1 << 20
@@ -31,7 +31,7 @@ class StorageSilent(OSError):
 
 
 class StorageWorkers:
-    """Worker processes for one event loop. Functions are named in modules; arguments and values must be plain JSON."""
+    """Worker processes for one event loop. Functions must be module-level; arguments and values must be JSON."""
 
     def __init__(self, busy_max: int = BUSY_MAX, abandoned_max: int = ABANDONED_MAX) -> None:
         self._slots = asyncio.Semaphore(busy_max)
@@ -42,14 +42,14 @@ class StorageWorkers:
 
     @property
     def abandoned(self) -> int:
-        """Processes that were given up and still hang."""
+        """Number of abandoned processes that still hang."""
         self._leaving = [process for process in self._leaving if process.poll() is None]
         return len(self._leaving)
 
     async def call(
         self, function: Callable[[Unpack[Arguments]], Value], *arguments: *Arguments, limit_s: float
     ) -> Value:
-        """What the function returns, in a worker. Raises its OSError, or StorageSilent when the time is over."""
+        """Calls the function in a worker and returns its value. Raises its OSError, or StorageSilent at the limit."""
         question = json.dumps([f"{function.__module__}:{function.__name__}", arguments]).encode() + b"\n"
         try:
             async with asyncio.timeout(limit_s), self._slots:
@@ -63,7 +63,7 @@ class StorageWorkers:
         return value
 
     def close(self) -> None:
-        """Ends the workers, also those of calls that are under way; those that hang are left to the kernel."""
+        """Ends the workers, also those with a pending call; hung ones are left to the kernel."""
         self._is_closed = True
         for worker in self._idle:
             self._dismiss(worker)
@@ -87,7 +87,7 @@ class StorageWorkers:
                 found: dict[str, Any] = json.loads(answer)
                 return found
             if not is_used:
-                raise OSError(None, "the process that touches storage ended without an answer")
+                raise OSError(None, "the storage worker ended without an answer")
 
     async def _started(self) -> _Worker:
         if self.abandoned >= self._abandoned_max:
@@ -107,7 +107,7 @@ class StorageWorkers:
         try:
             worker = _Worker(process, *await asyncio.open_connection(sock=ours, limit=_ANSWER_BYTES_MAX))
         finally:
-            if worker is None:  # the time was over before the first question
+            if worker is None:  # the limit was reached before the first request
                 ours.close()
                 self._abandon(process)
         return worker
@@ -121,7 +121,7 @@ class StorageWorkers:
         if not self._is_closed:
             self._leaving.append(process)
         elif process.poll() is None:
-            process.returncode = -1  # no one reaps it here, and that is meant
+            process.returncode = -1  # intentionally not reaped here
 
 
 @dataclass(eq=False)
@@ -133,7 +133,7 @@ class _Worker:
     writer: asyncio.StreamWriter
 
     async def ask(self, question: bytes) -> bytes:
-        """Its answer; empty where it has ended."""
+        """Its answer; empty if it has ended."""
         try:
             self.writer.write(question)
             await self.writer.drain()

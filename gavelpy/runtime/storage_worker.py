@@ -1,8 +1,7 @@
-"""A process that touches shared storage in place of the one that started it, which can abandon it when it hangs.
+"""The worker process of `storage`, which accesses shared storage and can be abandoned when it hangs.
 
 Run by its path under `python -I -S`. Standard input: JSON lines ["module:function", [argument, ...]]. Standard output,
 a JSON line each: {"value": ...}, or {"error": [number, text, file]} for an OSError. It ends with its input.
-See `storage`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Answers until its input ends."""
+    """Answers requests until its input ends."""
     for line in sys.stdin:
         where, arguments = json.loads(line)
         module, _, name = where.partition(":")

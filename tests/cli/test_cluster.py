@@ -289,7 +289,7 @@ def test_caller_that_is_not_known_is_exit_code_4(gavel: Gavel, monkeypatch: pyte
         answer = gavel("jobs", "--scheduler", scheduler.address)
 
     assert answer.code == 4
-    assert answer.err.startswith("error: not allowed: the token is not known here")
+    assert answer.err.startswith("error: not allowed: the token is unknown or has expired")
     assert answer.err.count("\n") == 1
 
 

@@ -80,27 +80,27 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"api_versions must hold one of {list(API_VERSIONS)}, got {list(request.api_versions)[:10]}",
             )
-        who, scheduler = caller(), self._scheduler
+        client, scheduler = caller(), self._scheduler
         return pb.GetServerInfoResponse(
             server_version=__version__,
             api_version=max(common),
             cluster_name=scheduler.name,
             cluster_id=scheduler.cluster_id,
             incarnation=scheduler.incarnation,
-            user=who.name,
-            role=who.role.value,
+            user=client.name,
+            role=client.role.value,
         )
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:
         """Submits all of the jobs or none; they are durable when the call returns."""
-        who, key, most = caller(), request.idempotency_key, self._scheduler.config.limits.jobs_a_request_max
+        client, key, most = caller(), request.idempotency_key, self._scheduler.config.limits.jobs_a_request_max
         checks.require(1 <= len(request.jobs) <= most, "jobs", f"1 to {most} in a request", len(request.jobs))
         allowed = "at most 128 printable ASCII characters without spaces"
         checks.require(not key or bool(checks.KEY.fullmatch(key)), "idempotency_key", allowed, key)
-        specs = await self._specs(request.jobs, who.name)
+        specs = await self._specs(request.jobs, client.name)
         if request.dry_run:
-            return pb.SubmitJobsResponse(jobs=await self._explainer.dry_run(specs, who.name))
-        submitted = await _done(self._scheduler.submit(specs, key, who.name))
+            return pb.SubmitJobsResponse(jobs=await self._explainer.dry_run(specs, client.name))
+        submitted = await _done(self._scheduler.submit(specs, key, client.name))
         answer = pb.SubmitJobsResponse(repeated_submission=submitted.repeated)
         known = self._scheduler.core.jobs.specs
         last = submitted.first_job + submitted.count
@@ -203,8 +203,8 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     def _named(self, names: Sequence[str]) -> Ints:
         """Serials of jobs without duplicates, in order; raises Refusal if one is not found."""
         checks.require(1 <= len(names) <= JOBS_NAMED_MAX, "jobs", f"1 to {JOBS_NAMED_MAX} jobs", len(names))
-        who = caller()
-        return np.array(list(dict.fromkeys(self._board.find(who, name) for name in names)), dtype=np.int64)
+        client = caller()
+        return np.array(list(dict.fromkeys(self._board.find(client, name) for name in names)), dtype=np.int64)
 
     def _in_states(self, rows: Ints, request: pb.ListJobsRequest) -> Ints:
         if request.all_states:

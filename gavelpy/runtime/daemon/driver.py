@@ -102,7 +102,7 @@ class _Ready:
 
 
 class Driver:
-    """`run` until `stop`; hand in events with `tell`, `put` and `submit`."""
+    """Call `run`, which lasts until `stop`; enqueue events with `apply`, `put` and `submit`."""
 
     def __init__(
         self, core: SchedulerCore, store: EventStore, clock: SchedulerClock, shell: Shell, sequence: int,
@@ -129,7 +129,7 @@ class Driver:
 
     # Callers ------------------------------------------------------------------------------------------------------
 
-    async def tell(self, events: Sequence[Event]) -> None:
+    async def apply(self, events: Sequence[Event]) -> None:
         """Returns when the events are durable and applied; raises InvalidInput if the core refuses one."""
         await self._enter(_Entry(lambda _: events, len(events)))
 

@@ -75,7 +75,7 @@ class EngineProcess:
         self._work.set()
 
     def change(self, choice: PolicyChoice) -> None:
-        """Another policy answers from the next question on."""
+        """Changes the policy from the next request."""
         self.choice = replace(choice, round_s=self.choice.round_s)
 
     def plan_over(self, round_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Events of the journal in words and as JSON, cut down to the jobs that somebody may see."""
+"""Events of the journal as sentences and as JSON, limited to the jobs that a caller may see."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.facts import SEPARATOR, name_of
 from gavelpy.runtime.daemon.redaction import redacted
 
-_SHOWN = 10  # jobs that a sentence names
-_HIDDEN = frozenset({"state_id"})  # tells who an agent is
+_SHOWN = 10  # jobs in a sentence
+_HIDDEN = frozenset({"state_id"})  # identifies an agent
 _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
 
 
 @dataclass(frozen=True)
 class EventText:
-    """One event for people and for programs."""
+    """One event, as a sentence and as JSON."""
 
     kind: str  # lease-started
     text: str
@@ -47,7 +47,7 @@ def kind_of(event: Event) -> str:
 
 
 def jobs_of(event: Event) -> frozenset[int] | None:
-    """Serials of the jobs that an event is about; None = it is about none."""
+    """Serials of the jobs of an event; None = the event has no jobs."""
     match event:
         case JobSubmitted():
             serial = event.spec.id.rpartition(SEPARATOR)[2]
@@ -62,7 +62,7 @@ def jobs_of(event: Event) -> frozenset[int] | None:
 
 
 def event_text(event: Event, visible: Container[int] | None = None) -> EventText | None:
-    """The event as told to somebody who may see these jobs (None = all); None = nothing of it is for them."""
+    """The event for a caller that may see these jobs (None = all); None = the caller may see no part of it."""
     jobs = jobs_of(event)
     if visible is not None and jobs is not None and not any(job in visible for job in jobs):
         return None
@@ -72,7 +72,7 @@ def event_text(event: Event, visible: Container[int] | None = None) -> EventText
 
 
 def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
-    """The fields as JSON can say them, rows of other jobs left out."""
+    """The fields as JSON values, without rows of other jobs."""
     found = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _HIDDEN}
     if isinstance(event, JobSubmitted):
         return {"job": next(iter(jobs_of(event) or ()), None), **_spec(event.spec)}
@@ -90,7 +90,7 @@ def _spec(spec: JobSpec) -> dict[str, Any]:
     return values | {"name": name_of(spec.id), "environment": redacted(spec.environment)}
 
 
-def _plain(value: Any) -> Any:  # Any: a field of an event, and what JSON can say
+def _plain(value: Any) -> Any:  # Any: a field of an event, and a JSON value
     match value:
         case Outcome():
             return value.name.lower()
@@ -113,7 +113,7 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
         case JobSubmitted():
             spec = event.spec
             gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
-            owner = spec.owner or "nobody"
+            owner = spec.owner or "an unknown user"
             return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
         case JobCancelled():
             return f"job {event.job} cancelled"
@@ -143,7 +143,7 @@ def _leases(values: dict[str, Any]) -> str:
 
 
 def _fields(values: dict[str, Any]) -> str:
-    """The fields of an event that has no sentence of its own."""
+    """The fields of an event without a special sentence."""
     parts = (
         f"{name.replace('_', ' ')} {_listed(value) if isinstance(value, list) else value}"
         for name, value in values.items()

@@ -1,7 +1,7 @@
-"""What the core decides, done; what nodes say, told to the core: the driver's shell.
+"""Executes the core's commands on nodes and the engine, and turns reports of nodes into events.
 
-Reports are taken in as they come and touch memory only; the events they make wait for the driver's next batch. A node
-gets orders once the core knows what it runs: after its NodeJoined or AgentRejoined was applied.
+Reports update memory at once; the resulting events wait for the driver's next batch. A node receives orders after its
+NodeJoined or AgentRejoined was applied, when the core knows the leases that run there.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.25
-HEARTBEATS_MISSED = 4  # before a node counts as silent, at the least, however many there are
+HEARTBEATS_MISSED = 4  # at least, before a node counts as unreachable
 WRITE_TIMEOUT_S = 10.0
-TALK_TIMEOUT_S_MIN = 20.0  # of a stream; or as long as until its node counts as silent
-HEARTBEATS_PER_S = 1_000  # of all nodes: more than so many are asked to talk less often
-REFRESH_S = 1.0  # orders are repeated after this, for few nodes
-NODES_REFRESHED_PER_S = 500  # and later for many
+TALK_TIMEOUT_S_MIN = 20.0  # of a stream; `silent_after_s` if that is longer
+HEARTBEATS_PER_S = 1_000  # of all nodes: with more nodes, the interval is longer
+REFRESH_S = 1.0  # after which orders are repeated, for few nodes
+NODES_REFRESHED_PER_S = 500  # for many nodes
 _OF_NODES = (NodeUnreachable, NodeLost, NodeDraining, NodeUnhealthy, DirectorySeen, NodeJoined, AgentRejoined)
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
 class Surroundings(Protocol):
-    """Whose world this is: the scheduler."""
+    """The parts of the scheduler that commands need."""
 
     core: SchedulerCore
     facts: Facts
@@ -78,14 +78,14 @@ class Surroundings(Protocol):
     metrics: Metrics
 
     def policy_changed(self, event: PolicyChanged) -> None:
-        """Another policy is in force."""
+        """The policy has changed."""
 
     def batch_applied(self) -> None:
-        """Something has changed."""
+        """A batch of events was applied."""
 
 
 class Execution:
-    """Lease table and nodes, between agents on the one side and the driver on the other."""
+    """The driver's shell: the lease table and the nodes."""
 
     def __init__(
         self,
@@ -112,38 +112,40 @@ class Execution:
         self.leases.runs_until_s = self._runs_until_s
         self._silence = SilenceJudge(settings.silent_after_s, settings.mass_silence_s)
         self.measuring = Measuring(around.core, throughputs)
-        self.poke: Callable[[], None] = lambda: None  # wakes the driver
+        self.poke: Callable[[], None] = lambda: None  # wakes the driver to drain events
         pool = self.core.pool
         states = zip(pool.node_ids, pool.node_state, strict=True)
-        self.unheard = {node for node, state in states if state is not NodeState.LOST}  # since the start, or silent
+        self.unheard = {
+            node for node, state in states if state is not NodeState.LOST
+        }  # not yet since the start, or unreachable
         self._silent: set[NodeId] = {
             node for node, is_silent in zip(pool.node_ids, pool.node_silent, strict=True) if is_silent
         }
-        self._tellings: list[Callable[[], Event]] = []  # about nodes; made when they are told
+        self._tellings: list[Callable[[], Event]] = []  # of nodes; made when they are drained
         self._telling: set[tuple[type, NodeId]] = set()
 
     @property
     def heartbeat_interval_s(self) -> float:
-        """How often a node shall talk though it has no news: many nodes less often, yet often enough to be heard."""
+        """Interval of a node's heartbeats: longer with many nodes, but HEARTBEATS_MISSED within `silent_after_s`."""
         many_s = min(len(self.nodes) / HEARTBEATS_PER_S, self.settings.silent_after_s / HEARTBEATS_MISSED)
         return max(self.settings.heartbeat_interval_s, many_s)
 
     # From agents --------------------------------------------------------------------------------------------------
 
     def connected(self, node: Node) -> None:
-        """A node has introduced itself; its first report follows at once."""
+        """A node has opened a stream; its first report follows at once."""
         state = self._state(node.node_id)
         is_other = state is not None and differs(self.core.pool, node, self.around.cluster_id)
         if state not in (None, NodeState.LOST) and (is_other or self._is_anew(node)):
             is_drained = state is NodeState.DRAINING and not is_other
             force = self.core.pool.node_forced[self.core.pool.node_row[node.node_id]]
             self._join(node)
-            if is_drained:  # it still is, whoever speaks for it
+            if is_drained:  # it stays so with a new agent
                 self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
         logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
 
     def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
-        """One message of a node: all it knows of."""
+        """Processes one message of a node, with the state of all its leases."""
         for report in reports:
             if report.shim[0]:
                 self.nodes.watch(node, report.shim)
@@ -155,7 +157,7 @@ class Execution:
             node.is_ready = False
             self._tell(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
         if node.is_draining and self._state(node.node_id) is NodeState.UP:
-            force = self.core.settings.keep_unsaved  # the node shuts down, whatever runs there
+            force = self.core.settings.keep_unsaved  # the node shuts down in any case
             self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
         if (seen := directory_seen(self.core.pool, node, self.around.cluster_id)) is not None:
             self._tell(DirectorySeen, node.node_id, lambda: seen)
@@ -171,12 +173,12 @@ class Execution:
         self._tell(NodeJoined, node.node_id, lambda: joined(self.core.pool, node, self.around.cluster_id))
 
     def _hindrance(self, node_id: NodeId) -> str:
-        """Why the core believes that a node can begin no lease; empty = it can."""
+        """Why a node cannot start leases, by the core's state; empty = it can."""
         row = self.core.pool.node_row.get(node_id)
         return "" if row is None else self.core.pool.node_hindrance[row]
 
     def _is_anew(self, node: Node) -> bool:
-        """Whether an agent speaks for a node of which the journal has another one, or none."""
+        """Whether the node has another agent than the journal's, or the journal has none."""
         identity = node.hello.identity
         return bool(identity) and self.around.facts.agents.get(node.node_id) != identity
 
@@ -185,7 +187,7 @@ class Execution:
         return None if row is None else self.core.pool.node_state[row]
 
     def _tell(self, kind: type, node_id: NodeId, make: Callable[[], Event]) -> None:
-        """Something about a node for the next batch; told once at a time."""
+        """Adds an event of a node to the next batch, unless one of this kind is pending."""
         if (kind, node_id) in self._telling:
             return
         self._telling.add((kind, node_id))
@@ -195,18 +197,18 @@ class Execution:
     # For the driver -----------------------------------------------------------------------------------------------
 
     def drain(self, now_s: float) -> list[Event]:  # noqa: ARG002 the protocol's
-        """Ends before absences: what a node said before it went still counts."""
+        """Ends of leases before events of nodes: reports that a node sent before its loss count."""
         events = self.leases.drain()
         tellings, self._tellings = self._tellings, []
         return events + [make() for make in tellings]
 
     def progress(self) -> list[Event]:
-        """How far running jobs have come."""
+        """Progress of running jobs."""
         moved = self.leases.progress()
         return [moved] if moved is not None else []
 
     def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
-        """The core has handled an event and wants this done."""
+        """Executes the commands that the core returned for an event."""
         self.around.facts.apply(event, now_s, self.core)
         self.around.metrics.count_event(event)
         match event:
@@ -248,19 +250,19 @@ class Execution:
             self.leases.changed.add(node_id)
 
     def batch_applied(self) -> None:
-        """Whoever waits for orders or for news is woken."""
+        """Wakes streams with new orders and callers that wait for a change."""
         self.wake_changed()
         self.around.batch_applied()
         if self.leases.has_facts:
             self.poke()
 
     def state(self) -> Callable[[], dict[str, Any]]:
-        """For a snapshot: of now, whenever it is made."""
+        """A function that encodes the state of now, for a snapshot."""
         core, facts = copied(self.core), self.around.facts.snapshot()
         return lambda: {"core": snapshot(core), "facts": facts}
 
     def measured(self, what: str, seconds: float) -> None:
-        """Into the metrics."""
+        """Records a duration in the metrics."""
         self.around.metrics.measured(what, seconds)
 
     def _execute(self, command: Command) -> None:
@@ -276,12 +278,12 @@ class Execution:
             case Report():
                 logger.warning(command.text, extra={"topic": command.topic})
             case QueryAgent():
-                pass  # every node is asked what it runs by its next report: see `unheard`
+                pass  # the next report of the node answers it: see `unheard`
             case _:
                 assert_never(command)
 
     def wake_changed(self) -> None:
-        """Nodes with other orders than before get them now."""
+        """Sends orders to the nodes where they have changed."""
         if not self.leases.changed:
             return
         changed, self.leases.changed = self.leases.changed, set()
@@ -293,13 +295,13 @@ class Execution:
     # Watching -----------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Looks every so often for nodes that are silent or dead, and for leases that are surely over."""
+        """Looks periodically for nodes that are unreachable or dead, and for leases that have expired."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             self.look(max(self.around.clock.now_s(), self.core.now_s))
 
     def look(self, now_s: float) -> None:
-        """One look around."""
+        """Checks all streams, nodes and leases once."""
         talk_s = max(self.settings.silent_after_s, TALK_TIMEOUT_S_MIN)
         refresh_s = max(REFRESH_S, len(self.nodes) / NODES_REFRESHED_PER_S)
         for node in self.nodes:
@@ -319,7 +321,7 @@ class Execution:
         self.wake_changed()
 
     def _members(self) -> list[Member]:
-        """The agents that decide together where no scheduler is there: of all nodes that are not lost."""
+        """The agents of all nodes that are not lost: they decide on leases while no scheduler runs."""
         pool, newest = self.core.pool, self.absences.newest
         before = {member.node_id: member for member in newest.members} if newest is not None else {}
         members = []
@@ -334,7 +336,7 @@ class Execution:
         return members
 
     def _runs_until_s(self, node_id: NodeId, promised_s: float, now_s: float) -> float:
-        """Until when a lease may run on a silent node, as other agents may have agreed."""
+        """Until when a lease may run on an unreachable node: other agents may have agreed to extend it."""
         node = self.nodes.get(node_id)
         received_s = node.received_at_s if node is not None else -math.inf
         return self.absences.runs_until_s(node_id, promised_s, received_s, now_s)
@@ -343,7 +345,7 @@ class Execution:
         ages_s = [now_s - self._heard_s(node_id) for node_id in expected]
         if self._silence.look(ages_s, now_s):
             extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
-            logger.warning("nearly all nodes are silent at once: none is declared so for a while", extra=extra)
+            logger.warning("nearly all nodes are unreachable at once: declaring them so is delayed", extra=extra)
 
     def _heard_s(self, node_id: NodeId) -> float:
         node = self.nodes.get(node_id)
@@ -370,16 +372,16 @@ class Execution:
             self._tell(NodeUnreachable, node_id, lambda: NodeUnreachable(node_id))
 
     def _is_gone(self, node: Node) -> bool:
-        """Whether all processes of a node on this machine have ended: of one that had any, and each is known.
+        """Whether a node on this host had leases, and the agent and all shims were known and have ended.
 
-        An idle node that is gone may as well be silent.
+        An idle node counts as unreachable instead.
         """
         parts = [lease.parts[node.node_id] for lease in self.leases.on_node(node.node_id)]
         shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
         return bool(shims) and self.nodes.is_gone(node, shims)
 
     def _recorded_ends(self, node: Node) -> list[PartReport] | None:
-        """How leases of a node of this machine ended by what their shims have written; None if that is unknown."""
+        """Ends of leases of a node on this host, as its shims have recorded them; None if unknown."""
         leases = self.leases.on_node(node.node_id)
         parts = [(lease.lease, lease.job, lease.parts[node.node_id]) for lease in leases]
         return recorded_ends(node.hello.state_directory, [entry for entry in parts if entry[2].is_sent])

@@ -1,8 +1,7 @@
-"""What people ask about jobs and the core does not keep: when they started and ended, how often, and why.
+"""The history of jobs, which the core does not keep: starts, ends and notes; also the agent of each node.
 
-Also which agent speaks for each node, so that after a restart another one of its name is told apart.
-
-A fold over the journal's events, so a restart brings the same facts. Times are the scheduler's own (`now_s`).
+It is computed from the journal's events, so a restart restores it. The agent's identity distinguishes it from another
+agent of the same node name after a restart. Times are the scheduler's (`now_s`).
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.runtime.daemon.nodes import is_keyed
 
-NAMELESS = "-"  # the id of a job that its owner gave no name
-SEPARATOR = "#"  # between a job's name and its serial in the id that the core knows
-HISTORY_MAX = 24  # entries kept of a job
+NAMELESS = "-"  # the id of a job without a name
+SEPARATOR = "#"  # between name and serial in a job's id in the core
+HISTORY_MAX = 24  # entries of a job
 _ENDED = ("finished", "stopped", "failed", "lost")
 
 
 def full_id(name: str, serial: int) -> str:
-    """The id of a job in the core, unique for ever: names may come again, serials do not."""
+    """The id of a job in the core. It is unique: names may be used again, serials are not."""
     return f"{'job-' + str(serial) if name == NAMELESS else name}{SEPARATOR}{serial}"
 
 
 def name_of(job_id: str) -> str:
-    """The name that people know a job by."""
+    """The name of a job for users."""
     return job_id.rpartition(SEPARATOR)[0] or job_id
 
 
-class Happened(NamedTuple):  # quicker to make than a dataclass: a restart makes one for each thing that ever happened
-    """One line of a job's history."""
+class Happened(NamedTuple):  # faster to make than a dataclass: a restart makes one per entry
+    """One entry of a job's history."""
 
     now_s: float
     kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, noted
@@ -60,7 +59,7 @@ class Happened(NamedTuple):  # quicker to make than a dataclass: a restart makes
 
     @property
     def line(self) -> str:
-        """For people, without the time."""
+        """The entry as a line of text, without the time."""
         lease = f" lease {self.lease}" if self.lease >= 0 else ""
         steps = f" at step {self.steps_done:.0f}" if self.kind in _ENDED else ""
         return f"{self.kind}{lease}{steps}{': ' if self.text else ''}{self.text}"
@@ -68,46 +67,46 @@ class Happened(NamedTuple):  # quicker to make than a dataclass: a restart makes
 
 @dataclass(frozen=True)
 class PolicyAnswer:
-    """The allocation in force, in figures; of this incarnation, which asks anew when it starts."""
+    """Figures of the allocation in force; empty after a restart until the first answer."""
 
     objective: float = 0.0
     gap: float = 0.0
     path: str = ""
-    warning: str = ""  # why it is not proved as well as promised
-    failure: str = ""  # of the last question, if that is why an older allocation is in force
+    warning: str = ""  # why its certificate is weaker than promised
+    failure: str = ""  # of the last request, if an older allocation is in force because of it
 
 
 class Facts:
-    """Columns by serial, histories by serial, and serials by (owner, name)."""
+    """Columns and histories by serial, and serials by (owner, name)."""
 
     def __init__(self) -> None:
         self.count = 0
         self._started_s: Floats = np.full(64, np.nan)
         self._ended_s: Floats = np.full(64, np.nan)
         self._starts: Ints = np.zeros(64, dtype=np.int64)
-        self._history: list[tuple[Happened, ...]] = []  # none is ever changed: a snapshot takes the list
-        self._notes: dict[int, str] = {}  # last detail of each job that has one
+        self._history: list[tuple[Happened, ...]] = []  # tuples never change: a snapshot copies the list only
+        self._notes: dict[int, str] = {}  # last note of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
-        self.agents: dict[str, str] = {}  # identity of the agent of each node that has shown one and was not lost since
-        self.policy: PolicyChanged | None = None  # in force, where it was ever changed
+        self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
+        self.policy: PolicyChanged | None = None  # in force; None = never changed
         self.answer = PolicyAnswer()
 
-    # What is asked ------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------
 
     def started_s(self, job: int) -> float:
-        """When it first ran; NaN = not yet."""
+        """When it first started; NaN = not yet."""
         return float(self._started_s[job])
 
     def ended_s(self, job: int) -> float:
-        """When it was over; NaN = not yet."""
+        """When it ended; NaN = not yet."""
         return float(self._ended_s[job])
 
     def starts(self, job: int) -> int:
-        """Leases under which it has run."""
+        """Number of leases under which it has run."""
         return int(self._starts[job])
 
     def detail(self, job: int) -> str:
-        """The last thing a node said of it; empty = nothing."""
+        """The last note on it; empty = none."""
         return self._notes.get(job, "")
 
     def history(self, job: int) -> tuple[Happened, ...]:
@@ -118,10 +117,10 @@ class Facts:
         """Serial of the newest job of this name; -1 = there is none."""
         return self._named.get((owner, name), -1)
 
-    # The fold -----------------------------------------------------------------------------------------------------
+    # Updates ------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event, now_s: float, core: SchedulerCore) -> None:
-        """One event, after the core has handled it."""
+        """Records an event after the core has handled it."""
         match event:
             case JobSubmitted():
                 self._submitted(core, now_s)
@@ -140,7 +139,7 @@ class Facts:
             case NodeJoined() if event.state_id:
                 self.agents[event.node_id] = event.state_id
             case NodeLost() if not event.is_forgotten and is_keyed(self.agents.get(event.node_id, "")):
-                pass  # the node's name stays its key's
+                pass  # the node's name stays bound to its key
             case NodeJoined() | NodeLost():
                 self.agents.pop(event.node_id, None)
             case PolicyChanged():
@@ -212,7 +211,7 @@ class Facts:
 
     @classmethod
     def restore(cls, state: dict[str, Any], core: SchedulerCore) -> Facts:
-        """The facts of a snapshot; raises JournalCorrupt when it is not whole."""
+        """The history in a snapshot; raises JournalCorrupt."""
         facts = cls()
         try:
             facts.count = n = len(state["starts"])
@@ -222,11 +221,11 @@ class Facts:
             facts._starts[:n] = state["starts"]
             facts._history = [tuple(map(Happened._make, line[-HISTORY_MAX:])) for line in state["history"]]
             facts._notes = {int(job): text for job, text in state["notes"].items()}
-            facts.agents = dict(state.get("agents", {}))  # an earlier version kept none
+            facts.agents = dict(state.get("agents", {}))  # an earlier version had none
             facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:
-            raise JournalCorrupt(f"facts of the snapshot are not whole: {error!r}") from None
+            raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None
         if not n == len(facts._history) == core.jobs.count:
-            raise JournalCorrupt(f"facts of the snapshot are of {n} jobs, its core of {core.jobs.count}")
+            raise JournalCorrupt(f"job history of the snapshot has {n} jobs, its core {core.jobs.count}")
         facts._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
         return facts

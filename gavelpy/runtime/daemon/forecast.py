@@ -1,7 +1,7 @@
-"""When jobs will start and end: the core is copied and run ahead in a process of its own, for a bounded time.
+"""Forecasts starts and ends of jobs: a separate process simulates a copy of the core, for a bounded time.
 
-The copy is made between two events, so it is whole; packing and sending it happens in a thread, in pieces, so that no
-heartbeat waits. One question is out at a time, and few may wait; who comes then is told that nobody knows.
+The copy is made between two events, so it is consistent; a thread pickles it in pieces, so heartbeats are not delayed.
+One forecast runs at a time and at most WAITING_MAX wait; further requests are refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 logger = logging.getLogger(__name__)
 HORIZON_S = 30 * 86_400.0
 WALL_S = 3.0
-STARTING_S = 20.0  # what a worker may take, besides, to start and to read the question
+STARTING_S = 20.0  # for the worker to start and to read the request
 WAITING_MAX = 8
 _SPECS_A_PART = 200
-_NOBODY = JobSpec(JobId("over"), 1.0)  # stands for jobs that are over
+_NOBODY = JobSpec(JobId("over"), 1.0)  # in place of jobs that are over
 
 
 class Forecaster:
@@ -52,10 +52,10 @@ class Forecaster:
         rates: Mapping[int, float] | None = None,
         everything: bool = False,
     ) -> Ahead:
-        """What will become of the wanted jobs, or of `everything`, if `submitted` come now and nothing else happens."""
+        """Forecasts the wanted jobs, or `everything`, if `submitted` arrive now and nothing else happens."""
         nothing = tuple(Expected() for _ in wanted)
         if self._waiting >= WAITING_MAX:
-            return Ahead(nothing, "too many forecasts are wanted at once")
+            return Ahead(nothing, "too many forecasts are requested at once")
         self._waiting += 1
         try:
             async with self._turn:
@@ -87,8 +87,8 @@ class Forecaster:
         process = self._process
         try:
             return await asyncio.wait_for(_asked(process, data), self._wall_s + STARTING_S)
-        except asyncio.CancelledError:  # who asked has gone; the answer would be taken for the next one's
-            with contextlib.suppress(ProcessLookupError):  # it may have been ended meanwhile
+        except asyncio.CancelledError:  # the caller has left, and the next one must not read this answer
+            with contextlib.suppress(ProcessLookupError):  # it may have ended
                 process.kill()
             self._process = None
             raise
@@ -102,7 +102,7 @@ class Forecaster:
 
 
 def without_specs(core: SchedulerCore) -> tuple[SchedulerCore, list[list[JobSpec]]]:
-    """A copy of the core without its specs, and those in parts. Jobs that are over are nameless."""
+    """A copy of the core without its specs, and the specs in parts. Jobs that are over have a placeholder."""
     over = (core.jobs.state[: core.jobs.count] > ALIVE[-1]).tolist()
     specs = [_NOBODY if gone else spec for gone, spec in zip(over, core.jobs.specs, strict=True)]
     bare = copied(core)

@@ -1,7 +1,7 @@
-"""Forecasts of single jobs: computed on request where few jobs live, else shared by all callers and kept for a while.
+"""Caches forecasts of single jobs: with few living jobs they are computed on request, else shared by all callers.
 
-Running the scheduler ahead takes seconds where many thousands of jobs live. One run then answers for every job that it
-sees start; it is made in the background, and callers get the last one, with its age.
+A simulation takes seconds with many thousands of jobs. One background simulation then covers all jobs that start in
+it; callers receive the last result, with its age.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gavelpy.runtime.daemon.forecast import Forecaster
 from gavelpy.runtime.daemon.forecast_values import Ahead, Expected
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
-AT_ONCE_MAX = 500  # living jobs; the forecast of more takes longer than a caller should wait
+AT_ONCE_MAX = 500  # living jobs; with more, a forecast takes longer than a caller should wait
 KEPT_S = 30.0
 COMPUTING = "the forecast of {jobs} living jobs is being computed: explain again in some seconds"
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is expected of one job, counted from now."""
+    """Forecast of one job, counted from now."""
 
     expected: Expected
-    why_not: str = ""  # why that is not all, if it is not
+    why_not: str = ""  # why it is incomplete; empty = it is complete
     age_s: float = 0.0
 
 
@@ -34,7 +34,7 @@ class Outlook:
 class _Kept:
     ahead: Ahead
     at_s: float  # the scheduler's time of its core
-    jobs: int  # serials below this were there
+    jobs: int  # number of jobs in it
 
 
 class Outlooks:
@@ -49,7 +49,7 @@ class Outlooks:
     async def of(
         self, job: int, core: SchedulerCore, now_s: float, choice: PolicyChoice, rates: Mapping[int, float]
     ) -> Outlook:
-        """What is expected of a living job."""
+        """Forecast of a living job."""
         living = len(core.jobs.active)
         if living <= self._at_once_max:
             ahead = await self._forecaster.ask(core, now_s, choice, wanted=[job], rates=rates)
@@ -66,7 +66,7 @@ class Outlooks:
         return Outlook(_later(found, age_s), why_not, age_s)
 
     async def close(self) -> None:
-        """Ends what is being computed."""
+        """Cancels a running forecast."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -83,7 +83,7 @@ class Outlooks:
 
 
 def _later(expected: Expected, age_s: float) -> Expected:
-    """The same moments, counted from later on."""
+    """The same times, counted from `age_s` later."""
     return replace(
         expected,
         start_in_s=max(expected.start_in_s - age_s, 0.0),

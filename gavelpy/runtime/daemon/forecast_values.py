@@ -1,4 +1,4 @@
-"""What is asked of the process that looks ahead, and what it answers."""
+"""Messages between the scheduler and the forecast process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_SEEN_S = math.inf
 
 @dataclass(frozen=True)
 class Expected:
-    """What will become of a job, counted from now. Infinite = not seen to happen."""
+    """Forecast of a job, counted from now. Infinite = not within the simulated time."""
 
     start_in_s: float = NOT_SEEN_S
     finish_in_s: float = NOT_SEEN_S
@@ -25,13 +25,13 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class LookAhead:
-    """What is asked: a copy of the core (its specs apart, in pickled parts) and what is to be known of which jobs."""
+    """Request: a copy of the core, with its specs in separate pickled parts, and the wanted jobs."""
 
     core: SchedulerCore
     specs: Sequence[bytes]
     now_s: float
     choice: PolicyChoice
-    submitted: Sequence[JobSpec]  # tried out; their serials follow those there are
+    submitted: Sequence[JobSpec]  # in addition to the core's jobs; their serials follow
     wanted: Sequence[int]
     rates: Mapping[int, float]  # measured, by job
     horizon_s: float
@@ -41,7 +41,7 @@ class LookAhead:
 
 @dataclass(frozen=True)
 class Ahead:
-    """What will become of the wanted jobs, in order, and why that is not all, if it is not."""
+    """Forecasts of the wanted jobs, in order, and why they are incomplete (empty = they are complete)."""
 
     expected: tuple[Expected, ...]
     why_not: str

@@ -1,4 +1,4 @@
-"""The process that computes forecasts: `python -m gavelpy.runtime.daemon.forecast_worker`, fed as the engine's is."""
+"""The process that computes forecasts: `python -m gavelpy.runtime.daemon.forecast_worker`."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Serves until standard input ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which ends this process in its own time
-    os.nice(10)  # nothing waits for a forecast but a person
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which ends this process itself
+    os.nice(10)  # only people wait for a forecast
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, answers)
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """One question after the other; a table of throughputs is read once, and again when it has changed."""
+    """Answers requests in order; reads the throughputs file once, and again when it has changed."""
     table: ThroughputTable | None = None
     known = ("", 0)  # file and version of the table
     while (question := read_message(requests)) is not None:
@@ -67,7 +67,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def throughputs_in(path: str) -> ThroughputTable | None:
-    """The table of a file; None for no file. The reader is loaded where one is named only."""
+    """The table of a file; None for no file. The reader is imported only if there is one."""
     if not path:
         return None
     from gavelpy.runtime.daemon.rate_table import believable_table

@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP, on loopback, for monitoring that speaks nothing else."""
+"""HTTP server for Prometheus metrics and health checks, on loopback."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HttpServer:
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _healthz(self, request: web.Request) -> web.Response:  # noqa: ARG002 a handler's
-        """It answers, so it lives."""
+        """Whether the process is alive."""
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:  # noqa: ARG002 a handler's

@@ -1,8 +1,8 @@
 """Lost leases that are still open: what nodes report of them later is collected until all parts of a lease are known.
 
 Which leases are open is the core's state (`gavelpy.mechanism.late_ends`), so a restart keeps them. A node keeps its
-record of an ended lease until it is told to forget it; for an open lease it is not told to before the lease is closed.
-So the evidence stays on the nodes, and a restarted scheduler receives it again.
+record of an ended lease until the scheduler orders it to forget the lease, which happens after the lease is closed. So
+the records stay on the nodes, and a restarted scheduler receives them again.
 
 The end of a lease with parts on several nodes is known when every node has reported what it recorded. A part that was
 only inferred to be lost is unknown.
@@ -24,7 +24,7 @@ class LateEnds:
     def __init__(self, core: SchedulerCore) -> None:
         self._core = core  # read only
         self._open: dict[int, Lease] = {}
-        self._known: list[Lease] = []  # whose end is known and not in the journal yet
+        self._known: list[Lease] = []  # their end is known and not in the journal yet
 
     @property
     def has_facts(self) -> bool:
@@ -32,19 +32,19 @@ class LateEnds:
         return bool(self._known)
 
     def rebuild(self) -> None:
-        """The leases that a restarted core has open."""
+        """Adds the open leases of a restarted core."""
         for job, lost in self._core.jobs.lost_leases.items():
             for number, gpus in lost.items():
                 self._open[number] = lease_of(self._core, number, job, gpus, 0.0, 0)
 
     def ended(self, lease: Lease) -> None:
-        """The end of a lease is in the journal; if the core has it open, it is kept for what may come."""
+        """The end of a lease is in the journal; keeps the lease for later reports if the core has it open."""
         if self._is_open(lease):
             self._open[lease.lease] = lease
             self._look(lease)
 
     def heard(self, node: NodeId, report: PartReport) -> bool:
-        """A node reports a part of an ended lease; returns whether it must keep its record."""
+        """Processes a node's report of an ended lease; returns whether the node must keep its record."""
         lease = self._open.get(report.lease)
         if lease is None or not self._is_open(lease):
             self._open.pop(report.lease, None)
@@ -59,12 +59,12 @@ class LateEnds:
         return report.lease in self._open
 
     def drain(self) -> list[Lease]:
-        """Leases whose end has become known since the last call."""
+        """Leases with an end that has become known since the last call."""
         known, self._known = self._known, []
         return known
 
     def sweep(self) -> None:
-        """Drops what the core has closed."""
+        """Removes leases that the core has closed."""
         self._open = {number: lease for number, lease in self._open.items() if self._is_open(lease)}
 
     def _look(self, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Collects what happens to leases, and turns it into events for the core: starts, progress, checkpoints, ends."""
+"""Collects starts, progress, checkpoints and ends of leases, and makes events for the core."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gavelpy.runtime.daemon.lease_values import Lease
 
 
 class LeaseEvents:
-    """Numbers of the leases to which something has happened since the last events. `leases`: the table of all."""
+    """Numbers of the leases that have changed since the last events. `leases`: the table of all leases."""
 
     def __init__(self, leases: Mapping[int, Lease]) -> None:
         self._leases = leases
         self.started: list[int] = []
         self.saved: set[int] = set()
-        self.declared: set[int] = set()  # their programs save when they end, which the core does not know
-        self.moved: set[int] = set()  # they have progress that the core does not know
-        self.done: list[int] = []  # their jobs did their last step
+        self.declared: set[int] = set()  # their programs save when they end; new to the core
+        self.moved: set[int] = set()  # with progress that is new to the core
+        self.done: list[int] = []  # their jobs have completed the last step
         self.ended: list[int] = []
 
     @property
@@ -37,7 +37,7 @@ class LeaseEvents:
         return bool(self.started or self.declared or self.saved or self.done or self.ended)
 
     def drain(self, late: Sequence[Lease]) -> list[Event]:
-        """Events since the last call. `late`: lost leases whose ends were reported after all."""
+        """Events since the last call. `late`: lost leases with ends that were reported later."""
         events: list[Event] = []
         if started := [self._leases[number] for number in self.started]:
             events.append(lease_started(started))
@@ -61,7 +61,7 @@ class LeaseEvents:
         return events
 
     def progress(self) -> ProgressReported | None:
-        """How far running leases have come since the last call."""
+        """Progress of running leases since the last call."""
         moved = [
             lease for number in sorted(self.moved) if (lease := self._leases.get(number)) and not lease.is_end_told
         ]

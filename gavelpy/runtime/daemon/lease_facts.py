@@ -1,4 +1,4 @@
-"""What follows from what the nodes have said of a lease: how far it is, how it ended, and the events that tell it."""
+"""Functions of a lease and the reports of its nodes: progress, outcome, and the values of orders and events."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.runtime.daemon.lease_values import Lease, Part, PartReport, Phase, Start
 
 NOTE_CHARACTERS_MAX = 500
-UNRUNNABLE_CODES = (126, 127)  # of a shell, and of our shim: the command cannot be executed, or is not found
+UNRUNNABLE_CODES = (126, 127)  # of a shell and of the shim: the command is not executable, or not found
 _WORST_FIRST = (Outcome.UNRUNNABLE, Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.FINISHED)
 
 
 def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: float, round: int) -> Lease:
-    """A lease of a job on these GPUs with a part on each of their nodes, of which nothing was heard yet."""
+    """A lease of a job on these GPUs, with an unreported part on each of their nodes."""
     pool, spec = core.pool, core.jobs.specs[job]
     parts: list[Part] = []
     nodes = pool.node_of[gpus]
@@ -59,7 +59,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
 
 
 def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, Ints, Floats]:
-    """Jobs, leases and steps as events have them."""
+    """Columns of an event: jobs, leases, steps."""
     return (
         np.array([lease.job for lease in leases], dtype=np.int64),
         np.array([lease.lease for lease in leases], dtype=np.int64),
@@ -68,26 +68,26 @@ def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, I
 
 
 def is_adopted(lease: Lease, part: Part) -> bool:
-    """Whether the core shall go on believing in a lease when its node is heard again."""
+    """Whether the core keeps a lease when its node reconnects."""
     if lease.is_held or lease.is_end_told or not part.is_sent:
         return False
     return lease.is_started or (len(lease.parts) == 1 and part.phase >= Phase.STARTING)
 
 
 def has_run(lease: Lease) -> bool:
-    """Whether it ever ran anywhere; one that was called off before it began did not."""
+    """Whether it ran on any node; a lease that was cancelled before its start did not."""
     ends = [part.end for part in lease.parts.values()]
     return any(end is None or end.outcome in (Outcome.FINISHED, Outcome.FAILED) for end in ends)
 
 
 def is_by_time(lease: Lease) -> bool:
-    """Whether its steps were counted by time on all nodes: then it has written no checkpoint that we could name."""
+    """Whether all nodes estimate its steps from time: then it has no known checkpoint."""
     heard = [part.heard for part in lease.parts.values() if part.heard]
     return bool(heard) and all(report.is_by_time for report in heard)
 
 
 def is_done(lease: Lease) -> bool:
-    """Whether its job did its last step: so say all its nodes, or have ended with it."""
+    """Whether its job has completed the last step, by the report of every node, or has finished there."""
     heard = [part.end or part.heard for part in lease.parts.values()]
     return all(
         r is not None and (r.is_done or (r.phase is Phase.ENDED and r.outcome is Outcome.FINISHED)) for r in heard
@@ -95,13 +95,13 @@ def is_done(lease: Lease) -> bool:
 
 
 def saved_of(lease: Lease) -> float:
-    """Steps in the newest checkpoint that any of its nodes reports; those of a job that does not report are unknown."""
+    """Steps in the newest checkpoint that a node reports; 0 for a job that does not report its steps."""
     heard = [part.heard for part in lease.parts.values() if part.heard]
     return max((report.steps_saved for report in heard if not report.is_by_time), default=0.0)
 
 
 def outcome_of(lease: Lease) -> Outcome:
-    """Of the whole: the worst of its parts, and finished only where all have."""
+    """Outcome of the lease: the worst of its parts."""
     outcomes = {_outcome_of(part.end) for part in lease.parts.values() if part.end is not None} or {Outcome.LOST}
     return next(outcome for outcome in _WORST_FIRST if outcome in outcomes)
 
@@ -112,7 +112,7 @@ def _outcome_of(end: PartReport) -> Outcome:
 
 
 def note_of(lease: Lease) -> str:
-    """What people should hear of how it ended."""
+    """A note on how it ended, for users; empty = none."""
     for part in lease.parts.values():
         end = part.end
         if end is not None and _outcome_of(end) is outcome_of(lease) and (end.detail or end.exit_code):
@@ -122,13 +122,13 @@ def note_of(lease: Lease) -> str:
 
 
 def directory_of(core: SchedulerCore, lease: Lease) -> str:
-    """Id of the checkpoint directory that a lease writes to; empty where its nodes have not named it."""
+    """Id of the checkpoint directory that a lease writes to; empty if its nodes have not reported it."""
     directory = int(core.jobs.lease_in[lease.job]) if core.jobs.lease[lease.job] == lease.lease else -1
     return "" if directory < 0 or core.pool.is_own(directory) else core.pool.directories[directory]
 
 
 def lease_started(leases: Sequence[Lease]) -> LeaseStarted:
-    """That these have begun, on the GPUs they were granted."""
+    """The event that these leases have started on their granted GPUs."""
     jobs, numbers, _ = columns_of(leases, [0.0] * len(leases))
     offsets = np.concatenate([[0], np.cumsum([len(lease.gpus) for lease in leases])])
     return LeaseStarted(jobs, numbers, offsets, np.concatenate([lease.gpus for lease in leases]))

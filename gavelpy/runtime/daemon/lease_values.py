@@ -1,4 +1,4 @@
-"""What the scheduler orders of a node about a lease, and what the node reports: as plain values, without a wire."""
+"""Values of leases: the scheduler's orders to nodes, the nodes' reports, and the lease with its parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gavelpy.model.ids import NodeId
 
 
 class Phase(IntEnum):
-    """Where a node's part of a lease stands, as the node says."""
+    """State of a node's part of a lease, as the node reports it."""
 
     UNHEARD = 0
-    PREPARED = 1  # GPUs held, a port reserved; waits for the other nodes of its gang
+    PREPARED = 1  # has GPUs and a port, waits for the other nodes of its gang
     STARTING = 2
     RUNNING = 3
     STOPPING = 4
@@ -22,32 +22,32 @@ class Phase(IntEnum):
 
 
 class Wish(IntEnum):
-    """What a node shall do with its part of a lease."""
+    """What a node must do with its part of a lease."""
 
     PREPARE = 1
     RUN = 2
-    STOP = 3  # checkpoint and stop now, in good order
-    KILL = 4  # at once; nothing it does counts
+    STOP = 3  # checkpoint, then stop
+    KILL = 4  # at once; later reports do not count
 
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """What a node says of its part of a lease."""
+    """A node's report on its part of a lease."""
 
     lease: int
     job: int
     phase: Phase
     steps_done: float = 0.0  # of the job since its submission
-    steps_saved: float = 0.0  # of these, in a whole checkpoint
+    steps_saved: float = 0.0  # of these, in a complete checkpoint
     rate_steps_per_s: float = 0.0  # 0 = not measured
     rendezvous_port: int = 0
-    outcome: Outcome = Outcome.LOST  # once ended
+    outcome: Outcome = Outcome.LOST  # if ended
     exit_code: int = 0
     detail: str = ""
-    shim: tuple[int, int] = (0, 0)  # process and its start time in clock ticks; 0 = not known
-    is_by_time: bool = False  # the job has not reported: its steps are an estimate by time, and in no checkpoint
-    saves_at_end: bool = False  # the job has declared that it writes a checkpoint when its lease ends
-    is_done: bool = False  # all its ranks have reported their last step
+    shim: tuple[int, int] = (0, 0)  # process id and its start time in clock ticks; 0 = unknown
+    is_by_time: bool = False  # the job reports no steps: they are estimated from time, and in no checkpoint
+    saves_at_end: bool = False  # the job has declared that it saves a checkpoint when its lease ends
+    is_done: bool = False  # all ranks have reported their last step
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +72,32 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a node shall do with its part of a lease, now."""
+    """An order to a node about its part of a lease."""
 
     lease: int
     job: int
     until_s: float  # the scheduler's time
     wish: Wish
-    steps_saved: float  # on record
-    start: Start | None  # until the node says that it starts
+    steps_saved: float  # in the newest recorded checkpoint
+    start: Start | None  # until the node reports that it starts
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long leases last beyond their round, and when one is surely over."""
+    """How long leases outlast their round, and when an expired lease has ended."""
 
     overlap_s: float = 20.0  # so that a lease is extended before it ends
-    unsaved_overlap_s: float = 20.0  # the same of jobs that would lose all their work
+    unsaved_overlap_s: float = 20.0  # the same for jobs that would lose all their work
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
     margin_s: float = 5.0
 
     def surely_over_s(self, promised_s: float) -> float:
-        """When nothing can run any more under a lease that was promised until then."""
+        """When no process can run under a lease that was promised until `promised_s`."""
         return promised_s + self.grace_s + self.margin_s
 
 
 class Part:
-    """A node's share of a lease, as last heard."""
+    """A node's part of a lease, as last reported."""
 
     __slots__ = ("end", "first_rank", "gpus", "heard", "is_inferred", "is_seen", "is_sent", "node", "rank")
 
@@ -110,11 +110,13 @@ class Part:
         self.is_seen = False  # the node has reported it
         self.heard: PartReport | None = None
         self.end: PartReport | None = None
-        self.is_inferred = False  # nobody recorded that end: the node is dead, silent for too long or without the lease
+        self.is_inferred = (
+            False  # the end was not reported: the node is dead, unreachable for too long or without the lease
+        )
 
     @property
     def phase(self) -> Phase:
-        """As last heard."""
+        """As last reported."""
         return Phase.UNHEARD if self.heard is None else self.heard.phase
 
 
@@ -124,10 +126,10 @@ class Lease:
     def __init__(self, lease: int, job: int, gpus: Ints, parts: list[Part], until_s: float, round: int) -> None:
         self.lease = lease
         self.job = job
-        self.gpus = gpus  # numbers in the core
+        self.gpus = gpus  # rows in the core
         self.parts = {part.node: part for part in parts}
         self.until_s = until_s  # as ordered now
-        self.promised_s = until_s  # the latest that was ever ordered
+        self.promised_s = until_s  # the latest end that was ever ordered
         self.round = round
         self.wish = Wish.PREPARE if len(parts) > 1 else Wish.RUN
         self.waits: set[tuple[int, str]] = set()  # for the end of older leases: (lease, node), or "" for all of it
@@ -142,9 +144,9 @@ class Lease:
         self.is_declared = False  # its program saves when the lease ends
         self.is_end_told = False
         self.is_done_told = False
-        self.steps_saved = 0.0  # as told to the core
+        self.steps_saved = 0.0  # as reported to the core
         self.steps_done = 0.0
-        self.linger_s = float("inf")  # a part has finished: the others get until then
+        self.linger_s = float("inf")  # a part has finished: the others have until then
 
     @property
     def is_held(self) -> bool:
@@ -153,17 +155,17 @@ class Lease:
 
     @property
     def is_sent(self) -> bool:
-        """Whether any node may know of it."""
+        """Whether a node may have received it."""
         return any(part.is_sent for part in self.parts.values())
 
     @property
     def is_prepared(self) -> bool:
-        """Whether all its nodes are ready to start it."""
+        """Whether all its nodes are prepared."""
         return all(part.phase >= Phase.PREPARED for part in self.parts.values())
 
     @property
     def rate_measured_steps_per_s(self) -> float:
-        """Of the whole job, by its slowest node; 0 = not measured."""
+        """Rate of the job, by its slowest node; 0 = not measured."""
         return min((p.heard.rate_steps_per_s if p.heard else 0.0 for p in self.parts.values()), default=0.0)
 
     @property

@@ -1,14 +1,13 @@
-"""Leases as nodes see them: which part of each lease runs where, what each node shall do, and what came of it.
+"""The lease table: splits leases into parts by node, makes orders for nodes, and turns their reports into events.
 
-Theory of operation. The core thinks of a lease as one thing; a gang's lease has a part on each of its nodes. The table
-takes the core's plans and the nodes' reports, gives each node its orders, and turns reports into events: a lease has
-started when all its parts run, and ended when all have ended, by a node's word, by the death of a node, or because
-nobody can be running any more: what was promised is over, with grace and margin.
+In the core a lease is one object; a gang's lease has a part on each of its nodes. A lease has started when all its
+parts run. It has ended when all parts have ended: a node reported it, a node died, or the lease has expired, with grace
+and margin.
 
-A granted lease is held back while older leases of the same job, or on the same GPUs, have not ended. A gang is prepared
-on all nodes before it is started on any. Orders and reports are whole states, so nothing here counts messages.
+A granted lease waits until older leases of the same job or on the same GPUs have ended. A gang is prepared on all nodes
+before it starts on any. Orders and reports are complete states, so lost or repeated messages do no harm.
 
-No clock, no I/O: time is an argument, and the nodes whose orders have changed are in `changed`.
+No clock, no I/O: time is an argument, and the nodes with new orders are in `changed`.
 """
 
 from __future__ import annotations
@@ -45,32 +44,34 @@ from gavelpy.runtime.daemon.lease_facts import (
 )
 from gavelpy.runtime.daemon.lease_values import Lease, Order, Part, PartReport, Patience, Phase, Wish
 
-WHOLE = ""  # in place of a node: a lease with all its parts
+WHOLE = ""  # in place of a node: all parts of a lease
 
 
 class LeaseTable:
-    """All leases whose end is not in the journal yet."""
+    """All leases without an end in the journal."""
 
     def __init__(
         self, core: SchedulerCore, patience: Patience, count_starts: Callable[[int], int] = lambda _: 0
     ) -> None:
         self.core = core  # read only
         self.patience = patience
-        self.count_starts = count_starts  # leases under which a job has run
-        self.runs_until_s: Callable[[NodeId, float, float], float] = lambda _, promised_s, __: promised_s  # if silent
+        self.count_starts = count_starts  # number of leases under which a job has run
+        self.runs_until_s: Callable[[NodeId, float, float], float] = lambda _, promised_s, __: (
+            promised_s
+        )  # if unreachable
         self.leases: dict[int, Lease] = {}
         self.late = LateEnds(core)
-        self.changed: set[NodeId] = set()  # nodes whose orders differ from the last ones; whoever sends them clears it
+        self.changed: set[NodeId] = set()  # nodes with new orders; the sender clears it
         self._on_node: defaultdict[NodeId, set[int]] = defaultdict(set)
         self._of_job: defaultdict[int, set[int]] = defaultdict(set)
         self._waiting: defaultdict[tuple[int, str], set[int]] = defaultdict(set)  # leases that wait for an end
         self._strays: dict[NodeId, list[int]] = {}  # ended leases that nodes still report
         self._events = LeaseEvents(self.leases)
 
-    # What the core decides ----------------------------------------------------------------------------------------
+    # Commands of the core -----------------------------------------------------------------------------------------
 
     def plan(self, plan: RoundPlan) -> None:
-        """Carries out a plan, after the core has made it."""
+        """Extends, revokes and grants the leases of a plan."""
         for number in plan.extend_leases.tolist():
             self._extend(number, plan.until_s)
         for number in plan.revoke_leases.tolist():
@@ -88,7 +89,7 @@ class LeaseTable:
         self._wish(lease, Wish.KILL)
 
     def applied(self, event: LeaseEnded) -> None:
-        """The end of leases is in the journal and known to the core: whoever waited for that may start."""
+        """The core has applied the end of leases: leases that waited for it may start."""
         for number in event.leases.tolist():
             lease = self.leases.get(number)
             if lease is not None and lease.is_end_told:
@@ -96,7 +97,7 @@ class LeaseTable:
                 self.late.ended(lease)
 
     def rebuild(self, slack_s: float = 0.0) -> None:
-        """The leases that a restarted core knows of. `slack_s`: by how much the time may have jumped meanwhile."""
+        """Restores the leases of a restarted core. `slack_s`: possible error of the clock after the restart."""
         jobs, round = self.core.jobs, self.core.round
         self.late.rebuild()
         for job in np.flatnonzero(jobs.stopping[: jobs.count] >= 0).tolist():
@@ -108,7 +109,7 @@ class LeaseTable:
             on = {self.core.pool.node_ids[row] for row in self.core.pool.node_of[left].tolist()}
             for part in [part for part in lease.parts.values() if part.node not in on]:
                 self._lose(lease, part, self.core.now_s, f"node {part.node} was lost")
-            self._check_end(lease)  # where no GPU is left that it could run on
+            self._check_end(lease)  # if none of its GPUs is left
         for job in jobs.leased.tolist():
             gpus = jobs.gpus_held(job)
             lease = self._add(int(jobs.lease[job]), job, gpus, float(jobs.until_s[job]), round)
@@ -117,12 +118,12 @@ class LeaseTable:
             self._hold(lease)
             self._restored(lease, slack_s, is_seen=lease.is_started)
 
-    # What nodes say -----------------------------------------------------------------------------------------------
+    # Reports of nodes ---------------------------------------------------------------------------------------------
 
     def heard(
         self, node: NodeId, reports: Sequence[PartReport], now_s: float, *, is_confirmed_dead: bool = False
     ) -> None:
-        """All that a node knows of. `is_confirmed_dead`: what it does not report is surely gone."""
+        """Processes a node's report of all its leases. `is_confirmed_dead`: unreported leases have no processes."""
         strays = []
         reported = set()
         for report in reports:
@@ -135,16 +136,16 @@ class LeaseTable:
             reported.add(report.lease)
             if part.end is None:
                 self._update(lease, part, report, now_s)
-            elif part.is_inferred and report.phase is Phase.ENDED:  # what the node recorded outranks that
+            elif part.is_inferred and report.phase is Phase.ENDED:  # the node's record takes precedence
                 part.heard = part.end = report
                 part.is_inferred = False
                 self._advance(lease)
-        self._strays[node] = strays  # the next orders tell it to forget them, whenever they go out
+        self._strays[node] = strays  # the next orders contain them, to be forgotten
         for number in self._on_node[node] - reported:
             self._missing(self.leases[number], node, now_s, is_confirmed_dead)
 
     def recorded(self, node: NodeId, ends: Sequence[PartReport], now_s: float) -> None:
-        """How some leases of a node have ended, by its own records; of its others nothing new is known."""
+        """Processes ends of leases from the records on a node's disk."""
         for report in ends:
             lease = self.leases[report.lease]
             part = lease.parts[node]
@@ -152,7 +153,7 @@ class LeaseTable:
                 self._update(lease, part, report, now_s)
 
     def lost(self, node: NodeId, now_s: float, why: str) -> None:
-        """Nothing runs on a node any more."""
+        """Ends the leases of a node where no process runs any more."""
         for number in sorted(self._on_node[node]):
             lease = self.leases[number]
             if lease.is_sent:
@@ -161,20 +162,20 @@ class LeaseTable:
                 self._wish(number, Wish.KILL)
 
     def expire(self, now_s: float, silent: Collection[NodeId]) -> None:
-        """Ends what is surely over on nodes that nobody hears, and gives gangs no more time than their due."""
+        """Ends expired leases on unreachable nodes, and stops gangs in which a part has finished long ago."""
         self.late.sweep()
         for node in silent:
             for number in sorted(self._on_node.get(node, ())):
                 lease = self.leases[number]
                 over_s = self.patience.surely_over_s(self.runs_until_s(node, lease.promised_s, now_s))
                 if now_s >= over_s and lease.is_sent:
-                    self._lose(lease, lease.parts[node], now_s, f"node {node} is silent and its lease surely over")
+                    self._lose(lease, lease.parts[node], now_s, f"node {node} is unreachable and its lease has expired")
         for lease in [lease for lease in self.leases.values() if now_s >= lease.linger_s]:
             lease.linger_s = math.inf
             self._wish(lease.lease, Wish.STOP)
 
     def rejoined(self, node: NodeId) -> AgentRejoined:
-        """What the core shall believe a node to hold, when it is heard again. Facts about ends are told before this."""
+        """The leases that the core keeps on a node that reconnects. Ends of leases must be drained before this."""
         here = [self.leases[number] for number in sorted(self._on_node[node])]
         held = [lease for lease in here if is_adopted(lease, lease.parts[node])]
         return AgentRejoined(
@@ -184,10 +185,10 @@ class LeaseTable:
             np.array([lease.steps_done for lease in held], dtype=np.float64),
         )
 
-    # What nodes shall do ------------------------------------------------------------------------------------------
+    # Orders to nodes ----------------------------------------------------------------------------------------------
 
     def orders(self, node: NodeId) -> list[Order]:
-        """All that a node shall run, stop or kill. From now on the node may know of it."""
+        """All leases that a node must run, stop or kill. They count as sent from now on."""
         orders = []
         for number in sorted(self._on_node[node]):
             lease = self.leases[number]
@@ -202,13 +203,13 @@ class LeaseTable:
         return orders
 
     def forgotten(self, node: NodeId) -> Sequence[int]:
-        """Ended leases whose end is in the journal and which the node still reports."""
+        """Leases that the node still reports and that have an end in the journal."""
         return self._strays.get(node, ())
 
     # Events for the core ------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Event]:
-        """What has happened since the last call: starts, checkpoints, ends; each is reported once."""
+        """Starts, checkpoints and ends since the last call."""
         return self._events.drain(self.late.drain())
 
     @property
@@ -217,11 +218,11 @@ class LeaseTable:
         return self._events.has_facts or self.late.has_facts
 
     def progress(self) -> ProgressReported | None:
-        """How far running leases have come since the last call."""
+        """Progress of running leases since the last call."""
         return self._events.progress()
 
     def on_node(self, node: NodeId) -> list[Lease]:
-        """Leases with a part on a node that has not ended."""
+        """Leases with a part on a node, if the part has not ended."""
         return [self.leases[number] for number in sorted(self._on_node.get(node, ()))]
 
     # Helpers ------------------------------------------------------------------------------------------------------
@@ -236,14 +237,14 @@ class LeaseTable:
         return lease
 
     def _overlap_s(self, job: int) -> float:
-        """How long a lease of a job lasts beyond its round."""
+        """How long a lease of a job outlasts its round."""
         is_stopped_at_a_loss = (
             self.core.settings.keep_unsaved and not is_preemptible(self.core.jobs, np.array([job]))[0]
         )
         return self.patience.unsaved_overlap_s if is_stopped_at_a_loss else self.patience.overlap_s
 
     def _hold(self, lease: Lease) -> None:
-        """Finds what a new lease must wait for."""
+        """Finds the older leases that a new lease must wait for."""
         for older in self._of_job[lease.job] - {lease.lease}:
             lease.waits.add((older, WHOLE))
         for part in lease.parts.values():
@@ -254,7 +255,7 @@ class LeaseTable:
             self._waiting[token].add(lease.lease)
 
     def _release(self, lease: Lease) -> None:
-        """The lease may start: where it resumes is decided now, once for all its nodes."""
+        """The lease may start: decides now for all its nodes where the job resumes."""
         jobs = self.core.jobs
         lease.resume_lease = int(jobs.saved_lease[lease.job])
         lease.resume_steps = float(jobs.steps_saved[lease.job])
@@ -264,7 +265,7 @@ class LeaseTable:
     def _restored(self, lease: Lease, slack_s: float, *, is_seen: bool) -> None:
         longest_s = max(self.patience.unsaved_overlap_s, self.patience.overlap_s)  # the job may have saved since
         lease.promised_s += slack_s + longest_s - self._overlap_s(lease.job)
-        for part in lease.parts.values():  # held back or not: part of what it waits for may have ended, and it gone out
+        for part in lease.parts.values():  # even if it waits: the wait may have ended before the restart
             part.is_sent, part.is_seen = True, is_seen
         if not lease.is_held:
             self._release(lease)
@@ -280,7 +281,7 @@ class LeaseTable:
             self.changed.update(lease.parts)
 
     def _wish(self, number: int, wish: Wish) -> None:
-        """Stops or kills a lease; one that no node can know of has ended with that."""
+        """Stops or kills a lease; a lease that was not sent ends at once."""
         lease = self.leases.get(number)
         if lease is None or lease.wish >= wish:
             return
@@ -322,11 +323,11 @@ class LeaseTable:
             self._events.moved.add(lease.lease)
 
     def _missing(self, lease: Lease, node: NodeId, now_s: float, is_confirmed_dead: bool) -> None:
-        """A node does not report what it should know of."""
+        """A node does not report a lease."""
         part = lease.parts[node]
         if is_confirmed_dead and part.is_sent:
             self._lose(lease, part, now_s, f"node {node} lost it")
-        elif part.is_seen:  # the node has forgotten it: told to kill it, it will say that it is gone
+        elif part.is_seen:  # the node has forgotten it: it answers a kill order with the end
             self._wish(lease.lease, Wish.KILL)
 
     def _lose(self, lease: Lease, part: Part, now_s: float, why: str) -> None:
@@ -351,7 +352,7 @@ class LeaseTable:
             lease.linger_s = min(lease.linger_s, now_s + max(self.patience.grace_s, self.core.settings.finish_grace_s))
 
     def _check_end(self, lease: Lease) -> bool:
-        """Whether all of it has ended; that is told once."""
+        """Whether all parts have ended; records the end once."""
         is_over = all(part.end is not None for part in lease.parts.values())
         if is_over and not lease.is_end_told:
             lease.is_end_told = True

@@ -22,7 +22,7 @@ _PENDING_MESSAGES_MAX = 10_000
 
 
 class LogsUnavailable(RemoteViolation):
-    """A node did not answer a request for log lines; the message says why."""
+    """A node did not answer a request for log lines; the message has the reason."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What the checkpoint directory shows of a cluster whose journal has lost events: its id, and numbers that were used.
+"""Recovers the cluster id and used numbers from the checkpoint directory after the journal has lost events.
 
-The directory may be on storage that hangs, so worker processes read it, within a time limit. This happens while a
-scheduler starts, before it serves: nothing else waits for the answer.
+Worker processes read the directory within a time limit, because its storage may hang. The scheduler does this at its
+start, before it serves.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LIMIT_S: Final = 60.0  # for the directory to answer
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a checkpoint directory shows."""
+    """Contents of a checkpoint directory that identify a cluster and its jobs."""
 
-    cluster_id: str = ""  # that it belongs to; empty = none
-    numbers: Numbers = field(default_factory=Numbers)  # the first ones that no directory of a job or lease has
+    cluster_id: str = ""  # of its owner; empty = none
+    numbers: Numbers = field(default_factory=Numbers)  # the first unused ones
 
 
 def evidence_in(directory: str, limit_s: float = LIMIT_S) -> Evidence:
@@ -32,14 +32,14 @@ def evidence_in(directory: str, limit_s: float = LIMIT_S) -> Evidence:
     if not directory:
         return Evidence()
     try:
-        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
+        with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop
             return thread.submit(asyncio.run, _read(directory, limit_s)).result()
     except StorageSilent:
         why = f"does not answer within {limit_s:g} s; start again when it answers"
     except OSError as error:
         why = f"cannot be used: {error}"
     raise InvalidInput(
-        f"nodes.checkpoint_directory = {directory!r} must be readable where events of the journal are lost, as it "
+        f"nodes.checkpoint_directory = {directory!r} must be readable when events of the journal are lost, because it "
         f"shows which numbers were used; it {why}"
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.config import ThroughputSettings
 
 OK, WORLD_FAILED, BAD_INPUT, EVENTS_LOST, INTERRUPTED = 0, 1, 2, 3, 130
-# What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
+# Base of all errors of a wrong command line: click's UsageError, which some versions of typer vendor.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def gavel_scheduler(
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Configuration, TOML.")] = None,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Start although events of the journal are lost; no number comes again."),
+        typer.Option("--accept-loss", help="Start although events of the journal are lost; no number is used again."),
     ] = False,
     take_over: Annotated[
         bool,
@@ -55,28 +55,28 @@ def gavel_scheduler(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log more.")] = False,
     version: Annotated[  # noqa: ARG001 its callback does it
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Divide a cluster's GPUs among jobs: keep the journal, ask the policy, give orders to the agents on the nodes.
+    """Schedule a cluster's jobs on its GPUs: write the journal, run the policy, send orders to the agents on the nodes.
 
     \b
     Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
     Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
-    Reload:       kill -HUP PID   (policy, mechanism, throughputs; the rest needs a restart)
-    Stop:         kill -TERM PID  (jobs run on until their leases end)
+    Reload:       kill -HUP PID   (policy, mechanism, throughputs; other changes need a restart)
+    Stop:         kill -TERM PID  (jobs continue until their leases end)
 
     \b
-    Exit codes:   0 stopped in good order, 1 failed (the journal, or another scheduler has it), 2 bad input,
-                  3 events of the journal are lost: nothing was changed, the message says which and what to do
+    Exit codes:   0 stopped, 1 failed (journal failure, or another scheduler uses it), 2 bad input,
+                  3 events of the journal are lost: nothing was changed, the message has the details
     """
     if context.invoked_subcommand is not None:
         return
     if config is None:
         raise InvalidInput("--config must be given; gavel-scheduler --help shows an example")
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # would end it; it waits until `serve` can heed it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # blocked until `serve` handles it
     set_up_logging(verbose=verbose)
-    gc.disable()  # until the scheduler is ready: nothing of what it loads and reads until then is garbage
+    gc.disable()  # until the scheduler is ready: objects that are loaded until then are no garbage
     from gavelpy.runtime.daemon.config import read_config
 
     checked = read_config(config)
@@ -88,7 +88,7 @@ def gavel_scheduler(
 
 @app.command("check-config")
 def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")]) -> None:
-    """Say whether a configuration is right, and start nothing."""
+    """Validate a configuration file without starting the scheduler."""
     from gavelpy.runtime.daemon.config import read_config
     from gavelpy.runtime.daemon.recovery import configured_choice
     from gavelpy.runtime.security.exposure import server_credentials
@@ -109,7 +109,7 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
 
 
 def _check_throughputs(settings: ThroughputSettings) -> tuple[str, ...]:
-    """Raises InvalidInput for files that the engine's process could not read; returns what is not believed."""
+    """Raises InvalidInput for unreadable files; returns a note for each implausible entry."""
     notes: tuple[str, ...] = ()
     if settings.file:
         from gavelpy.runtime.daemon.rate_table import believable_table
@@ -123,7 +123,7 @@ def _check_throughputs(settings: ThroughputSettings) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    """Runs the command line and returns its exit code; only bugs print a traceback."""
     quiet_grpc()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:

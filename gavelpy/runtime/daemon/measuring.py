@@ -1,7 +1,7 @@
-"""How fast running jobs are, for the estimator; and what it says, for the core and for the owners of jobs.
+"""Collects rates of running jobs for the estimator, and passes its answers to the core and to the owners of jobs.
 
-Only jobs that report their steps are measured, at the rate that they report themselves: theirs leaves out the first
-steps and checkpoints. A job that has not come a step further says nothing. No clock: time is an argument.
+Only jobs that report their steps are measured, by the rate that they report: it excludes the first steps and
+checkpoints. A job without a new step is not measured. No clock: time is an argument.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from gavelpy.runtime.daemon.lease_facts import is_by_time
 from gavelpy.runtime.daemon.lease_values import Lease
 
 logger = logging.getLogger(__name__)
-READ_EVERY_S = 10.0  # or once a round, where that is less
+READ_EVERY_S = 10.0  # or once a round, if that is shorter
 LEARN_EVERY_S = 30.0
-LEARN_LOAD = 20.0  # an answer that took a second is followed by another question no sooner than in so many
-SECONDS_MIN = 1.0  # that the end of a lease must add, to be a reading
-NOTABLE = 0.03  # relative change of a rate that the core hears of
-READINGS_MAX = 20_000  # that wait while the engine is busy
+LEARN_LOAD = 20.0  # pause after an answer, as a multiple of its duration
+SECONDS_MIN = 1.0  # shortest reading at the end of a lease
+NOTABLE = 0.03  # smallest relative change of a rate that is reported to the core
+READINGS_MAX = 20_000  # in the queue while the engine is busy
 
 
 def estimation_choice(settings: ThroughputSettings, round_s: float) -> EstimationChoice:
-    """What the configuration means for the engine."""
+    """The engine's settings from the configuration."""
     return EstimationChoice(settings.estimate, settings.model, settings.profile_gpu_s, round_s)
 
 
 @dataclass(slots=True)
 class _Run:
-    """A lease at work, and how far it was when it was last looked at."""
+    """A running lease, and its steps at the last reading."""
 
     began_s: float
     seen_s: float
@@ -53,31 +53,31 @@ class _Run:
 
 
 class Measuring:
-    """`look` now and then, and tell it when leases start and end."""
+    """Call `look` periodically, and `started` and `ended` for each lease."""
 
     def __init__(self, core: SchedulerCore, settings: ThroughputSettings) -> None:
         self.core = core  # read only
         self.settings = settings
-        self.notes: dict[int, tuple[str, ...]] = {}  # what the owners of living jobs should hear, by serial
+        self.notes: dict[int, tuple[str, ...]] = {}  # for the owners of living jobs, by serial
         self._runs: dict[int, _Run] = {}  # by lease
         self._readings: deque[Measured] = deque(maxlen=READINGS_MAX)
         self._is_asked = False
         self._read_s = self._learned_s = -math.inf
         self._learn_pause_s = 0.0
-        self._refused: set[int] = set()  # jobs whose readings were refused: it is logged once
+        self._refused: set[int] = set()  # jobs with refused readings: logged once
 
     def started(self, lease: int, now_s: float) -> None:
-        """A lease has begun to run."""
+        """A lease has started."""
         self._runs[lease] = _Run(now_s, now_s, -1.0)
 
     def ended(self, lease: Lease, now_s: float) -> None:
-        """A lease is over: its last seconds count, too."""
+        """A lease has ended: its last seconds are a reading, too."""
         run = self._runs.pop(lease.lease, None)
         if run is not None and now_s - run.seen_s >= SECONDS_MIN:
             self._read(lease, run, now_s)
 
     def look(self, leases: Mapping[int, Lease], now_s: float) -> LearnRates | None:
-        """What to ask the engine now, if anything. Its answer goes to `learned`."""
+        """The request to send to the engine now, if any. Pass the answer to `learned`."""
         round_s = self.core.settings.round_s
         if not self.settings.estimate or now_s - self._read_s < min(READ_EVERY_S, round_s):
             return None
@@ -97,7 +97,7 @@ class Measuring:
         return LearnRates(measured, jobs, self.core.pool.gpu_types)
 
     def learned(self, answer: RatesLearned, seconds: float) -> ThroughputEstimated | None:
-        """Rates that have changed enough for the core to hear of."""
+        """An event with the rates that have changed by more than NOTABLE, if any."""
         self._is_asked = False
         self._learn_pause_s = LEARN_LOAD * seconds
         self._log(answer)
@@ -116,7 +116,9 @@ class Measuring:
     def _read_all(self, leases: Iterable[Lease], now_s: float) -> None:
         for lease in leases:
             if lease.is_started and not lease.is_end_told:
-                run = self._runs.setdefault(lease.lease, _Run(-math.inf, now_s, lease.steps_done))  # from before us
+                run = self._runs.setdefault(
+                    lease.lease, _Run(-math.inf, now_s, lease.steps_done)
+                )  # started before this scheduler
                 self._read(lease, run, now_s)
                 run.seen_s, run.steps = now_s, lease.steps_done
 

@@ -1,4 +1,4 @@
-"""What is measured, by the names that monitoring knows it by. No jobs as labels: there is no end to them."""
+"""Prometheus metrics of the scheduler. Jobs are no labels, because their number is unbounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """One registry, so that two schedulers in a process do not meet."""
+    """Metrics in their own registry, so that two schedulers in one process are independent."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -29,7 +29,7 @@ class Metrics:
             "gavel_gpus_in_use", "GPUs under lease, by type.", ["gpu_type"], registry=self.registry
         )
         self.nodes = Gauge("gavel_nodes", "Nodes by state.", ["state"], registry=self.registry)
-        self.leases = Gauge("gavel_leases", "Leases whose end is not in the journal.", registry=self.registry)
+        self.leases = Gauge("gavel_leases", "Leases without an end in the journal.", registry=self.registry)
         self.round = Gauge("gavel_round", "Number of the round.", registry=self.registry)
         self.engine_restarts = Gauge("gavel_engine_restarts", "Times the engine's process was started again.",
                                      registry=self.registry)  # fmt: skip
@@ -39,7 +39,7 @@ class Metrics:
         texts = {
             "commit": "Time to write a batch of events to the journal.",
             "plan": "Time the core and the lease table took over one wakeup.",
-            "solve": "Time from a question to the engine's answer.",
+            "solve": "Time from a request to the engine's answer.",
             "snapshot": "Time to write a snapshot.",
         }
         self._seconds = {
@@ -48,7 +48,7 @@ class Metrics:
         }
 
     def measured(self, what: str, seconds: float) -> None:
-        """One of commit, plan, solve, snapshot."""
+        """Records the duration of a commit, plan, solve or snapshot."""
         self._seconds[what].observe(seconds)
 
     def count_event(self, event: Event) -> None:
@@ -59,7 +59,7 @@ class Metrics:
         self._of_kind[kind].inc()
 
     def read(self, core: SchedulerCore, leases: int, engine_restarts: int) -> bytes:
-        """As Prometheus wants it."""
+        """The metrics in Prometheus' text format."""
         jobs, pool = core.jobs, core.pool
         states = np.bincount(jobs.state[: jobs.count], minlength=len(JobState)).tolist()
         for state, count in zip(JobState, states, strict=True):

@@ -1,7 +1,7 @@
-"""Nodes as the scheduler hears them: who they are, what their clocks say, and whether they are still there.
+"""The registry of nodes: identity, clock, stream and last message of each agent.
 
-A node that is not heard may be dead or cut off. It is surely dead only if an operator says so, if its machine has
-booted since (a new agent tells), or if this scheduler runs on the same machine and has seen its processes come and go.
+An unreachable node may be dead or cut off. Its death is certain only if an operator declares it, if its host has
+rebooted (a new agent reports this), or if it runs on the scheduler's host and all its known processes have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ProcessName = tuple[int, int]  # id and start time in clock ticks
 
 
 def is_alive(process: ProcessName) -> bool:
-    """Whether this very process lives on this machine; one that has ended and waits to be reaped does not."""
+    """Whether this process runs on this host; a zombie does not."""
     try:
         stat = (_PROC / str(process[0]) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -35,27 +35,27 @@ def is_alive(process: ProcessName) -> bool:
 
 
 class SightState(StrEnum):
-    """Whether a node sees its checkpoint directory, as its agent reports."""
+    """State of a node's checkpoint directory, as its agent reports it."""
 
-    UNTOLD = ""  # by an agent of an older version
-    UNKNOWN = "unknown"  # the directory does not answer: what was seen last stays in force
+    UNTOLD = ""  # not reported, by an older agent
+    UNKNOWN = "unknown"  # the directory does not answer: the last known state stays in force
     SEEN = "seen"
     UNSEEN = "not seen"
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What a node sees of its checkpoint directory."""
+    """A node's report on its checkpoint directory."""
 
     state: SightState = SightState.UNTOLD
-    directory: str = ""  # id of the directory that was seen last
+    directory: str = ""  # id of the last available directory
     cluster_id: str = ""  # of the cluster that the directory is marked for
-    age_s: float = 0.0  # since when the state is so, when it was reported
+    age_s: float = 0.0  # age of the state when it was reported
 
 
 @dataclass(frozen=True)
 class Hello:
-    """How a node introduces itself."""
+    """Properties of a node in its first message."""
 
     node_id: NodeId
     host_id: str
@@ -65,27 +65,27 @@ class Hello:
     agent_version: str = ""
     checkpoint_marker: str = ""
     agent: ProcessName = (0, 0)
-    is_confirmed_dead: bool = False  # all that ran under older leases is surely gone, but for what it reports
-    state_id: str = ""  # of its state directory; empty = not told
+    is_confirmed_dead: bool = False  # all processes of older leases have ended, except for reported ones
+    state_id: str = ""  # of its state directory; empty = not sent
     is_new: bool = False  # it has not belonged to this cluster before
-    identity_key: str = ""  # secret of its state directory; empty = not told
-    containment: str = ""  # what keeps the processes of a lease together there; empty = not told
-    state_directory: str = ""  # of an agent on the scheduler's machine; empty = not sent
-    peer_address: str = ""  # where it answers other agents; empty = it does not
+    identity_key: str = ""  # secret of its state directory; empty = not sent
+    containment: str = ""  # method that groups the processes of a lease; empty = not sent
+    state_directory: str = ""  # of an agent on the scheduler's host; empty = not sent
+    peer_address: str = ""  # for other agents; empty = it does not answer them
 
     @property
     def identity(self) -> str:
-        """Tells agents of one name apart, and is kept in the journal: no key can be found from it. Empty = not told."""
+        """Distinguishes agents of one node name. It is stored in the journal and does not reveal the key."""
         return identity_of(self.state_id, self.identity_key)
 
 
 def identity_of(state_id: str, identity_key: str) -> str:
-    """The hash of an agent's key; of an agent that has none its state directory's id."""
+    """The hash of an agent's key; without a key, the id of its state directory."""
     return f"{_KEYED}{hashlib.sha256(identity_key.encode()).hexdigest()}" if identity_key else state_id
 
 
 def is_keyed(identity: str) -> bool:
-    """Whether only the holder of a key has this identity."""
+    """Whether an identity belongs to a key."""
     return identity.startswith(_KEYED)
 
 
@@ -94,27 +94,27 @@ class Stream:
     """One connection of an agent."""
 
     sequence: int = -1  # of the newest message
-    wake: asyncio.Event = field(default_factory=asyncio.Event)  # there are other orders to send
-    ended: asyncio.Event = field(default_factory=asyncio.Event)  # a newer stream has taken its place, or it is late
-    is_late: bool = False  # its peer did not talk, or did not take what it was sent, in time
-    sent_s: float = -math.inf  # when orders last went out
-    writing_s: float = math.inf  # since when what was sent waits to be taken; infinite = nothing does
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # there are new orders to send
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # a newer stream has replaced it, or it is late
+    is_late: bool = False  # its peer did not send or receive in time
+    sent_s: float = -math.inf  # when orders were last sent
+    writing_s: float = math.inf  # start of the pending write; infinite = none
 
 
 @dataclass(eq=False)
 class Node:
-    """A node that was heard in this incarnation."""
+    """A node that has connected to this incarnation of the scheduler."""
 
     hello: Hello
     stream: Stream | None = None
     clock_s: float = 0.0  # the agent's, in its newest message
-    received_at_s: float = 0.0  # the scheduler's, when that came
-    is_draining: bool = False  # so says its agent
-    trouble: str = ""  # why it cannot do what it is told, as its agent says
-    unreached: int = 0  # other agents that it cannot reach, as it says
+    received_at_s: float = 0.0  # the scheduler's clock at its arrival
+    is_draining: bool = False  # as its agent reports
+    trouble: str = ""  # why it cannot execute orders, as its agent reports
+    unreached: int = 0  # number of agents that it cannot reach, as it reports
     sight: Sight = Sight()
-    is_ready: bool = False  # the core knows what it runs, so it may be given orders
-    processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this machine
+    is_ready: bool = False  # the core has its leases, so it may receive orders
+    processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this host
 
     @property
     def node_id(self) -> NodeId:
@@ -123,13 +123,13 @@ class Node:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it has a stream open; it may be silent all the same."""
+        """Whether it has an open stream; it may still be unreachable."""
         return self.stream is not None
 
     def look_at_stream(self, now_s: float, talk_s: float, write_s: float, refresh_s: float) -> None:
-        """Ends a stream whose peer neither talks nor takes what it is sent; wakes one that is due for orders.
+        """Ends a stream that does not send or receive, and wakes one that is due for orders.
 
-        One look at all streams every while, in place of timers that each message would have to set and call off.
+        A periodic check of all streams replaces a timer per message.
         """
         stream = self.stream
         if stream is None:
@@ -141,36 +141,36 @@ class Node:
             stream.wake.set()
 
     def age_s(self, now_s: float) -> float:
-        """Time since it was last heard."""
+        """Time since its last message."""
         return max(0.0, now_s - self.received_at_s)
 
     def clock_of(self, moment_s: float) -> float:
-        """A moment of the scheduler's in the agent's clock, or a little before: the message took time to come."""
+        """A time of the scheduler in the agent's clock, early by the delay of the message."""
         return self.clock_s + (moment_s - self.received_at_s)
 
     def is_past(self, hello: Hello, clock_s: float) -> bool:
-        """Whether a first message was sent before what was heard since: its stream was given up, and it comes late."""
+        """Whether a first message is older than the last one received: it is from an abandoned stream."""
         return hello.host_id == self.hello.host_id and clock_s < self.clock_s
 
     def uses_clusters_directory(self, cluster_id: str, *, is_known: bool) -> bool:
-        """Whether it writes to the cluster's checkpoint directory; `is_known`: whether it did so before."""
+        """Whether it writes to the cluster's checkpoint directory; `is_known`: whether it did before."""
         if self.sight.state is SightState.SEEN:
             return self.sight.cluster_id == cluster_id
         if self.sight.state is SightState.UNTOLD and self.hello.checkpoint_marker:
             return self.hello.checkpoint_marker == cluster_id
-        return is_known  # an older agent that sees no marker cannot tell a directory that hangs from another one
+        return is_known  # an older agent without a marker cannot distinguish a hung directory from another one
 
     def joined(self, cluster_id: str, *, is_known: bool) -> NodeJoined:
-        """That it offers its GPUs."""
+        """The event that it offers its GPUs."""
         hello = self.hello
         uses = self.uses_clusters_directory(cluster_id, is_known=is_known)
         return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity)
 
 
 class NodeRegistry:
-    """All nodes heard in this incarnation, which began at `began_s`.
+    """All nodes of this incarnation of the scheduler, which began at `began_s`.
 
-    `host_id`: of this machine. `remembered`: the identity of a node's agent before; empty = not known.
+    `host_id`: of this host. `remembered`: the identity of a node's agent in the journal; empty = unknown.
     """
 
     def __init__(self, host_id: str, began_s: float = 0.0, remembered: Callable[[NodeId], str] = lambda _: "") -> None:
@@ -178,7 +178,7 @@ class NodeRegistry:
         self._began_s = began_s
         self._remembered = remembered
         self._nodes: dict[str, Node] = {}
-        self._vacant: set[str] = set()  # nodes that were declared lost: the name is free for whoever comes first
+        self._vacant: set[str] = set()  # nodes that were declared lost: the next agent may take the name
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -187,7 +187,7 @@ class NodeRegistry:
         return len(self._nodes)
 
     def get(self, node_id: str) -> Node | None:
-        """The node, if it was ever heard."""
+        """The node, if it has connected."""
         return self._nodes.get(node_id)
 
     def connect(self, hello: Hello, stream: Stream) -> Node:
@@ -204,66 +204,66 @@ class NodeRegistry:
         return node
 
     def objection(self, hello: Hello, now_s: float, silent_after_s: float, leases: int) -> str:
-        """Why an agent may not be the node that it says it is, empty = it may; `leases`: how many that node holds.
+        """Why an agent is refused as this node, empty = accepted; `leases`: number of the node's leases.
 
-        Two agents of one name would each run the other's jobs, and each vouch that the other's are gone. Who comes
-        with another state directory is therefore heard once the node is silent and holds no lease any more. After a
-        restart of the scheduler the one that was there before has as long to come back. Where the node has shown a key,
-        no other agent is taken on until an operator gives its name up.
+        Two agents of one name would run each other's jobs, and each would report the other's as ended. An agent with
+        another state directory is therefore accepted when the node is unreachable and has no leases; after a restart of
+        the scheduler, the earlier agent has `silent_after_s` to reconnect. If the node has a key, no other agent is
+        accepted until an operator frees the name.
         """
         known, before = self._nodes.get(hello.node_id), self._spoke_for(hello.node_id)
         is_known = known is not None or bool(before)
         is_anothers = self.is_anothers(hello.node_id, hello.state_id, hello.identity_key)
         if is_anothers and is_keyed(before):
             return (
-                f"node {hello.node_id} is known by a key that this agent's state directory does not hold: another "
-                f"agent has the name, or the directory was lost. `gavel node lost {hello.node_id}`, once that node is "
-                "not connected, gives the name to the next agent"
+                f"node {hello.node_id} has a key that this agent's state directory does not contain: another agent "
+                f"has the name, or the directory was lost. `gavel node lost {hello.node_id}` frees the name for the "
+                "next agent, if the node is not connected"
             )
         if not is_anothers and (is_known or not hello.state_id or not hello.is_new):
             return ""
         age_s = now_s - self._began_s if known is None else known.age_s(now_s)
         if before and age_s < silent_after_s:
-            return f"node_id must be one that no other agent has, got {hello.node_id!r}, which {_whose(known)}"
+            return f"node_id must not be in use by another agent, got {hello.node_id!r}, which {_holder(known)}"
         if leases:
             return (
-                f"node {hello.node_id} holds leases ({leases}) that this agent's state directory does not know; it is "
-                f"taken on when they are over, or after `gavel node lost {hello.node_id}`"
+                f"node {hello.node_id} has leases ({leases}) that are not in this agent's state directory; the agent "
+                f"is accepted when they have ended, or after `gavel node lost {hello.node_id}`"
             )
         return ""
 
     def is_anothers(self, node_id: str, state_id: str, identity_key: str) -> bool:
-        """Whether the node was heard from another state directory: by its key, or before it has shown one by its id."""
+        """Whether the node has another agent: by its key, or by the id of its state directory if it has no key."""
         before = self._spoke_for(node_id)
         shown = identity_of(state_id, identity_key) if is_keyed(before) else state_id
         return bool(before) and shown != before
 
     def declared_lost(self, node_id: NodeId, *, is_forgotten: bool) -> None:
-        """Nothing of the node is left. Any agent may be it, but for one with a key that nobody has given up."""
+        """The node was declared lost: another agent may take its name, unless the name is bound to a key."""
         if is_forgotten or not is_keyed(self._spoke_for(node_id)):
             self._vacant.add(node_id)
 
     def _spoke_for(self, node_id: str) -> str:
-        """The identity of a node's agent, in this incarnation or before; empty = not known."""
+        """The identity of a node's agent, in this incarnation or before; empty = unknown."""
         if node_id in self._vacant:
             return ""
         known = self._nodes.get(node_id)
         return known.hello.identity if known is not None else self._remembered(NodeId(node_id))
 
     def disconnect(self, node: Node, stream: Stream) -> None:
-        """A stream is over."""
+        """A stream has ended."""
         if node.stream is stream:
             node.stream = None
 
     def watch(self, node: Node, process: ProcessName) -> None:
-        """Remembers a process of a node, if it is one of this machine and alive."""
+        """Records a process of a node, if it is alive on this host."""
         if node.hello.host_id == self.host_id and process not in node.processes and is_alive(process):
             node.processes.add(process)
 
     def is_gone(self, node: Node, shims: list[ProcessName]) -> bool:
-        """Whether a node of this machine has died: its agent, and all shims of its leases, were seen and are no more.
+        """Whether a node on this host has died: its agent and all shims of its leases were alive and have ended.
 
-        An agent alone is no node: what it started runs on without it.
+        The agent's end alone is not enough: shims and jobs outlive it.
         """
         if node.is_connected or node.hello.agent not in node.processes:
             return False
@@ -272,10 +272,10 @@ class NodeRegistry:
         return not any(is_alive(process) for process in node.processes)
 
 
-def _whose(known: Node | None) -> str:
-    """Who has a node's name, for whoever must not have it, and until when."""
+def _holder(known: Node | None) -> str:
+    """The holder of a node's name, for an agent that is refused, and until when."""
     place = (known.hello.address if known is not None else "") or "an unknown address"
     if known is not None and known.is_connected:
         return f"is connected from {place}"
-    was = f"was connected from {place}" if known is not None else "another one had when the scheduler last ran"
-    return f"{was}; it is taken on if that one is not heard for a while, or after `gavel node lost`"
+    was = f"was connected from {place}" if known is not None else "another agent had before the scheduler restarted"
+    return f"{was}; this agent is accepted when that one stays unreachable, or after `gavel node lost`"

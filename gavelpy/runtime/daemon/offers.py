@@ -1,4 +1,4 @@
-"""What a node offers and sees, compared with what the core knows of it."""
+"""Compares a node's GPUs and checkpoint directory with the core's state, and makes events for differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def joined(pool: GpuPool, node: Node, cluster_id: str) -> NodeJoined:
 
 
 def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
-    """Whether a node offers other GPUs than the core knows; an agent of an older version, also another directory."""
+    """Whether a node's GPUs differ from the core's; for an older agent, also its directory."""
     row = pool.node_row[node.node_id]
     count = int((pool.present & pool.on(node.node_id)).sum())
     had = pool.gpu_types[pool.node_type[row]], count, _uses_clusters_directory(pool, node.node_id)
@@ -24,7 +24,7 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
 
 
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:
-    """The checkpoint directory that a node sees, where that is news to the core. Not to see one is no news."""
+    """An event if a node uses another checkpoint directory than the core's state; none if it is unavailable."""
     sight, row = node.sight, pool.node_row.get(node.node_id)
     if sight.state is not SightState.SEEN:
         return None

@@ -1,4 +1,4 @@
-"""Messages between the scheduler and the processes that it starts: pickles behind their length."""
+"""Sends and receives length-prefixed pickles between the scheduler and its worker processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTH = struct.Struct("<Q")
 _PIECE_BYTES = 1 << 18
 
 
-def read_message(stream: BinaryIO) -> Any:  # whatever the peer pickled
+def read_message(stream: BinaryIO) -> Any:  # any object that the peer has pickled
     """The next message; None at the end."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
@@ -29,7 +29,7 @@ def write_message(stream: IO[bytes], message: object) -> None:
 
 
 async def send(pipe: StreamWriter, message: bytes) -> None:
-    """Sends one message that is pickled already, in pieces: to copy a large one whole would take long in one turn."""
+    """Sends a pickled message in pieces, because copying a large one whole would block the event loop."""
     pipe.write(LENGTH.pack(len(message)))
     whole = memoryview(message)
     for first in range(0, len(whole), _PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""Which policy answers, as it is configured, journaled and sent to the engine."""
+"""The choice of a policy: its name, parameters and throughputs file, for configuration, journal and engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gavelpy.policies.base import Policy, planned_over_rounds
 from gavelpy.policies.registry import policy_named
 from gavelpy.simulator.settings import Costs
 
-TURN_S = Costs().turn_s  # what a start and a stop cost a job, for policies that plan with it
+TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class PolicyChoice:
 
     name: str
     parameters: str = "{}"  # JSON
-    blind: str = ""  # a BlindView; empty = it may tell GPU types apart
+    blind: str = ""  # a BlindView; empty = the policy sees GPU types
     throughputs_file: str = ""
-    throughputs_version: int = 0  # grows when the file is to be read again
-    round_s: float = 0.0  # of the mechanism that carries its answers out; not in the journal; 0 = unknown
+    throughputs_version: int = 0  # grows when the file must be read again
+    round_s: float = 0.0  # round length of the mechanism; not in the journal; 0 = unknown
 
     @classmethod
     def of(cls, name: str, parameters: str, blind: str = "", throughputs_file: str = "") -> PolicyChoice:
-        """Raises InvalidInput for a policy that there is not, or not with these parameters."""
+        """Raises InvalidInput for an unknown policy or unknown parameters."""
         if blind and blind not in list(BlindView):
             raise InvalidInput(f"blind must be one of {', '.join(BlindView)}, or empty, got {blind!r}")
         policy_named(name, **_arguments(parameters))
@@ -42,31 +42,31 @@ class PolicyChoice:
         return self.of(name or self.name, wanted, self.blind).over(self)
 
     def over(self, other: PolicyChoice) -> PolicyChoice:
-        """This policy, over the rates of another choice."""
+        """This policy, with the throughputs file of another choice."""
         return replace(self, throughputs_file=other.throughputs_file, throughputs_version=other.throughputs_version)
 
     def after(self, event: PolicyChanged) -> PolicyChoice:
-        """What an event says."""
+        """The choice after an event."""
         return replace(self, name=event.policy, parameters=event.parameters, blind=event.blind)
 
     @property
     def event(self) -> PolicyChanged:
-        """For the journal."""
+        """The event for the journal."""
         return PolicyChanged(self.name, self.parameters, self.blind)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The parameters as the policy takes them."""
+        """The parameters as keyword arguments."""
         return _arguments(self.parameters)
 
     @property
     def policy(self) -> Policy:
-        """The policy itself, with slack for rounds and starts if it plans with them."""
+        """The policy, with slack for rounds and starts if it plans with them."""
         policy = policy_named(self.name, **self.arguments)
         return planned_over_rounds(policy, self.round_s, TURN_S) if self.round_s else policy
 
 
-def _arguments(parameters: str) -> dict[str, Any]:  # a policy's hyper-parameters are its own
+def _arguments(parameters: str) -> dict[str, Any]:  # Any: values of a policy's parameters
     try:
         arguments = json.loads(parameters or "{}")
     except (ValueError, RecursionError) as error:

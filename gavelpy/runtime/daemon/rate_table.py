@@ -1,4 +1,4 @@
-"""The file of throughputs: whether it is right and what it was, and the question that follows when it has changed."""
+"""Reads the throughputs file, detects its changes, and makes the request for new rates."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RatesAgain(EstimateThroughput):
-    """The same question, asked by the shell: the core's own does not take its place."""
+    """The same request from the shell; a request from the core does not replace it."""
 
 
 def read_table(file: str) -> str:
-    """A digest of what a file says, "" for none; raises InvalidInput where the engine could not read it."""
+    """A digest of a file's contents, "" for no file; raises InvalidInput for an invalid file."""
     if not file:
         return ""
     for note in believable_table(file).notes:
-        logger.warning("rate not believed", extra={"detail": note})
+        logger.warning("implausible rate ignored", extra={"detail": note})
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError as error:
@@ -36,15 +36,15 @@ def read_table(file: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RateTable:
-    """What of a file is believed, and a line for each entry that is not."""
+    """Plausible entries of a file, and a line for each implausible one."""
 
     table: ThroughputTable
     notes: tuple[str, ...]
 
 
 def believable_table(file: str) -> RateTable:
-    """The table in a file without its absurd entries; raises InvalidInput where it cannot be read."""
-    from gavelpy.estimator.roofline import Roofline  # loaded where a file is named only
+    """The table in a file without implausible entries; raises InvalidInput if it cannot be read."""
+    from gavelpy.estimator.roofline import Roofline  # imported only if a file is configured
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
     from gavelpy.traces.job_types import gpu_specs, job_types
@@ -55,7 +55,7 @@ def believable_table(file: str) -> RateTable:
 
 
 def rates_again(core: SchedulerCore) -> RatesAgain:
-    """Asks for the rates of all living jobs that came without any."""
+    """A request for rates of all living jobs that were submitted without any."""
     jobs = core.jobs
     rows = np.array([job for job in jobs.active.tolist() if not jobs.specs[job].rates_steps_per_s], dtype=np.int64)
     types = tuple(jobs.specs[job].job_type for job in rows.tolist())

@@ -1,8 +1,8 @@
-"""Ends of leases that a node of this machine has recorded, read while its agent is away.
+"""Reads the ends of leases that shims on this host have recorded, while their agent is away.
 
-A shim writes `end.json` last of all, when no process of its lease is left. So a shim that is gone has either written it
-or was killed, and only the file tells which. The agent names its state directory when it connects; the scheduler reads
-there only if both are on one machine, and only where the agent's user lets it.
+A shim writes `end.json` last, when no process of its lease is left. A shim that has ended without this file was killed.
+The agent sends its state directory when it connects; the scheduler reads it only if both run on one host and the file
+permissions allow it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def recorded_ends(state_directory: str, parts: Iterable[tuple[int, int, Part]]) -> list[PartReport] | None:
-    """What the shims of these parts, given with lease and job, have recorded; None where that cannot be read."""
+    """Recorded ends of these (lease, job, part); None if the records cannot be read."""
     leases = Path(state_directory) / lease_files.LEASES_DIRECTORY
     if not state_directory:
         return None
@@ -40,7 +40,7 @@ def recorded_ends(state_directory: str, parts: Iterable[tuple[int, int, Part]]) 
 
 
 def _report(lease: int, job: int, part: Part, end: lease_files.End) -> PartReport:
-    """As the agent would report it, without checkpoints that it has not reported: only it can tell whose they are."""
+    """The report that the agent would send, without checkpoints that it has not reported: only it can verify them."""
     heard = part.heard or PartReport(lease, job, Phase.ENDED)
     return PartReport(
         lease,

@@ -1,4 +1,4 @@
-"""From the journal to a scheduler that can go on: snapshot, replay, a new incarnation, the clock and the policy."""
+"""Recovers the scheduler's state from the journal: snapshot, replay, a new incarnation, the clock and the policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOCK, CONFIGURED = "clock", "configured"
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """Where the last scheduler left off."""
+    """The state of the previous scheduler."""
 
     core: SchedulerCore
     facts: Facts
@@ -37,25 +37,24 @@ class Recovered:
     cluster_id: str
     incarnation: int
     choice: PolicyChoice  # in force
-    events: tuple[Event, ...]  # to begin with
+    events: tuple[Event, ...]  # to apply first
     sequence: int  # of the journal's last event
-    damage: str  # what could not be read
+    damage: str  # description of unreadable records
     replayed: int  # events after the snapshot
-    views: str = ""  # of the cluster, that nodes may hold
+    views: str = ""  # stored views of the cluster
 
 
 def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) -> Recovered:
-    """Takes the journal over and reads it.
+    """Begins an incarnation and reads the journal.
 
-    Where events are lost it reads the checkpoint directory, too: raises InvalidInput if that takes more than
-    `storage_s`.
+    If events are lost it also reads the checkpoint directory; raises InvalidInput if that takes more than `storage_s`.
     """
     incarnation = store.begin_incarnation()
     loaded = store.load()
     core, facts = SchedulerCore(), Facts()
     if loaded.state is not None:
         if loaded.state.keys() != {"core", "facts"}:
-            raise JournalCorrupt("snapshot is not a scheduler's: it must hold core and facts")
+            raise JournalCorrupt("snapshot is not a scheduler's: it must contain core and facts")
         core = restore(loaded.state["core"])
         facts = Facts.restore(loaded.state["facts"], core)
     count = 0
@@ -81,16 +80,15 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
 
 
 def _cluster_id(store: EventStore, evidence: Evidence) -> str:
-    """The id of the cluster, a new one for a new cluster.
+    """The id of the cluster: from the journal, else from the checkpoint directory, else new.
 
-    Where it is lost with the journal, as accepted, and missing from the marks, it is that of the checkpoint directory:
-    under another id, the directory and every node would belong to another cluster.
+    With another id, the directory and all nodes would belong to another cluster.
     """
     return store.cluster_id or evidence.cluster_id or secrets.token_hex(8)
 
 
 def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) -> IdsReserved:
-    """What makes numbers go on above all that lost events may have given out, by the marks and by checkpoints."""
+    """An event that continues numbers above all that lost events may have used, by the marks and by checkpoints."""
     given = Numbers(core.jobs.count + loss.margin, core.leases.next_lease + loss.margin).above(loss.numbers)
     given = given.above(in_checkpoints)
     skipped = IdsReserved(given.jobs, given.leases, f"lost with the journal: {loss.span}")
@@ -102,28 +100,28 @@ def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) ->
 
 
 def replay(core: SchedulerCore, facts: Facts, event: Event, now_s: float) -> None:
-    """One event of the journal; the commands that follow were carried out when it happened."""
+    """Applies one event of the journal; its commands were executed before and are discarded."""
     try:
         core.handle(event, now_s)
-    except InvalidInput:  # as it was then
+    except InvalidInput:  # it was refused then, too
         return
     facts.apply(event, now_s, core)
 
 
 def configured_choice(config: Config) -> PolicyChoice:
-    """The policy that the file names."""
+    """The policy of the configuration file."""
     policy = config.policy
     blind = str(policy.blind_view) if policy.blind else ""
     return PolicyChoice.of(policy.name, json.dumps(policy.parameters), blind, config.throughputs.file)
 
 
 def configured_settings(config: Config, choice: PolicyChoice) -> MechanismSettings:
-    """How the mechanism shall work by the file, and by what the policy declares of itself."""
+    """Settings of the mechanism, from the file and the policy's declarations."""
     return config.for_policy(config.mechanism, choice.policy)
 
 
 def configured_text(config: Config) -> str:
-    """What the file says of policy and mechanism, to find out later whether it has changed."""
+    """Policy and mechanism of the file as text, to detect changes later."""
     choice = asdict(replace(configured_choice(config), throughputs_file=""))
     del choice["throughputs_version"]
     mechanism = {name: value for name, value in asdict(config.mechanism).items() if name != "packing"}  # always off
@@ -131,7 +129,7 @@ def configured_text(config: Config) -> str:
 
 
 def _added(before: str, config: Config) -> dict[str, Any] | None:
-    """Settings that an earlier version did not know when it read the file; None where the file says something else."""
+    """Settings that are new since the version that wrote `before`; None if the file has changed."""
     if not before:
         return None
     (choice, mechanism), (choice_now, mechanism_now) = json.loads(before), json.loads(configured_text(config))
@@ -144,7 +142,7 @@ def _added(before: str, config: Config) -> dict[str, Any] | None:
 def _configured(
     store: EventStore, config: Config, core: SchedulerCore, facts: Facts
 ) -> tuple[PolicyChoice, list[Event]]:
-    """The policy to go on with. The file counts if it has changed since it was last read; else what is in force."""
+    """The policy to continue with: the file's if the file has changed, else the policy in force."""
     choice, kept = configured_choice(config), facts.policy
     if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
         now = replace(core.settings, **added)

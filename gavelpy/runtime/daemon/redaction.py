@@ -1,4 +1,4 @@
-"""Environments of jobs as answers, lists and events show them: every name, and the values that are surely no secret."""
+"""Hides values in jobs' environments that may be secrets, for answers and events."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _SHOWN = re.compile(
 
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same names; the value of a name that is not known to hold no secret is replaced by ***."""
+    """The environment with *** in place of all values except those of variables that are known not to be secrets."""
     return {name: value if _SHOWN.fullmatch(name) else HIDDEN for name, value in environment.items()}

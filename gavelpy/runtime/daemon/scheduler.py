@@ -1,9 +1,9 @@
-"""The scheduler as the services see it: one object that holds the core, its journal, its nodes and what is asked of it.
+"""The scheduler object behind the gRPC services: core, journal, nodes, leases, engine, and the operations on them.
 
-Theory of operation. The core, the lease table, the nodes and the facts are touched by the event loop only, and never
-across an await, so whoever runs between two awaits sees them whole. Reads are plain attributes. Changes go through the
-driver: into the journal first, then into the core, then into the world; a caller is answered after that. What agents
-report goes into the lease table at once and becomes events with the driver's next batch.
+Only the event loop accesses the core, the lease table, the nodes and the job history, never across an await, so they
+are consistent between two awaits. Reads are plain attributes. Changes go through the driver: they are written to the
+journal, applied to the core and executed before the caller is answered. Reports of agents update the lease table at
+once and become events in the driver's next batch.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ Answer = TypeVar("Answer")
 
 
 class LimitReached(GavelError):
-    """The scheduler holds as much as it may; the message says of what."""
+    """A limit of the configuration is reached; the message has the limit."""
 
 
 class NodeWish(Enum):
-    """What an operator wants of a node."""
+    """An operator's action on a node."""
 
     DRAIN = "drain"
     RESUME = "resume"
@@ -82,11 +82,11 @@ class Submitted:
 
     first_job: int
     count: int
-    repeated: bool  # the key was known: these jobs were there before
+    repeated: bool  # the key was known: these jobs existed before
 
 
 class Scheduler:
-    """Started by `run`; services call the rest."""
+    """Start it with `run`; services call the other methods."""
 
     def __init__(self, config: Config, store: EventStore, recovered: Recovered) -> None:
         self.config = config
@@ -104,17 +104,17 @@ class Scheduler:
         self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)
         self.execution.absences.keep = self._keep_views
         self.measuring = self.execution.measuring
-        self.storage = StorageWorkers()  # for what may hang
+        self.storage = StorageWorkers()  # for storage that may hang
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
         self.execution.poke = self.driver.poke
         self.began_s = self.clock.now_s()
         self.version = 0  # grows with every batch of events
-        self.is_ready = asyncio.Event()  # what the last scheduler left is taken up
+        self.is_ready = asyncio.Event()  # the recovered state is in force
         self._opening = recovered.events
-        self._table = read_table(config.throughputs.file)  # what the file was
+        self._table = read_table(config.throughputs.file)  # digest of the file
         self._changed = asyncio.Event()
-        self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # under way
+        self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # pending
         self._names_under_way: set[tuple[str, str]] = set()
         self._keeping: asyncio.Task[None] | None = None  # of views
 
@@ -122,15 +122,15 @@ class Scheduler:
 
     @property
     def name(self) -> str:
-        """Of the cluster."""
+        """Name of the cluster."""
         return self.config.scheduler.name
 
     def now_s(self) -> float:
-        """The scheduler's time, which the core's may lag behind."""
+        """The scheduler's time; the core's may lag behind."""
         return max(self.clock.now_s(), self.core.now_s)
 
     def wall_s(self, now_s: float) -> float:
-        """Unix time of a moment of the scheduler's."""
+        """Unix time of a time of the scheduler's clock."""
         return self.clock.wall_s(now_s)
 
     def job_named(self, owner: str, name: str) -> int:
@@ -138,7 +138,7 @@ class Scheduler:
         return self.facts.newest(owner, name)
 
     async def wait_changed(self, version: int, timeout_s: float) -> int:
-        """Answers once the version differs from the one given, or after a while; the version then."""
+        """Waits until the version changes or the timeout; returns the version."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         while self.version == version:
             rest_s = deadline_s - asyncio.get_running_loop().time()
@@ -151,16 +151,16 @@ class Scheduler:
         return self.version
 
     async def read_journal(self, read: Callable[[EventStore], Answer]) -> Answer:
-        """What a function reads in the journal, in the journal's own thread; keep it short."""
+        """Calls a short function on the journal in the journal's thread; returns its result."""
         return await self.driver.journal(read)
 
     # Jobs ---------------------------------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
-        """Makes jobs, all or none, durable when this returns. Ids of `specs` are names; NAMELESS asks for one.
+        """Submits all jobs or none; they are durable when this returns. Ids of `specs` are names, or NAMELESS.
 
-        The same owner, key and jobs again are answered as the first time. An empty key is never the same. Raises
-        InvalidInput, also for a known key with other jobs, and LimitReached.
+        Repeating owner, key and jobs returns the first result; an empty key never repeats. Raises InvalidInput, also
+        for a known key with other jobs, and LimitReached.
         """
         self._check_submission(specs, key, owner)
         if not key:
@@ -171,7 +171,7 @@ class Scheduler:
         known = await self.read_journal(lambda store: store.submission(owner, key))
         if known is not None:
             return _again(known, digest)
-        if (owner, key) in self._submissions:  # somebody came between
+        if (owner, key) in self._submissions:  # another caller was first
             return await self.submit(specs, key, owner)
         future = self._submissions[owner, key] = asyncio.get_running_loop().create_future()
         try:
@@ -213,7 +213,7 @@ class Scheduler:
         most = self.config.limits.jobs_living_max
         living = len(self.core.jobs.active) + self.driver.jobs_under_way
         if living + count > most:
-            raise LimitReached(f"jobs_living_max is {most}: {living} jobs live, {count} more do not fit")
+            raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
 
     def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
         named = [str(spec.id) for spec in specs if spec.id != NAMELESS]
@@ -226,16 +226,16 @@ class Scheduler:
                 raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
 
     async def cancel(self, serials: Sequence[int]) -> None:
-        """Cancels jobs; those that are over stay as they are. Raises InvalidInput for a serial that is no job."""
+        """Cancels jobs that are not over. Raises InvalidInput for an unknown serial."""
         for job in serials:
             if not 0 <= job < self.core.jobs.count:
                 raise InvalidInput(f"job must be in [0, {self.core.jobs.count}), got {job}")
-        await self.driver.tell([JobCancelled(job) for job in dict.fromkeys(serials)])
+        await self.driver.apply([JobCancelled(job) for job in dict.fromkeys(serials)])
 
     # Nodes and policy ---------------------------------------------------------------------------------------------
 
     async def set_node(self, node_id: str, wish: NodeWish, *, force: bool = False) -> None:
-        """Drains a node (by force: of jobs that are not preempted, too), takes it back, or declares it dead.
+        """Drains a node (with `force`, also of jobs that are not preempted), resumes it, or declares it lost.
 
         Raises InvalidInput.
         """
@@ -254,21 +254,23 @@ class Scheduler:
                 event = joined(self.core.pool, node, self.cluster_id)
             case NodeWish.LOST:
                 if node is not None and node.is_connected:
-                    raise InvalidInput(f"node {node_id!r} must be away to be declared lost; it is connected: drain it")
+                    raise InvalidInput(
+                        f"node {node_id!r} must be disconnected to be declared lost; it is connected: drain it"
+                    )
                 event = NodeLost(NodeId(node_id), is_forgotten=True)
-        await self.driver.tell([event])
+        await self.driver.apply([event])
 
     async def set_policy(self, name: str = "", parameters: str = "", round_s: float = 0.0) -> None:
-        """Changes the policy, its parameters (JSON) or the length of rounds; empty or 0 = as it is."""
+        """Changes the policy, its parameters (JSON) or the round length; empty or 0 = unchanged."""
         choice = self.choice.changed(name, parameters) if name or parameters else self.choice
         settings = self.config.with_round(self.core.settings, round_s) if round_s else self.core.settings
         await self._change(choice, self.config.for_policy(settings, choice.policy))
 
     async def reload(self, config: Config) -> list[str]:
-        """Takes over what may change while the scheduler runs; returns the names of what may not and has changed.
+        """Applies changes of the configuration; returns the names of changed settings that need a restart.
 
-        Throughputs are read again if their file is another one, or not what it was; then all jobs that came without
-        rates get those that it says. Raises InvalidInput, and nothing has changed, where it is not right.
+        If the throughputs file has changed it is read again, and jobs that were submitted without rates receive new
+        ones. Raises InvalidInput without a change if the configuration is invalid.
         """
         file = config.throughputs.file
         table = await asyncio.to_thread(read_table, file)
@@ -303,14 +305,14 @@ class Scheduler:
         if settings != self.core.settings:
             events.append(ConfigChanged(settings))
         if events:
-            await self.driver.tell(events)
+            await self.driver.apply(events)
 
     # Running ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until `stop` is called; raises what breaks."""
+        """Runs until `stop` is called; raises the first error of a task."""
         watching = asyncio.create_task(self._watch())
-        await asyncio.sleep(0)  # what it opens with is first in the driver's queue now
+        await asyncio.sleep(0)  # the recovered events are first in the driver's queue now
         tasks = [watching, *(asyncio.create_task(part) for part in (self.driver.run(), self._answer_questions()))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -324,16 +326,16 @@ class Scheduler:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """In good order: what is under way gets done, a snapshot is left behind."""
+        """Completes pending changes and writes a snapshot."""
         await self.driver.stop()
 
     def _keep_views(self, text: str, done: Callable[[], None]) -> None:
-        """Writes the views that nodes may hold; none is sent before `done`."""
+        """Writes views to the journal; none is sent before `done` is called."""
 
         async def keep() -> None:
             try:
                 await self.read_journal(lambda store: store.set_meta(VIEWS, text))
-            except GavelError as error:  # it stops, or the driver finds out by itself
+            except GavelError as error:  # the scheduler stops, or the driver fails, too
                 logger.warning("views not kept", extra={"detail": str(error)})
             else:
                 done()
@@ -341,27 +343,27 @@ class Scheduler:
         self._keeping = asyncio.create_task(keep())
 
     async def _watch(self) -> None:
-        await self.driver.tell(self._opening)
+        await self.driver.apply(self._opening)
         text = configured_text(self.config)
         noting = asyncio.create_task(self.read_journal(lambda store: store.set_meta(CONFIGURED, text)))
-        await asyncio.sleep(0)  # it is in the journal's queue now, before whatever anybody may change
+        await asyncio.sleep(0)  # it is in the journal's queue now, before any change
         self.is_ready.set()
         await noting
         await self.execution.watch()
 
     async def _answer_questions(self) -> None:
-        """The engine's process takes a processor for a while to start: not from a scheduler that starts itself."""
+        """Runs the engine once the scheduler is ready, because starting its process uses much CPU time."""
         await self.is_ready.wait()
         await self.engine.run()
 
     def batch_applied(self) -> None:
-        """Wakes whoever waits for a change."""
+        """Wakes callers that wait for a change."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     def policy_changed(self, event: PolicyChanged) -> None:
-        """The engine answers by another policy from now on."""
+        """Switches the engine to another policy."""
         self.choice = self.choice.after(event)
         self.engine.change(self.choice)
 
@@ -377,11 +379,11 @@ class Scheduler:
 
 
 def digest_of(specs: Sequence[JobSpec]) -> str:
-    """The same for the same jobs in the same order."""
+    """A digest of these jobs in this order."""
     return hashlib.sha256(msgspec.msgpack.encode(list(specs), order="deterministic")).hexdigest()
 
 
 def _again(known: Submission, digest: str) -> Submitted:
     if known.digest != digest:
-        raise InvalidInput(f"idempotency_key {known.key!r} must come with the jobs it came with before, got other jobs")
+        raise InvalidInput(f"idempotency_key {known.key!r} must be repeated with the same jobs, got other jobs")
     return Submitted(known.first_job, known.count, repeated=True)

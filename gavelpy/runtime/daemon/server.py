@@ -1,4 +1,4 @@
-"""The gRPC server: the services behind one door, with bounds on what a peer may send and how many may talk."""
+"""The gRPC server: services, authentication, and limits on messages, calls and connections."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gavelpy.runtime.security.well_formed import WellFormed
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
 logger = logging.getLogger(__name__)
-SENT_BYTES_MAX = 256 << 20  # what this server sends is its own
-STREAMS_A_CONNECTION = 4  # times what one user may have under way: a call above a limit is refused, not left waiting
-AGENT_CALLS_MAX = 20_000  # at a time, in reserve for agents, which hold two each
-HANDSHAKE_MS = 10_000  # for a connection to show that it is one of gRPC
+SENT_BYTES_MAX = 256 << 20  # large, because this server makes the messages
+STREAMS_A_CONNECTION = 4  # multiple of one user's limits, so that excess calls are refused instead of queued
+AGENT_CALLS_MAX = 20_000  # concurrent, reserved for agents, which have two each
+HANDSHAKE_MS = 10_000  # timeout of a connection's handshake
 STOP_GRACE_S = 2.0
 SERVICES = (
     client_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
@@ -72,7 +72,7 @@ class Server:
             reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), self._server)
 
     async def start(self) -> int:
-        """Opens the port and returns its number (0 for a path); raises InvalidInput where it cannot be had."""
+        """Opens the port and returns its number (0 for a path); raises InvalidInput if that fails."""
         try:
             if self._credentials is None:
                 port = self._server.add_insecure_port(self._listen)
@@ -83,17 +83,16 @@ class Server:
         await self._server.start()
         return 0 if self._listen.startswith("unix") else port
 
-    async def tell_health(self, *, is_serving: bool) -> None:
-        """For whoever asks the health service."""
+    async def set_health(self, *, is_serving: bool) -> None:
+        """Sets the status of the gRPC health service."""
         status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for service in ("", *SERVICES):
             await self._health.set(service, status)
 
     async def stop(self) -> None:
-        """No new calls; those under way get a moment."""
-        await self.tell_health(is_serving=False)
+        """Refuses new calls; pending ones have STOP_GRACE_S to complete."""
+        await self.set_health(is_serving=False)
         await self._server.stop(STOP_GRACE_S)
-        await self._clients.close()
         await self._clients.close()
 
 

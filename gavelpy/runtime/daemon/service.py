@@ -1,4 +1,4 @@
-"""The life of the daemon: journal, scheduler, servers, signals, and the service manager's ear."""
+"""Runs the daemon: journal, scheduler, servers, signals and sd_notify."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 DIRECTORY_MODE = 0o700
-MARK_S = 5.0  # for the checkpoint directory to answer when the scheduler starts; it starts without, too
+MARK_S = 5.0  # time limit of the checkpoint directory at the start; the scheduler starts without an answer, too
 MARK_AGAIN_S = 60.0
 
 
 def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> EventStore:
-    """The journal in a directory of its own; raises InvalidInput, and EventsLost unless that is accepted."""
+    """Creates the state directory and opens the journal; raises InvalidInput, and EventsLost unless accepted."""
     directory = Path(config.scheduler.state_directory)
     try:
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def open_state(config: Config, *, accept_loss: bool = False, take_over: bool = F
 
 
 class Service:
-    """One scheduler in one process. `run` returns when it was told to stop, and raises what broke."""
+    """One scheduler in one process. `run` returns after `stop`, and raises the first error."""
 
     def __init__(self, config: Config, store: EventStore) -> None:
         recovered = recover(store, config)
@@ -63,7 +63,7 @@ class Service:
         self._reloads: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """In good order."""
+        """Ends `run`, with a snapshot."""
         self._stop.set()
 
     async def run(self) -> None:
@@ -78,11 +78,11 @@ class Service:
         try:
             await _until(scheduler.is_ready.wait(), running)
             self.port = await server.start()
-            await server.tell_health(is_serving=True)
-            _tell_ready(self)
+            await server.set_health(is_serving=True)
+            _notify_ready(self)
             _begin_to_collect()
             if self.config.scheduler.http_listen:
-                http = await asyncio.to_thread(_http_server, scheduler)  # takes longer to load than to recover
+                http = await asyncio.to_thread(_http_server, scheduler)  # its import takes longer than recovery
                 self.http_port = await http.start(self.config.scheduler.http_listen)
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -97,11 +97,11 @@ class Service:
         running.result()
 
     async def _begin_to_mark(self) -> asyncio.Task[None]:
-        """Marks the checkpoint directory, now or when it answers: the scheduler starts without it."""
+        """Marks the checkpoint directory; if it hangs, the scheduler starts and marks it later."""
         marking = asyncio.create_task(self._mark_checkpoints())
         await asyncio.wait({marking}, timeout=MARK_S)
         if not marking.done():
-            logger.warning("the checkpoint directory does not answer: it is marked when it does")
+            logger.warning("the checkpoint directory does not answer: it will be marked later")
         elif marking.exception() is not None:
             self.scheduler.storage.close()
             marking.result()
@@ -109,7 +109,7 @@ class Service:
         return marking
 
     async def _mark_checkpoints(self) -> None:
-        """Until the checkpoint directory has answered. Nodes use it meanwhile: they know it by its id."""
+        """Repeats until the checkpoint directory answers. Nodes use it before, by its id."""
         scheduler, directory = self.scheduler, self.config.nodes.checkpoint_directory
         while True:
             try:
@@ -152,9 +152,9 @@ class Service:
 
 
 async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
-    """The daemon, from the journal to the last snapshot.
+    """Runs the daemon until it is stopped.
 
-    A configuration that is refused leaves nothing behind: a state directory that this start made is removed.
+    If the configuration is refused, a state directory that this start created is removed.
     """
     directory = Path(config.scheduler.state_directory)
     made = [path for path in (directory, *directory.parents) if not path.exists()]
@@ -177,15 +177,15 @@ async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = 
 
 
 def _remove_made(made: Sequence[Path]) -> None:
-    """Removes the first of these directories with what is in it, then the others if they are empty."""
+    """Removes the first of these directories with its contents, then the others if they are empty."""
     shutil.rmtree(made[0], ignore_errors=True)
     for path in made[1:]:
-        with contextlib.suppress(OSError):  # something else is in it: not ours
+        with contextlib.suppress(OSError):  # not empty: it has other contents
             path.rmdir()
 
 
 def _begin_to_collect() -> None:
-    """Garbage, from now on; what was loaded and read up to now stays, and is not looked through again and again."""
+    """Enables garbage collection, without the objects that were loaded until now."""
     gc.freeze()
     gc.enable()
 
@@ -196,7 +196,7 @@ def _http_server(scheduler: Scheduler) -> HttpServer:
     return HttpServer(scheduler)
 
 
-def _tell_ready(service: Service) -> None:
+def _notify_ready(service: Service) -> None:
     logger.info(
         "scheduler is up",
         extra={
@@ -211,8 +211,8 @@ def _tell_ready(service: Service) -> None:
 
 
 async def _until(wait: object, running: asyncio.Task[None]) -> None:
-    """Waits for something, unless the scheduler ends first: then raises why."""
-    waiting = asyncio.ensure_future(wait)  # type: ignore[call-overload]  # an awaitable, whatever it gives
+    """Waits, unless the scheduler ends first: then raises its error."""
+    waiting = asyncio.ensure_future(wait)  # type: ignore[call-overload]  # any awaitable
     await asyncio.wait({waiting, running}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if running.done():
@@ -220,7 +220,7 @@ async def _until(wait: object, running: asyncio.Task[None]) -> None:
 
 
 async def _watchdog() -> None:
-    """Tells a service manager that asks for it that the event loop turns."""
+    """Notifies the service manager, if it has a watchdog, that the event loop runs."""
     period_us = os.environ.get("WATCHDOG_USEC", "")
     while period_us.isdecimal() and int(period_us) > 0:
         notify("WATCHDOG=1")

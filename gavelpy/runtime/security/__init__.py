@@ -1,1 +1,1 @@
-"""Who may call what: tokens with roles, TLS, and what a scheduler refuses to expose."""
+"""Authentication and authorisation of calls: tokens with roles, TLS, limits."""

@@ -1,4 +1,4 @@
-"""Limits on the calls and streams that one user, or one address, has under way; agents' streams are counted apart."""
+"""Limits the concurrent calls and streams of a user, an address and all users; agents are exempt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be under way at a time."""
+    """Limits of concurrent calls and streams."""
 
     calls_a_user: int
     streams_a_user: int
@@ -32,7 +32,7 @@ class Budget:
 
 
 class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Refuses a call above a limit with RESOURCE_EXHAUSTED, the limit's name and what to do. Inside the `Door`."""
+    """Refuses a call above a limit with RESOURCE_EXHAUSTED, the limit's name and advice. Runs after `Door`."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -41,9 +41,9 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """The handler of a call, which counts for as long as it lasts."""
+        """The handler of a call, which counts while it lasts."""
         found = await continuation(handler_call_details)
-        method, handler = handler_call_details.method, cast(Any, found)  # its stubs know servers without asyncio only
+        method, handler = handler_call_details.method, cast(Any, found)  # its stubs lack asyncio servers
         if found is None or method.startswith(_AGENTS):
             return found
         reading, writing = handler.request_deserializer, handler.response_serializer
@@ -58,7 +58,7 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
 
     @contextmanager
     def taken(self, user: str, address: str, *, is_stream: bool) -> Iterator[None]:
-        """Counts a call while it lasts; raises Refusal where that would be one too many. Empty names have no limit."""
+        """Counts a call while it lasts; raises Refusal above a limit. Empty names have no limit."""
         budget, kind = self._budget, "streams" if is_stream else "calls"
         limits = [
             (f"{kind}_a_user_max", user, budget.streams_a_user if is_stream else budget.calls_a_user),
@@ -66,22 +66,22 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
             ("calls_max", "all users", budget.calls),
         ]
         limits = [limit for limit in limits if limit[1]]
-        for name, whose, most in limits:
-            if self._under_way[name, whose] >= most:
+        for name, holder, most in limits:
+            if self._under_way[name, holder] >= most:
                 raise Refusal(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"limits.{name} is {most}: {whose} has as many {kind} under way; end some of them or wait, "
-                    "or have an operator raise the limit",
+                    f"limits.{name} is {most}: {holder} has as many {kind} in progress; end some of them, wait, or "
+                    "request a higher limit from an operator",
                 )
-        for name, whose, _ in limits:
-            self._under_way[name, whose] += 1
+        for name, holder, _ in limits:
+            self._under_way[name, holder] += 1
         try:
             yield
         finally:
-            for name, whose, _ in limits:
-                self._under_way[name, whose] -= 1
-                if not self._under_way[name, whose]:
-                    del self._under_way[name, whose]
+            for name, holder, _ in limits:
+                self._under_way[name, holder] -= 1
+                if not self._under_way[name, holder]:
+                    del self._under_way[name, holder]
 
     def _counted_call(self, handler: Any, method: str) -> Callable[[Any, Context], Awaitable[Any]]:
         async def serve(request: Any, context: Context) -> Any:
@@ -105,11 +105,11 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
 
 
 def address_of(peer: str) -> str:
-    """The address of a peer without its port (`ipv4:10.0.0.7:4711`); of a path on this machine, nothing."""
+    """The address of a peer (`ipv4:10.0.0.7:4711`) without its port; empty for a Unix socket."""
     kind, _, rest = peer.partition(":")
     return f"{kind}:{rest.rpartition(':')[0]}" if kind in ("ipv4", "ipv6") else ""
 
 
 def _user(method: str) -> str:
-    """Who calls; nobody's name where a method is open to all."""
+    """The caller's name; empty for a method that is open to all."""
     return "" if method in OPEN else caller().name

@@ -1,4 +1,4 @@
-"""Where a scheduler listens and what protects it there. A network address without TLS and tokens is refused."""
+"""Security settings of the scheduler's address. A network address without TLS and tokens is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     tokens: str = ""  # made by `gavel token create`
     tls_certificate: str = ""  # PEM, the server's own first
     tls_key: str = ""
-    tls_client_ca: str = ""  # clients must show a certificate of this authority, besides their token
+    tls_client_ca: str = ""  # clients must present a certificate of this authority as well as their token
 
     @property
     def tokens_path(self) -> Path | None:
@@ -47,13 +47,14 @@ def check_exposure(listen: str, settings: SecuritySettings) -> None:
     ]
     if missing:
         raise InvalidInput(
-            f"listen = {listen!r} is open to the network and needs {' and '.join(missing)}: whoever reaches it could "
-            "run any command on every node; without them only loopback (127.0.0.1, ::1, localhost, unix:) is allowed"
+            f"listen = {listen!r} is open to the network and needs {' and '.join(missing)}: otherwise every host "
+            "of the network could run any command on all nodes; without them only loopback (127.0.0.1, ::1, localhost, "
+            "unix:) is allowed"
         )
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine can reach an address of the form HOST:PORT, [IPv6]:PORT or unix:PATH."""
+    """Whether an address (HOST:PORT, [IPv6]:PORT or unix:PATH) is reachable from this host only."""
     if listen.startswith(("unix:", "unix-abstract:")):
         return True
     host, colon, port = listen.rpartition(":")
@@ -63,12 +64,12 @@ def is_loopback(listen: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:  # a name; it may lead anywhere
+    except ValueError:  # a host name, which may resolve to any address
         return False
 
 
 def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | None:
-    """For the port; None = no TLS. Raises InvalidInput for files that cannot be read."""
+    """Credentials for the port; None = no TLS. Raises InvalidInput for unreadable files."""
     if not settings.has_tls:
         return None
     import grpc  # gavel-node reads its configuration before it needs grpc
@@ -80,7 +81,7 @@ def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | N
 
 
 def pem_file(field: str, path: str) -> bytes:
-    """The bytes of a PEM file; raises InvalidInput naming the field."""
+    """The bytes of a PEM file; raises InvalidInput with the field's name."""
     try:
         content = Path(path).read_bytes()
     except (OSError, ValueError) as error:

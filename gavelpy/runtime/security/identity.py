@@ -1,4 +1,4 @@
-"""Who the caller is, known to everything that a call runs."""
+"""The caller's identity, in a context variable of the call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import grpc
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.security.tokens import Role
 
-LOCAL_USER = "local"  # the caller where there are no tokens: a scheduler of one user, on loopback
+LOCAL_USER = "local"  # the caller without tokens: a scheduler for one user, on loopback
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A name and a role. `is_sole`: there are no tokens, and the caller may do everything, also as any node."""
+    """A name and a role. `is_sole`: there are no tokens; the caller has all rights, also those of every node."""
 
     name: str
     role: Role
@@ -23,11 +23,11 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether it sees and touches everybody's jobs."""
+        """Whether it may see and change the jobs of all users."""
         return self.role is Role.ADMIN
 
     def check_node(self, node_id: str) -> None:
-        """Raises Refusal unless it may speak for this node: node tokens are bound to the node of their name."""
+        """Raises Refusal unless it may connect as this node: node tokens are bound to the node of their name."""
         if not self.is_sole and (self.role is not Role.NODE or self.name != node_id):
             raise Refusal(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -40,10 +40,10 @@ _caller: ContextVar[Caller] = ContextVar("gavel_caller")
 
 
 def caller() -> Caller:
-    """Of the call that is being served. A handler that no interceptor has seen is a bug of ours: LookupError."""
+    """The caller of the current call. Raises LookupError outside the interceptor, which is a bug."""
     return _caller.get()
 
 
-def set_caller(who: Caller) -> None:
-    """Says who calls, for the rest of this task."""
-    _caller.set(who)
+def set_caller(identity: Caller) -> None:
+    """Sets the caller for the rest of this task."""
+    _caller.set(identity)

@@ -1,6 +1,6 @@
-"""The door of the gRPC server: who calls, and whether they may. What is not allowed is refused unread.
+"""The gRPC interceptor that authenticates callers and checks their role; refused requests are not read.
 
-A stream is let in once and may last for days, so it is asked for its token again and again.
+A stream may last for days, so its token is checked again periodically.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
 class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Asks each call for its token and sets the caller for what serves it."""
+    """Checks the token of each call and sets its caller."""
 
     def __init__(self, verifier: Verifier, clock_s: Callable[[], float] = time.time) -> None:
         self._verifier = verifier
@@ -32,21 +32,21 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """The handler of a call that may be made, else one that refuses it."""
+        """The handler of an allowed call, else a handler that refuses it."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method in OPEN:  # grpc answers UNIMPLEMENTED where there is no handler
+        if handler is None or method in OPEN:  # grpc answers UNIMPLEMENTED if there is no handler
             return handler
         try:
             authorization = _authorization(handler_call_details)
-            who = self.admit(method, authorization)
+            identity = self.admit(method, authorization)
         except Refusal as refusal:
             return _refusing(refusal)
-        set_caller(who)
-        return handler if who.is_sole else self._streams.guarded(handler, method, authorization)
+        set_caller(identity)
+        return handler if identity.is_sole else self._streams.guarded(handler, method, authorization)
 
     def _still(self, method: str, authorization: str) -> None:
-        """Raises Refusal for who would not be let in now; not because the tokens cannot be looked up just now."""
+        """Raises Refusal if the call would be refused now, unless the tokens are temporarily unavailable."""
         try:
             self.admit(method, authorization)
         except Refusal:
@@ -54,20 +54,23 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
                 raise
 
     def admit(self, method: str, authorization: str) -> Caller:
-        """Who calls; raises Refusal if nobody known, or not allowed to."""
-        who = self._verifier.caller(authorization, self._clock_s())
-        if who is None:
-            said = "the token is not known here, or its time is over" if authorization else "no token was sent"
-            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{said}; an operator makes one: gavel token create")
+        """The caller; raises Refusal if it is unknown or lacks the role."""
+        identity = self._verifier.caller(authorization, self._clock_s())
+        if identity is None:
+            problem = "the token is unknown or has expired" if authorization else "no token was sent"
+            raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{problem}; an operator creates one: gavel token create")
         allowed = roles_that_may(method)
-        if who.role not in allowed and not who.is_sole:
-            name, roles = method.rpartition("/")[2], " or ".join(sorted(allowed)) or "nobody"
-            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, f"{name} is for {roles}; the token is of a {who.role}")
-        return who
+        if identity.role not in allowed and not identity.is_sole:
+            name, roles = method.rpartition("/")[2], " or ".join(sorted(allowed)) or "no role"
+            raise Refusal(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"{name} requires the role {roles}; the token is of a {identity.role}",
+            )
+        return identity
 
 
 def _authorization(details: grpc.HandlerCallDetails) -> str:
-    """What the call presents; empty = nothing."""
+    """The call's `authorization` metadata; empty = none."""
     for key, value in details.invocation_metadata or ():
         if key == "authorization":
             return value if isinstance(value, str) else value.decode("utf-8", "replace")
@@ -75,7 +78,7 @@ def _authorization(details: grpc.HandlerCallDetails) -> str:
 
 
 def _refusing(refusal: Refusal) -> Handler:
-    """Answers any kind of call with the refusal, without reading what was sent."""
+    """A handler that answers any kind of call with the refusal, without reading the request."""
 
     async def refuse(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:  # noqa: ARG001
         await context.abort(refusal.code, str(refusal))

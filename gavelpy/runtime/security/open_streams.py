@@ -1,4 +1,4 @@
-"""Streams under way: each is cut when its token is revoked, or its time is over, while it lasts."""
+"""Ends open streams when their token is revoked or expires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavelpy.runtime.security.refusal import Refusal
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # of any messages; generic in the stubs only
 Context = grpc.aio.ServicerContext[Any, Any]
 LOOK_EVERY_S = 1.0
-_AT_ONCE = 200  # streams between two turns of everybody else
+_AT_ONCE = 200  # streams between two yields to the event loop
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class _Open:
 
 
 class OpenStreams:
-    """`check` raises Refusal for a method and a token that have lost the right to go on."""
+    """`check` raises Refusal for a method and a token without (or no longer with) the right to call it."""
 
     def __init__(self, check: Callable[[str, str], None]) -> None:
         self._check = check
@@ -38,8 +38,8 @@ class OpenStreams:
         self._watching: asyncio.Task[None] | None = None
 
     def guarded(self, handler: Handler, method: str, authorization: str) -> Handler:
-        """The same handler, whose call does not outlive the right to make it; one that answers once is left alone."""
-        given: Any = handler  # its stubs know servers without asyncio only
+        """The handler with repeated checks if it streams responses; other handlers are unchanged."""
+        given: Any = handler  # its stubs lack asyncio servers
         reading, writing = given.request_deserializer, given.response_serializer
         if not given.response_streaming:
             return handler
@@ -71,7 +71,7 @@ class OpenStreams:
             await context.abort(stream.why.code, str(stream.why))
 
     async def _watch(self) -> None:
-        """For as long as there are streams."""
+        """Checks all streams periodically, while there are any."""
         while self._open:
             await asyncio.sleep(LOOK_EVERY_S)
             for row, stream in enumerate(list(self._open), 1):
@@ -88,7 +88,7 @@ class OpenStreams:
 
 
 async def written(behaviour: Any, request: Any, context: Context) -> None:
-    """What a handler yields, or writes itself, goes to the caller."""
+    """Runs a handler that yields responses or writes them itself."""
     if not inspect.isasyncgenfunction(behaviour):
         await behaviour(request, context)
         return

@@ -1,4 +1,4 @@
-"""A call that is refused, with the status it is answered by."""
+"""The exception that refuses a call with a gRPC status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gavelpy.errors import GavelError
 
 
 class Refusal(GavelError):
-    """The answer to a call is no: a gRPC status and one sentence."""
+    """Refuses a call: a gRPC status and a message."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)

@@ -1,19 +1,19 @@
-"""Which roles may call which method. A method that is not here may be called by nobody."""
+"""The roles that may call each method. Methods that are not listed are refused."""
 
 from __future__ import annotations
 
 from gavelpy.runtime.security.tokens import Role
 
-_EVERYBODY = frozenset(Role)
+_ALL = frozenset(Role)
 _PEOPLE = frozenset({Role.USER, Role.ADMIN})
 _ADMINS = frozenset({Role.ADMIN})
 _NODES = frozenset({Role.NODE})
 
-# Open to whoever can connect, without a token: load balancers and service managers ask.
+# Open without a token, for load balancers and service managers.
 OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
 
 _SCHEDULER = {
-    "GetServerInfo": _EVERYBODY,
+    "GetServerInfo": _ALL,
     "SubmitJobs": _PEOPLE,
     "ListJobs": _PEOPLE,
     "GetJob": _PEOPLE,
@@ -27,7 +27,7 @@ _SCHEDULER = {
     "ReadLogs": _PEOPLE,
 }
 _AGENT = {"Connect": _NODES, "ServeLogs": _NODES}
-_REFLECTION = {"ServerReflectionInfo": _EVERYBODY}
+_REFLECTION = {"ServerReflectionInfo": _ALL}
 
 ROLES: dict[str, frozenset[Role]] = {
     f"/{service}/{method}": roles

@@ -1,8 +1,8 @@
-"""The tokens file: who may call the scheduler, in which role, until when.
+"""The tokens file: name, role and expiry of each token.
 
-A token is 32 random bytes, shown once, kept as its SHA-256. A slow hash such as scrypt protects passwords, which people
-choose and others can guess; nobody guesses 256 random bits, so one round of SHA-256 is as safe and lets the scheduler
-check every call. The file is JSON, readable by its owner only, written whole and renamed.
+A token is 32 random bytes, shown once and stored as its SHA-256. Slow hashes such as scrypt protect guessable
+passwords; 256 random bits cannot be guessed, so one SHA-256 is as safe and fast enough to check every call. The file is
+JSON, readable by its owner only, and replaced atomically.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from gavelpy.errors import InvalidInput
 
-PREFIX = "gavel_"  # so that scanners for leaked secrets can tell one
+PREFIX = "gavel_"  # lets scanners for leaked secrets recognise a token
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
 _VERSION = 1
@@ -32,16 +32,16 @@ _ID_LENGTH = 10
 
 
 class Role(StrEnum):
-    """What a caller is."""
+    """Role of a caller."""
 
-    USER = "user"  # submits jobs; sees and touches its own
+    USER = "user"  # submits jobs; sees and changes its own
     NODE = "node"  # an agent; may connect as the node of its token's name
-    ADMIN = "admin"  # sees and touches all jobs, nodes and the policy
+    ADMIN = "admin"  # sees and changes all jobs, nodes and the policy
 
 
 @dataclass(frozen=True)
 class Token:
-    """What is kept of a token."""
+    """The record of a token, without its secret."""
 
     name: str  # of the user, or the node id
     role: Role
@@ -55,27 +55,27 @@ class Token:
 
     @property
     def id(self) -> str:
-        """What names it in lists, and tells nothing of the secret."""
+        """Identifies it in lists without revealing the secret."""
         return self.digest[:_ID_LENGTH]
 
     def is_expired(self, now_s: float) -> bool:
-        """Whether its time is over; `now_s` is Unix time."""
+        """Whether it has expired; `now_s` is Unix time."""
         return now_s >= self.expires_at_s
 
 
 def digest_of(secret: str) -> str:
-    """What the file keeps of a secret."""
+    """The digest that the file stores for a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The file at `path`; made by the first `create`."""
+    """The file at `path`; the first `create` makes it."""
 
     path: Path
 
     def create(self, name: str, role: Role, *, now_s: float, lifetime_s: float = math.inf) -> str:
-        """A new token's secret, which is nowhere kept."""
+        """Creates a token and returns its secret, which is not stored."""
         if not lifetime_s > 0:
             raise InvalidInput(f"lifetime of a token must be > 0 s, got {lifetime_s!r}")
         secret = PREFIX + secrets.token_urlsafe(32)
@@ -85,7 +85,7 @@ class TokenFile:
         return secret
 
     def revoke(self, which: str) -> list[Token]:
-        """Removes the tokens of that name or id, and returns them; raises InvalidInput if there is none."""
+        """Removes and returns the tokens of this name or id; raises InvalidInput if there is none."""
         with self._locked():
             tokens = self.tokens()
             gone = [token for token in tokens if which in (token.name, token.id)]
@@ -95,7 +95,7 @@ class TokenFile:
         return gone
 
     def tokens(self) -> list[Token]:
-        """All tokens, oldest first; none where there is no file. Raises InvalidInput with the place of the fault."""
+        """All tokens, oldest first; empty if there is no file. Raises InvalidInput."""
         try:
             mode = self.path.stat().st_mode
             text = self.path.read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ class TokenFile:
         try:
             return _read(json.loads(text))
         except (ValueError, LookupError, TypeError) as error:  # InvalidInput is a ValueError
-            raise InvalidInput(f"tokens file is not one that gavel wrote: {error}", file=str(self.path)) from None
+            raise InvalidInput(f"tokens file is not valid: {error}", file=str(self.path)) from None
 
     def _write(self, tokens: list[Token]) -> None:
         document = {"version": _VERSION, "tokens": [_plain(token) for token in tokens]}
@@ -126,12 +126,12 @@ class TokenFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One writer at a time; raises InvalidInput where the folder cannot be written to."""
+        """Excludes other writers; raises InvalidInput if the directory is not writable."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise InvalidInput(f"tokens file must lie in a folder that can be written to ({error})") from None
+            raise InvalidInput(f"tokens file must be in a writable directory ({error})") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -139,7 +139,7 @@ class TokenFile:
             os.close(lock)
 
 
-def _plain(token: Token) -> dict[str, Any]:  # what JSON can say
+def _plain(token: Token) -> dict[str, Any]:  # JSON values
     return {
         "name": token.name,
         "role": token.role.value,
@@ -149,7 +149,7 @@ def _plain(token: Token) -> dict[str, Any]:  # what JSON can say
     }
 
 
-def _read(document: Any) -> list[Token]:  # Any: whatever the file holds
+def _read(document: Any) -> list[Token]:  # Any: parsed JSON
     if document["version"] != _VERSION:
         raise InvalidInput(f"version must be {_VERSION}, got {document['version']!r}")
     return [_token(entry) for entry in document["tokens"]]

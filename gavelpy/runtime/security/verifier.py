@@ -1,4 +1,4 @@
-"""From the metadata of a call to the caller."""
+"""Finds the caller of a call by its token."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _GONE = (0, 0, 0, 0)
 
 
 class Verifier(Protocol):
-    """Tells callers apart by what they present as `authorization`."""
+    """Identifies callers by their `authorization` metadata."""
 
-    is_sure: bool  # whether it could look: else nobody new is let in, and nobody sent away
+    is_sure: bool  # False = the tokens are unavailable: new calls are refused, open streams continue
 
     def caller(self, authorization: str, now_s: float) -> Caller | None:
-        """Who presents this at `now_s` (Unix time); None = nobody we know."""
+        """The caller with this authorization at `now_s` (Unix time); None = unknown."""
         ...
 
 
 class NoTokens:
-    """A scheduler of one user, on loopback: every caller is that user."""
+    """A scheduler for one user, on loopback: every caller is that user."""
 
     is_sure = True
 
@@ -38,7 +38,7 @@ class NoTokens:
 
 
 class FileVerifier:
-    """Follows the tokens file as it changes. While it cannot be read nobody is let in: a revoked token stays out."""
+    """Reads the tokens file again when it changes. While it is unreadable all calls are refused."""
 
     def __init__(self, path: Path) -> None:
         self._file = TokenFile(path)
@@ -47,7 +47,7 @@ class FileVerifier:
         self.is_sure = True
 
     def caller(self, authorization: str, now_s: float) -> Caller | None:
-        """The owner of the token, if it is in the file and its time is not over."""
+        """The owner of the token, if it is in the file and has not expired."""
         self._follow()
         if not authorization.startswith(SCHEME) or len(authorization) > _SECRET_CHARACTERS_MAX:
             return None
@@ -60,7 +60,7 @@ class FileVerifier:
             return
         self._seen = version
         try:
-            if version == _GONE:  # replaced by hand, perhaps: not a word about anybody's token
+            if version == _GONE:  # possibly being replaced: no reason to end open streams
                 raise InvalidInput("tokens file must be there; it was removed", file=str(self._file.path))
             self._by_digest = {token.digest: token for token in self._file.tokens()}
         except InvalidInput as error:
@@ -80,12 +80,14 @@ class FileVerifier:
 
 
 def verifier_of(tokens: Path | None) -> Verifier:
-    """By the tokens file, or of one user where there is none. Raises InvalidInput for a file that is not whole."""
+    """A verifier for the tokens file, or for one user without a file. Raises InvalidInput for an invalid file."""
     return NoTokens() if tokens is None else FileVerifier(tokens)
 
 
 def missing_tokens(tokens: Path | None) -> str:
-    """What to tell of a tokens file that is not there; empty = it is, or there shall be none."""
+    """A warning if the configured tokens file does not exist; empty = no warning."""
     if tokens is None or tokens.exists():
         return ""
-    return f"security.tokens = {str(tokens)!r} does not exist: nobody is let in until `gavel token create` has made it"
+    return (
+        f"security.tokens = {str(tokens)!r} does not exist: all calls are refused until `gavel token create` creates it"
+    )

@@ -1,7 +1,7 @@
-"""What cannot be read, and what handlers complain of, answered by a status and a sentence instead of a traceback.
+"""The gRPC interceptor that answers malformed messages and handlers' errors with a status and a message.
 
-gRPC itself answers INTERNAL to bytes that are no message and UNKNOWN to an exception. Both are the caller's doing where
-the bytes are bad or the values are, so they become INVALID_ARGUMENT. Anything else is a bug of ours and stays one.
+gRPC itself answers INTERNAL to malformed bytes and UNKNOWN to exceptions. If the request is at fault, this answers
+INVALID_ARGUMENT instead. Other exceptions are bugs and pass through.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from gavelpy.runtime.security.open_streams import Handler
 from gavelpy.runtime.security.refusal import Refusal
 
 OURS = "/gavelpy."
-JOURNAL_GONE = "its journal failed, and it stops; what was asked may or may not be done, and may be asked again"
-_DETAIL_CHARACTERS_MAX = 2_000  # a status travels in a header, which has a limit
+JOURNAL_GONE = (
+    "the journal failed and the scheduler stops; the request may or may not have been executed, and can be repeated"
+)
+_DETAIL_CHARACTERS_MAX = 2_000  # a status is sent in a header, which has a size limit
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Any, Context], Awaitable[Any]]  # Any: a message of the method
@@ -30,18 +32,18 @@ Unary = Callable[[Any, Context], Awaitable[Any]]  # Any: a message of the method
 
 @dataclass(frozen=True)
 class _Malformed:
-    """Stands for a message that could not be read."""
+    """In place of a message that could not be parsed."""
 
     detail: str
 
 
 class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
-    """Wraps the handlers of our own services."""
+    """Wraps the handlers of gavelpy's services."""
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
-        """The same handler, whose failures are statuses."""
+        """The handler with its errors as statuses."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(OURS):
             return handler
@@ -49,7 +51,7 @@ class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
 
 
 def status_of(error: InvalidInput | RemoteViolation | Refusal) -> grpc.StatusCode:
-    """What a complaint is answered by."""
+    """The status of an error."""
     match error:
         case Refusal():
             return error.code
@@ -59,7 +61,7 @@ def status_of(error: InvalidInput | RemoteViolation | Refusal) -> grpc.StatusCod
             return grpc.StatusCode.INVALID_ARGUMENT
 
 
-def _wrapped(handler: Any) -> Handler:  # Any: its stubs know servers without asyncio only
+def _wrapped(handler: Any) -> Handler:  # Any: its stubs lack asyncio servers
     given = handler.request_deserializer
     reading = _reading(given) if given is not None else None
     writing = handler.response_serializer
@@ -82,13 +84,13 @@ def _reading(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: what grpc takes for a behaviour
+def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: a behaviour of grpc
     async def answer(request: Any, context: Context) -> Any:
         try:
             return await behaviour(checked(request), context)
         except (InvalidInput, RemoteViolation, Refusal) as error:
             await _abort(context, error)
-        except (JournalFailed, FencedOut):  # the daemon's main loop says why
+        except (JournalFailed, FencedOut):  # the daemon's main loop logs the reason
             await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
         except Stopping as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
@@ -97,7 +99,7 @@ def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: what
 
 
 def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
-    """Handlers yield their responses, or write them to the context; gRPC tells them apart as we do."""
+    """Wraps a handler that yields its responses or writes them to the context."""
     if not inspect.isasyncgenfunction(behaviour):
         return _unary(behaviour, checked)
 

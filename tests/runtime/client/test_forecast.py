@@ -152,4 +152,4 @@ def test_worker_that_is_killed_is_started_again_for_the_next_question() -> None:
     again, last = asyncio.run(asyncio.wait_for(scenario(), 60.0))
 
     assert again.expected[0].finish_in_s == pytest.approx(START_S + 100.0)
-    assert last.why_not == "too many forecasts are wanted at once"
+    assert last.why_not == "too many forecasts are requested at once"

@@ -55,7 +55,7 @@ def test_same_key_with_other_jobs_is_refused(scheduler: Serving) -> None:
     with scheduler.client("alice") as client:
         client.submit([make_description("first")], key="k2")
 
-        with pytest.raises(InvalidInput, match="idempotency_key 'k2' must come with the jobs it came with before"):
+        with pytest.raises(InvalidInput, match="idempotency_key 'k2' must be repeated with the same jobs"):
             client.submit([make_description("second")], key="k2")
 
 
@@ -129,7 +129,7 @@ def test_events_of_other_users_are_hidden(scheduler: Serving) -> None:
 
 def test_what_only_admins_may_do_is_refused_to_users(scheduler: Serving) -> None:
     with scheduler.client("alice") as client:
-        with pytest.raises(NotAllowed, match="SetPolicy is for admin; the token is of a user"):
+        with pytest.raises(NotAllowed, match="SetPolicy requires the role admin; the token is of a user"):
             client.set_policy(policy="fifo")
         with pytest.raises(NotAllowed, match="SetNode is for admin"):
             client.set_node("n0", pb.NODE_WISH_DRAIN)

@@ -51,9 +51,9 @@ def test_what_the_core_refuses_is_refused_to_who_asked_and_again_in_replay(tmp_p
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             with pytest.raises(InvalidInput, match="node_id must be one of"):
-                await cluster.scheduler.driver.tell([NodeLost(NodeId("n7"))])
+                await cluster.scheduler.driver.apply([NodeLost(NodeId("n7"))])
             with pytest.raises(InvalidInput, match="jobs must be in"):
-                await cluster.scheduler.driver.tell([JobCancelled(3)])
+                await cluster.scheduler.driver.apply([JobCancelled(3)])
             assert await cluster.submit(make_spec()) == [0]
         async with running(make_config(tmp_path)) as cluster:
             assert cluster.core.jobs.count == 1

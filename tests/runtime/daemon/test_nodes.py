@@ -135,7 +135,7 @@ def test_a_second_agent_of_a_name_is_refused_while_the_first_is_heard() -> None:
 
     said = registry.objection(make_hello("second"), 101.0, silent_after_s=10.0, leases=0)
 
-    assert said == "node_id must be one that no other agent has, got 'n0', which is connected from 10.0.0.7"
+    assert said == "node_id must not be in use by another agent, got 'n0', which is connected from 10.0.0.7"
 
 
 def test_a_second_agent_of_a_name_does_not_vouch_for_leases_it_cannot_know() -> None:
@@ -145,7 +145,7 @@ def test_a_second_agent_of_a_name_does_not_vouch_for_leases_it_cannot_know() -> 
     with_leases = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=2)
     without = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=0)
 
-    assert "node n0 holds leases (2)" in with_leases
+    assert "node n0 has leases (2)" in with_leases
     assert "gavel node lost n0" in with_leases
     assert without == ""
 
@@ -165,7 +165,7 @@ def test_an_agent_that_does_not_say_which_it_is_does_not_take_over_a_node_that_d
 
     untold = registry.objection(make_hello(""), 101.0, silent_after_s=10.0, leases=2)
 
-    assert "node_id must be one that no other agent has" in untold
+    assert "node_id must not be in use by another agent" in untold
     assert registry.is_anothers("n0", "", "")
 
 
@@ -181,8 +181,8 @@ def test_a_node_with_a_key_is_no_other_agents_until_its_name_is_given_up() -> No
     registry.declared_lost(NodeId("n0"), is_forgotten=True)
     taken_on = registry.objection(others[1], 1e6, silent_after_s=10.0, leases=0)
 
-    assert all("known by a key" in said and "gavel node lost n0" in said for said in refused)
-    assert "known by a key" in still_refused
+    assert all("has a key that this agent" in said and "gavel node lost n0" in said for said in refused)
+    assert "has a key that this agent" in still_refused
     assert (itself, taken_on) == ("", "")
 
 
@@ -209,8 +209,8 @@ def test_after_a_restart_the_agent_that_was_there_before_has_time_to_come_back()
     late = registry.objection(make_hello("second"), 200.0, silent_after_s=10.0, leases=0)
     itself = registry.objection(make_hello("first", is_new=True), 105.0, silent_after_s=10.0, leases=1)
 
-    assert "got 'n0', which another one had when the scheduler last ran" in early
-    assert "holds leases (1)" in holding
+    assert "got 'n0', which another agent had before the scheduler restarted" in early
+    assert "has leases (1)" in holding
     assert (late, itself) == ("", "")
 
 
@@ -245,5 +245,5 @@ def test_after_a_restart_a_newcomer_is_not_taken_for_a_node_with_leases() -> Non
     newcomer = registry.objection(make_hello("second", is_new=True), 5.0, silent_after_s=10.0, leases=1)
     old_hand = registry.objection(make_hello("first"), 5.0, silent_after_s=10.0, leases=1)
 
-    assert "holds leases (1)" in newcomer
+    assert "has leases (1)" in newcomer
     assert old_hand == ""

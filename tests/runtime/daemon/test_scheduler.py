@@ -154,7 +154,7 @@ def test_an_operator_declares_a_node_lost_that_is_away(tmp_path: Path) -> None:
                 await cluster.until(lambda: cluster.core.pool.counts.sum() == 3, "both nodes join")
                 (job,) = await cluster.submit(make_spec())
                 await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
-                with pytest.raises(InvalidInput, match="'n0' must be away to be declared lost"):
+                with pytest.raises(InvalidInput, match="'n0' must be disconnected to be declared lost"):
                     await cluster.scheduler.set_node("n0", NodeWish.LOST)
                 is_here = bool(here.launches)
             await cluster.until(lambda: not cluster.scheduler.nodes.get("n0").is_connected, "it is away")  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ def test_a_second_agent_of_a_nodes_name_gets_no_orders_and_costs_no_lease(tmp_pa
             await cluster.until(lambda: bool(agent.launches), "the job runs")
             refusal = await refusal_of(Agent("n0", state_id="second"), cluster)
 
-            assert "node_id must be one that no other agent has, got 'n0'" in refusal
+            assert "node_id must not be in use by another agent, got 'n0'" in refusal
             assert [lease for lease, _ in agent.launches] == [0]
             assert [lease.lease for lease in cluster.scheduler.execution.leases.on_node(NodeId("n0"))] == [0]
 
@@ -228,7 +228,7 @@ def test_after_a_restart_the_agent_that_was_there_before_wins(tmp_path: Path, in
             async with Agent("n0", state_id="first").connected(cluster) as agent:
                 await cluster.until(lambda: bool(agent.launches), "it has its node back")
 
-        assert "got 'n0', which another one had when the scheduler last ran" in refusal
+        assert "got 'n0', which another agent had before the scheduler restarted" in refusal
 
     run(scenario())
 
@@ -248,7 +248,7 @@ def test_an_operator_frees_the_name_of_a_node_whose_agent_is_gone(tmp_path: Path
             async with newcomer.connected(cluster):
                 await cluster.until(lambda: bool(newcomer.launches), "it gets the job")
         async with running(config) as cluster:
-            assert "another one had" in await refusal_of(Agent("n0", state_id="first"), cluster)
+            assert "another agent had" in await refusal_of(Agent("n0", state_id="first"), cluster)
 
         assert [lease for lease, _ in [*agent.launches, *newcomer.launches]] == [0, 1]
 

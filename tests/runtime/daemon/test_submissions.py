@@ -24,7 +24,7 @@ def test_the_same_key_is_answered_the_same_also_at_once_and_after_a_restart(tmp_
         async with running(config) as cluster:
             first, second = await asyncio.gather(*(cluster.scheduler.submit([spec], "k", "alice") for _ in range(2)))
             other = await cluster.scheduler.submit([spec], "k", "bob")
-            with pytest.raises(InvalidInput, match="'k' must come with the jobs it came with before"):
+            with pytest.raises(InvalidInput, match="'k' must be repeated with the same jobs"):
                 await cluster.scheduler.submit([make_spec(gpus=2)], "k", "alice")
         async with running(config) as cluster:
             third = await cluster.scheduler.submit([spec], "k", "alice")
@@ -71,7 +71,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
             with pytest.raises(InvalidInput, match="jobs must be 1 to 2 in a request, got 3"):
                 await cluster.submit(*[make_spec()] * 3)
             await cluster.submit(*[make_spec()] * 2)
-            with pytest.raises(LimitReached, match="jobs_living_max is 3: 2 jobs live, 2 more do not fit"):
+            with pytest.raises(LimitReached, match="jobs_living_max is 3: 2 jobs are living, 2 more exceed it"):
                 await cluster.submit(*[make_spec()] * 2)
 
     run(scenario())

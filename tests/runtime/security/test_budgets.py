@@ -30,7 +30,7 @@ def test_a_call_counts_for_its_user_its_address_and_all_until_it_is_over() -> No
     budgets = Budgets(FEW)
 
     with budgets.taken("ann", "a", is_stream=False), budgets.taken("ann", "b", is_stream=False):
-        with pytest.raises(Refusal, match=r"limits\.calls_a_user_max is 2: ann has as many calls under way"):
+        with pytest.raises(Refusal, match=r"limits\.calls_a_user_max is 2: ann has as many calls in progress"):
             budgets.taken("ann", "c", is_stream=False).__enter__()
         with budgets.taken("ann", "a", is_stream=True), pytest.raises(Refusal, match="streams_a_user_max is 1"):
             budgets.taken("ann", "a", is_stream=True).__enter__()

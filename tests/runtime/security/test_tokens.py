@@ -151,7 +151,7 @@ def test_file_that_is_not_ours_is_named(file: TokenFile, document: str) -> None:
     file.path.write_text(document)
     file.path.chmod(0o600)
 
-    with pytest.raises(InvalidInput, match=r"tokens.json: tokens file is not one that gavel wrote"):
+    with pytest.raises(InvalidInput, match=r"tokens.json: tokens file is not valid"):
         file.tokens()
 
 
