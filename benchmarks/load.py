@@ -23,7 +23,7 @@ from pathlib import Path
 
 import grpc
 
-from gavelpy.runtime.daemon.checkpoint_owner import MARKER
+from gavelpy.runtime.checkpoint_directory import MARKER_FILE
 from gavelpy.runtime.local_cluster import LocalCluster, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.client_pb2_grpc import SchedulerServiceStub
@@ -101,7 +101,7 @@ def timed(cluster: LocalCluster, what: str, counts: list[int], agents: int = 0) 
 def agents_command(cluster: LocalCluster, nodes: int, gpus: int, seconds: float) -> list[str]:
     """How the simulated nodes are started."""
     command = [sys.executable, "-m", "benchmarks.load_agents", cluster.address, str(nodes), str(gpus), str(seconds)]
-    return [*command, (cluster.checkpoints / MARKER).read_text().strip()]
+    return [*command, (cluster.checkpoints / MARKER_FILE).read_text().strip()]
 
 
 def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:

@@ -131,7 +131,7 @@ def test_what_only_admins_may_do_is_refused_to_users(scheduler: Serving) -> None
     with scheduler.client("alice") as client:
         with pytest.raises(NotAllowed, match="SetPolicy requires the role admin; the token is of a user"):
             client.set_policy(policy="fifo")
-        with pytest.raises(NotAllowed, match="SetNode is for admin"):
+        with pytest.raises(NotAllowed, match="SetNode requires the role admin"):
             client.set_node("n0", pb.NODE_WISH_DRAIN)
 
 
@@ -234,7 +234,7 @@ def test_submission_that_cannot_run_is_warned_of(
 
     too_large, misspelt = capsys.readouterr().err.splitlines()
     assert too_large.endswith(
-        "cannot run on this cluster as it is: it asks for 9 GPUs of one type; "
+        "cannot run on this cluster as it is: it needs 9 GPUs of one type; "
         "the cluster has at most 3 v100 that it can use together"
     )
     assert misspelt.endswith("no node has GPUs of type v1oo; the cluster has v100")

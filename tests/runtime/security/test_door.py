@@ -103,7 +103,7 @@ def test_nobody_but_the_node_itself_connects_as_it(scheduler: Serving, token: st
 
 
 def test_node_may_not_call_what_is_for_people(scheduler: Serving) -> None:
-    with scheduler.client("n0") as client, pytest.raises(NotAllowed, match="ListJobs is for admin or user"):
+    with scheduler.client("n0") as client, pytest.raises(NotAllowed, match="ListJobs requires the role admin or user"):
         client.jobs()
 
 
