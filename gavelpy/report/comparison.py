@@ -22,7 +22,7 @@ _TIED = 5e-4  # relative: values that print alike are equally good
 _PADDING = 3  # of a terminal column, in characters
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What a metric measures, which determines its format."""
 
     TIME = "time"
@@ -38,14 +38,14 @@ class Column:
 
     field: str
     title: str
-    kind: Kind
+    kind: MetricKind
     better: int  # -1 = lower, 1 = higher, 0 = neither
     rank: int
     meaning: str
 
 
 @dataclass(frozen=True)
-class Cells:
+class FormattedColumn:
     """A formatted column: header, one text per run, and which runs are best."""
 
     title: str
@@ -56,35 +56,35 @@ class Cells:
 
 
 COLUMNS = (
-    Column("avg_jct_s", "avg JCT", Kind.TIME, -1, 0, "mean job completion time: finish minus arrival"),
-    Column("p50_jct_s", "p50 JCT", Kind.TIME, -1, 7, "median of job completion times"),
-    Column("p90_jct_s", "p90 JCT", Kind.TIME, -1, 10, "90th percentile of job completion times"),
-    Column("p99_jct_s", "p99 JCT", Kind.TIME, -1, 4, "99th percentile of job completion times"),
-    Column("makespan_s", "makespan", Kind.TIME, -1, 1, "time until the last job finished"),
-    Column("utilization", "utilization", Kind.FRACTION, 1, 2, "leased GPU time over available GPU time"),
-    Column("cost_usd", "cost", Kind.MONEY, -1, 5, "leased GPU time at the cluster's prices"),
-    Column("ftf_worst", "worst FTF", Kind.RATIO, -1, 3, "largest JCT over the job's own JCT under `isolated`"),
-    Column("ftf_mean", "mean FTF", Kind.RATIO, -1, 11, "mean of JCT over the job's own JCT under `isolated`"),
-    Column("deadline_misses", "late", Kind.COUNT, -1, 12, "jobs that missed their deadline"),
-    Column("preemptions", "preempt.", Kind.COUNT, -1, 8, "number of times a running job lost its GPUs"),
-    Column("migrations", "migr.", Kind.COUNT, -1, 9, "number of times a job moved to other GPUs"),
-    Column("jobs_unfinished", "unfinished", Kind.COUNT, -1, 6, "measured jobs that never finished"),
-    Column("rounds", "rounds", Kind.COUNT, 0, 13, "rounds of the scheduler"),
-    Column("solves", "solves", Kind.COUNT, 0, 14, "allocations computed"),
-    Column("probes_alone", "probes", Kind.COUNT, 0, 15, "measurements of a job on a GPU type, made to learn its rate"),
-    Column("probes_pairs", "of pairs", Kind.COUNT, 0, 16, "measurements of two co-located jobs on a GPU type"),
-    Column("probes_gpu_s", "probed", Kind.TIME, 0, 17, "GPU time reserved for these measurements"),
+    Column("avg_jct_s", "avg JCT", MetricKind.TIME, -1, 0, "mean job completion time: finish minus arrival"),
+    Column("p50_jct_s", "p50 JCT", MetricKind.TIME, -1, 7, "median of job completion times"),
+    Column("p90_jct_s", "p90 JCT", MetricKind.TIME, -1, 10, "90th percentile of job completion times"),
+    Column("p99_jct_s", "p99 JCT", MetricKind.TIME, -1, 4, "99th percentile of job completion times"),
+    Column("makespan_s", "makespan", MetricKind.TIME, -1, 1, "time until the last job finished"),
+    Column("utilization", "utilization", MetricKind.FRACTION, 1, 2, "leased GPU time over available GPU time"),
+    Column("cost_usd", "cost", MetricKind.MONEY, -1, 5, "leased GPU time at the cluster's prices"),
+    Column("ftf_worst", "worst FTF", MetricKind.RATIO, -1, 3, "largest JCT over the job's own JCT under `isolated`"),
+    Column("ftf_mean", "mean FTF", MetricKind.RATIO, -1, 11, "mean of JCT over the job's own JCT under `isolated`"),
+    Column("deadline_misses", "late", MetricKind.COUNT, -1, 12, "jobs that missed their deadline"),
+    Column("preemptions", "preempt.", MetricKind.COUNT, -1, 8, "number of times a running job lost its GPUs"),
+    Column("migrations", "migr.", MetricKind.COUNT, -1, 9, "number of times a job moved to other GPUs"),
+    Column("jobs_unfinished", "unfinished", MetricKind.COUNT, -1, 6, "measured jobs that never finished"),
+    Column("rounds", "rounds", MetricKind.COUNT, 0, 13, "rounds of the scheduler"),
+    Column("solves", "solves", MetricKind.COUNT, 0, 14, "allocations computed"),
+    Column("probes_alone", "probes", MetricKind.COUNT, 0, 15, "measurements of single jobs on a GPU type"),
+    Column("probes_pairs", "of pairs", MetricKind.COUNT, 0, 16, "measurements of two co-located jobs on a GPU type"),
+    Column("probes_gpu_s", "probed", MetricKind.TIME, 0, 17, "GPU time reserved for these measurements"),
 )
 
 
-def cells(column: Column, results: Sequence[Result]) -> Cells:
+def cells(column: Column, results: Sequence[Result]) -> FormattedColumn:
     """The formatted column for these runs, all in one unit."""
     values = [float(getattr(result.metrics, column.field)) for result in results]
     unit, texts = _texts(column.kind, values)
-    return Cells(column.title, unit, tuple(texts), best_of(column, results), column.meaning)
+    return FormattedColumn(column.title, unit, tuple(texts), best_of(column, results), column.meaning)
 
 
-def comparison_columns(results: Sequence[Result]) -> list[tuple[int, Cells]]:
+def comparison_columns(results: Sequence[Result]) -> list[tuple[int, FormattedColumn]]:
     """The formatted columns with their ranks; the change of average JCT follows the average JCT.
 
     Counts of rare events (jobs late or unfinished, probes) are left out if all are zero.
@@ -96,12 +96,14 @@ def comparison_columns(results: Sequence[Result]) -> list[tuple[int, Cells]]:
     return filled
 
 
-def change(results: Sequence[Result], field: str = "avg_jct_s") -> Cells:
+def change(results: Sequence[Result], field: str = "avg_jct_s") -> FormattedColumn:
     """The metric of each run relative to the first run's."""
     values = [float(getattr(result.metrics, field)) for result in results]
     texts = ["—", *(signed_percent(value, values[0]) for value in values[1:])]
     title = f"vs {results[0].label}"
-    return Cells(title, "", tuple(texts), (False,) * len(values), f"average JCT relative to {results[0].label}")
+    return FormattedColumn(
+        title, "", tuple(texts), (False,) * len(values), f"average JCT relative to {results[0].label}"
+    )
 
 
 def best_of(column: Column, results: Sequence[Result]) -> tuple[bool, ...]:
@@ -125,7 +127,7 @@ def best_of(column: Column, results: Sequence[Result]) -> tuple[bool, ...]:
 
 def duration(seconds: float) -> str:
     """A readable time: `13.9 h`, `42 min`, `17 s`."""
-    unit, (text,) = _texts(Kind.TIME, [seconds])
+    unit, (text,) = _texts(MetricKind.TIME, [seconds])
     return f"{text} {unit}".strip()
 
 
@@ -159,19 +161,19 @@ def comparison(results: Sequence[Result], *, width: int = 200) -> Table:
     return table
 
 
-def _texts(kind: Kind, values: Sequence[float]) -> tuple[str, list[str]]:
+def _texts(kind: MetricKind, values: Sequence[float]) -> tuple[str, list[str]]:
     finite = [abs(value) for value in values if math.isfinite(value)]
     match kind:
-        case Kind.TIME:
+        case MetricKind.TIME:
             unit, scale = time_unit(max(finite, default=0.0))
             return unit, [_number(value / scale, 1) for value in values]
-        case Kind.FRACTION:
+        case MetricKind.FRACTION:
             return "%", [_number(100 * value, 1) for value in values]
-        case Kind.MONEY:
+        case MetricKind.MONEY:
             return "$", [_number(value, 0 if max(finite, default=0.0) >= 1000 else 2) for value in values]
-        case Kind.RATIO:
+        case MetricKind.RATIO:
             return "", [_number(value, 2) for value in values]
-        case Kind.COUNT:
+        case MetricKind.COUNT:
             return "", [_number(value, 0) for value in values]
 
 
@@ -179,7 +181,7 @@ def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else "–"
 
 
-def _fitting(ranked: Sequence[tuple[int, Cells]], width: int) -> list[Cells]:
+def _fitting(ranked: Sequence[tuple[int, FormattedColumn]], width: int) -> list[FormattedColumn]:
     """The columns with the lowest ranks that fit, in their own order; at least two."""
     chosen: list[int] = []
     for index in sorted(range(len(ranked)), key=lambda index: ranked[index][0]):
@@ -191,7 +193,7 @@ def _fitting(ranked: Sequence[tuple[int, Cells]], width: int) -> list[Cells]:
     return [ranked[index][1] for index in sorted(chosen)]
 
 
-def _header(column: Cells) -> str:
+def _header(column: FormattedColumn) -> str:
     if column.title.startswith("vs "):
         return column.title.replace(" ", "\n", 1)
     return f"{column.title}\n{column.unit}" if column.unit else column.title

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 BLIND_SUFFIX = "@blind"
 
 
-class Metrics(Protocol):
+class RunMetrics(Protocol):
     """Metrics of one run. Times in seconds; NaN without measured jobs. `jobs_measured` counts finished jobs only."""
 
     @property
@@ -73,7 +73,7 @@ class Result(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def metrics(self) -> Metrics: ...
+    def metrics(self) -> RunMetrics: ...
     @property
     def jobs(self) -> pd.DataFrame: ...
     @property

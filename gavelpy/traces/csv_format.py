@@ -24,7 +24,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import GPUS_MAX, JobSpec, Trace
 from gavelpy.model.throughput import Provenance, ThroughputTable
-from gavelpy.traces.fields import Place, Table, csv_table, csv_text, read_text, write_text
+from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 
 TRACE_REQUIRED = ("id", "arrival_s", "steps_total")
 TRACE_OPTIONAL = ("gpus", "weight", "job_type", "deadline_s", "entity", "command", "working_directory")
@@ -49,7 +49,7 @@ def parse_csv_trace(text: str, file: str = "") -> Trace:
     return trace_from_table(csv_table(text, file))
 
 
-def trace_from_table(table: Table) -> Trace:
+def trace_from_table(table: CsvTable) -> Trace:
     """The trace in rows of text cells."""
     table.require(TRACE_REQUIRED, TRACE_OPTIONAL, RATE_PREFIX)
     jobs: list[JobSpec] = []
@@ -163,7 +163,7 @@ class _Found:
     pairs: dict[tuple[_Key, _Key, str], tuple[Place, float, float]] = field(default_factory=dict)
 
 
-def throughputs_from_table(table: Table) -> ThroughputTable:
+def throughputs_from_table(table: CsvTable) -> ThroughputTable:
     """The table in rows of text cells; a key's source joins the distinct sources of its rows."""
     table.require(TABLE_REQUIRED, TABLE_OPTIONAL)
     found = _Found()

@@ -96,7 +96,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """A header and rows of text cells, each row with its place and one cell per column."""
 
     header: tuple[str, ...]
@@ -119,7 +119,7 @@ class Table:
                     raise place.error("column", f"one of {', '.join(known)}", column)
 
 
-def csv_table(text: str, file: str) -> Table:
+def csv_table(text: str, file: str) -> CsvTable:
     """The CSV `text` (comma, double quotes, a header line); empty lines are skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
 
@@ -143,7 +143,7 @@ def csv_table(text: str, file: str) -> Table:
                 raise place.error("row", f"{len(header)} cells as in the header", f"{len(cells)} cells")
             yield place, cells
 
-    return Table(header, rows(), file)
+    return CsvTable(header, rows(), file)
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

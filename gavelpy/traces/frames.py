@@ -15,7 +15,7 @@ from gavelpy.model.job import GPUS_MAX, Trace
 from gavelpy.model.problem import AllocationProblem, Entity
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import RATE_PREFIX, throughputs_from_table, trace_cells, trace_from_table
-from gavelpy.traces.fields import Place, Table
+from gavelpy.traces.fields import CsvTable, Place
 from gavelpy.traces.problem_json import NUMBERS, JobColumns, build_problem
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def problem_from_frame(jobs: pd.DataFrame, cluster: Cluster, *, entities: Sequen
     return build_problem(columns, cluster, entities, error)
 
 
-def _table(frame: pd.DataFrame) -> Table:
+def _table(frame: pd.DataFrame) -> CsvTable:
     """The frame as text cells: floats in full precision, missing values empty."""
     columns = [_cells(frame.iloc[:, i]) for i in range(frame.shape[1])]
 
@@ -99,7 +99,7 @@ def _table(frame: pd.DataFrame) -> Table:
         for i, cells in enumerate(zip(*columns, strict=True)):
             yield Place(_FILE, i + 1), cells
 
-    return Table(tuple(map(str, frame.columns)), rows(), _FILE)
+    return CsvTable(tuple(map(str, frame.columns)), rows(), _FILE)
 
 
 def _cells(series: pd.Series) -> list[str]:
