@@ -138,6 +138,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (ConfigChanged(MechanismSettings()), 2),
         (SHARING, 3),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED), 2),
+        (SavingDeclared(TWO, TWO), 6),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE), 6),
         (WARNED, 6),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
