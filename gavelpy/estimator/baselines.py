@@ -1,7 +1,7 @@
-"""What the estimator is held against: plain matrix factorisation, and the nearest reference job.
+"""Baselines of the estimator: matrix factorisation and the nearest reference job.
 
-Both are of Gavel (OSDI '20), section 6: a new job's few measurements are completed by factorisation, and the job is
-then taken for the reference job that they resemble most. Rows of the matrices are jobs, columns (partner, GPU type).
+Source: Gavel (OSDI '20), section 6. Factorisation completes the few measurements of a new job, and the most similar
+reference job then stands in for it. Rows of the matrices are jobs, columns are (partner, GPU type).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats
 
-_MEASURED_MIN = 2  # in common, for two jobs to be compared
+_MEASURED_MIN = 2  # common measurements that two jobs need to be compared
 
 
 def factorised(values: Floats, *, rank: int, ridge: float, sweeps: int = 30) -> Floats:
-    """The matrix (R, C) with its NaN filled in: probabilistic matrix factorisation by alternating least squares.
+    """Fills the NaN of a matrix (R, C) by probabilistic matrix factorisation with alternating least squares.
 
-    Values are centred by the mean of what is known, then by those of columns and rows. Salakhutdinov and Mnih, 2007.
+    Subtracts the mean of the known values, then column and row means. Source: Salakhutdinov and Mnih, 2007.
     """
     known = ~np.isnan(values)
     mean = float(values[known].mean()) if known.any() else 0.0
@@ -34,10 +34,10 @@ def factorised(values: Floats, *, rank: int, ridge: float, sweeps: int = 30) -> 
 
 
 def row_plus_column(values: Floats) -> Floats:
-    """The sum of a figure a row and a figure a column with the least squared error of the known values, (R, C).
+    """Fits row effect plus column effect to the known values by least squares, (R, C).
 
-    Of several such sums the one with the smallest figures of columns, around the mean. Rows are eliminated first, so
-    that a system of C equations is left.
+    If the fit is not unique, takes the smallest column effects around the mean. Eliminates rows first, which leaves a
+    system of C equations.
     """
     known = ~np.isnan(values)
     mean = float(values[known].mean()) if known.any() else 0.0
@@ -51,7 +51,7 @@ def row_plus_column(values: Floats) -> Floats:
 
 
 def row_column_rank(values: Floats, rank: int, ridge: float = 0.05, sweeps: int = 30) -> Floats:
-    """Row plus column, and the factorisation of this rank of what is left, by alternating least squares."""
+    """Row plus column, plus a factorisation of the residual with this rank by alternating least squares."""
     base, known = row_plus_column(values), ~np.isnan(values)
     rest = np.where(known, values - base, 0.0)
     left, right = _start(values.shape[0], rank), _start(values.shape[1], rank)
@@ -62,9 +62,9 @@ def row_column_rank(values: Floats, rank: int, ridge: float = 0.05, sweeps: int 
 
 
 def nearest_reference(values: Floats, job: int) -> Floats:
-    """Row of the reference job that is nearest to `job` where both are known, (C,); NaN where that one is unknown.
+    """Row of the reference job nearest to `job`, (C,); NaN where that row is unknown.
 
-    Distance is the mean of squared differences. The column means where no job can be compared.
+    Distance is the mean squared difference over common measurements. If no job is comparable, returns column means.
     """
     mine = values[job]
     common = ~np.isnan(values) & ~np.isnan(mine)[None, :]
@@ -79,7 +79,7 @@ def nearest_reference(values: Floats, job: int) -> Floats:
 
 
 def _start(rows: int, rank: int) -> Floats:
-    """Fixed columns without symmetry: cosines of growing frequency."""
+    """A deterministic start without symmetry: cosines of increasing frequency."""
     angles = np.outer(np.arange(rows) + 0.5, np.arange(1, rank + 1)) * (np.pi / max(rows, 1))
     return np.asarray(0.1 * np.cos(angles))
 

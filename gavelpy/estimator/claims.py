@@ -1,8 +1,8 @@
-"""What users claim of their jobs' rates: measurements with a large error, part of it common to all GPU types.
+"""Rates that users claim: measurements with a large error, part of which is common to all GPU types.
 
-A claim far from all that is known is an outlier, a wrong unit or a typing error, and is worth little: its error is
-taken to be as large as brings it within three standard deviations. What several types are off by alike, as samples are
-in place of steps, counts as common error, so that the ratios between types are kept.
+A claim far from the estimate is likely a wrong unit or a typing error and gets little weight: its error is enlarged
+until the claim lies within three standard deviations. A factor common to several types (samples instead of steps)
+counts as common error, which preserves the ratios between types.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
 from gavelpy.estimator.isolated import Blocks
 from gavelpy.model.arrays import Floats
 
-CLAIM_SD, CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: each type's own, and all types' together
-_FAR_SD = 3.0  # no claim is further from what is known
+CLAIM_SD, CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: per type, and common to all types
+_FAR_SD = 3.0  # largest distance of a claim from the estimate, in standard deviations
 
 
 def with_claims(known: Blocks, log_rate: Mapping[int, float]) -> Blocks:
-    """One key's belief, (1, T), after claims of log rates by column."""
+    """One key's posterior, (1, T), after claims of log rates by column."""
     claimed, size = np.array(list(log_rate)), known.mean.shape[1]
     seen, noise = known.mean.copy(), np.eye(size) * UNKNOWN_VARIANCE
     seen[0, claimed] = list(log_rate.values())
@@ -32,7 +32,7 @@ def with_claims(known: Blocks, log_rate: Mapping[int, float]) -> Blocks:
 
 
 def _noise(off: Floats, variance: Floats) -> Floats:
-    """Covariance of the errors of claims that are off by `off` from beliefs of this variance."""
+    """Covariance of claim errors, given the deviations `off` from estimates with this variance."""
     alike = float(np.median(off))
     common = (alike / _FAR_SD) ** 2 - float(np.median(variance))
     own = np.square((off - alike) / _FAR_SD) - variance

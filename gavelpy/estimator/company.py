@@ -1,7 +1,7 @@
-"""What jobs show beside each other, and what is believed of any two from it.
+"""Readings of co-located jobs, and the slowdowns that follow from them.
 
-A job beside a partner tells a rate; what it keeps of its own follows once its rate alone is known. Until then the
-reading says something of the rate alone, as the model of pairs has a guess of what is kept.
+A slowdown is the rate of a co-located job over its rate alone. While the rate alone is unknown, the reading and the
+slowdown that the pair model predicts give a hint of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.pairs import Slowdowns
 from gavelpy.model.arrays import Floats, Ints
 
-STUCK_S = 240.0  # without a step beside a partner: the two do not fit together
-GUESS, GUESS_SD = -0.55, 0.35  # of the logarithm of what is kept, where no model has been asked yet
-Cell = tuple[Key, Key, str]  # whose rate, beside whom, on which GPU type
+STUCK_S = 240.0  # without a step of a co-located job: the two do not fit together
+GUESS, GUESS_SD = -0.55, 0.35  # mean and sd of a log slowdown before the model has predicted any
+Cell = tuple[Key, Key, str]  # job of the rate, partner, GPU type
 
 
 class CompanyReadings:
-    """Rates beside partners, as running jobs report them. Beliefs come from a completion, which knows a table."""
+    """Rates that co-located jobs report, combined with the predictions of a completed table."""
 
     def __init__(self) -> None:
         self._gauges: dict[Cell, Gauge] = {}
@@ -35,21 +35,21 @@ class CompanyReadings:
         self._fits: Floats = np.zeros((0, 0, 0))
 
     def read(self, cell: Cell, log_rate: float) -> None:
-        """A rate beside a partner."""
+        """Adds a log rate of a co-located job."""
         self._gauges.setdefault(cell, Gauge()).read(log_rate)
         self._idle_s.pop(cell, None)
 
     def idle(self, cell: Cell, seconds: float) -> bool:
-        """No step beside a partner in some seconds; returns whether that has lasted long enough to believe it."""
+        """Adds a time without a step; returns whether the pair counts as stuck."""
         self._idle_s[cell] = self._idle_s.get(cell, 0.0) + seconds
         return self.is_stuck(cell)
 
     def is_stuck(self, cell: Cell) -> bool:
-        """Whether a job has made no step beside a partner for so long that the two do not fit."""
+        """Whether a co-located job has made no step for STUCK_S, so that the two do not fit."""
         return self._idle_s.get(cell, 0.0) >= STUCK_S
 
     def guess(self, cell: Cell) -> tuple[float, float]:
-        """Logarithm of what the first keeps beside the second, and its standard deviation, by the model alone."""
+        """Mean and standard deviation of the first job's log slowdown, predicted by the model alone."""
         (keys, gpu_types), (first, second, gpu_type) = self._asked, cell
         if self._slowdowns is None or first not in keys or second not in keys or gpu_type not in gpu_types:
             return GUESS, GUESS_SD
@@ -59,9 +59,9 @@ class CompanyReadings:
     def believed(
         self, completion: Completion, keys: Sequence[Key], gpu_types: Sequence[str], log_alone: Floats
     ) -> tuple[Slowdowns, Floats]:
-        """Slowdowns of each key beside each, and the probability that the two fit, (N, N, T).
+        """Slowdowns of each key with each partner, and the probability that the two fit, (N, N, T).
 
-        `log_alone` (N, T) are logarithms of rates alone, against which rates beside partners are held.
+        `log_alone` (N, T) are logarithms of rates alone, which the slowdowns refer to.
         """
         slowdowns, fits = self._by_model(completion, tuple(keys), tuple(gpu_types))
         mean, sd, fits = slowdowns.mean.copy(), slowdowns.sd.copy(), fits.copy()
@@ -82,7 +82,7 @@ class CompanyReadings:
     def into(
         self, rows: dict[Key, int], columns: dict[str, int], pair_rows: Ints, rates: Floats
     ) -> tuple[Ints, Floats]:
-        """A table's pairs (P, 2) and their rates (P, 2, T) with what was measured here added, or put in their place."""
+        """A table's pairs (P, 2) and their rates (P, 2, T), updated with the measurements."""
         place = {(int(a), int(b)): k for k, (a, b) in enumerate(pair_rows)}
         told = {cell: math.exp(gauge.level) for cell, gauge in self._gauges.items()}
         told |= {cell: 0.0 for cell in self._idle_s if self.is_stuck(cell)}
@@ -104,7 +104,7 @@ class CompanyReadings:
         return np.concatenate([pair_rows, np.array(list(new), dtype=np.int64).reshape(-1, 2)]), wide
 
     def keep(self, keys: Collection[Key]) -> None:
-        """Forgets what was measured of all others."""
+        """Drops the measurements of all other keys."""
         for told in (self._gauges, self._idle_s):
             for cell in [cell for cell in told if cell[0] not in keys or cell[1] not in keys]:
                 del told[cell]
@@ -112,7 +112,7 @@ class CompanyReadings:
     def _by_model(
         self, completion: Completion, keys: tuple[Key, ...], gpu_types: tuple[str, ...]
     ) -> tuple[Slowdowns, Floats]:
-        """What the completion says; asked once for the same keys and types."""
+        """The completion's prediction, cached for the same keys and types."""
         if self._completion is not completion or self._asked != (keys, gpu_types) or self._slowdowns is None:
             self._slowdowns, self._fits = completion.pairs(keys, gpu_types)
             self._completion, self._asked = completion, (keys, gpu_types)

@@ -1,4 +1,4 @@
-"""A table completed: every asked rate, how sure it is, whether the job fits at all, and where the figure comes from."""
+"""Completes a throughput table: rates with uncertainty, the probability that a job fits, and provenance."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gavelpy.estimator.pairs import Alone, PairModel, PairPosterior, Slowdowns
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
-_LOG_RATE_MAX = math.log(1e15)  # of an answer, well inside what a rate may be
-_ROOFLINE_SAYS_NO = 0.2  # of the probability that a job fits, where the roofline's memory says it does not
+_LOG_RATE_MAX = math.log(1e15)  # of an estimate, well inside the valid range of rates
+_ROOFLINE_SAYS_NO = 0.2  # factor on the probability that a job fits if the roofline finds too little memory
 _FITS = 0.5
 
 
 @dataclass(frozen=True)
 class EstimatorModel:
-    """Everything that is fitted once and kept: hyper-parameters, and the roofline's calibration."""
+    """The fitted model: hyper-parameters, and the roofline's calibration."""
 
     isolated: IsolatedModel = field(default_factory=IsolatedModel)
     pairs: PairModel = field(default_factory=PairModel)
 
     def fitted(self, table: ThroughputTable) -> EstimatorModel:
-        """The model that explains the table best (seconds); itself where there is too little to learn from."""
+        """The model that explains the table best (takes seconds); unchanged if the table has too little data."""
         return EstimatorModel(self.isolated.fitted(table), self.pairs.fitted(table))
 
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """What is believed of rates alone: Gaussians on their logarithms, and the probability that a job fits."""
+    """Estimated rates alone: Gaussians on their logarithms, and the probability that a job fits."""
 
     keys: tuple[Key, ...]  # N
     gpu_types: tuple[str, ...]  # T
@@ -45,9 +45,9 @@ class Estimates:
     provenance: Ints  # (N, T) values of Provenance
 
     def rates(self, quantile: float = 0.5) -> Floats:
-        """Steps/s that the truth exceeds with probability 1 - quantile, (N, T); 0 where the job likely does not fit.
+        """This quantile of the rates in steps/s, (N, T); 0 where the job likely does not fit.
 
-        The median is what policies are asked with; a low quantile (0.2) is the cautious answer.
+        Policies use the median; a low quantile (0.2) is cautious. Raises InvalidInput unless it is in (0, 1).
         """
         if not 0.0 < quantile < 1.0:
             raise InvalidInput(f"quantile must be in (0, 1), got {quantile!r}")
@@ -55,7 +55,7 @@ class Estimates:
         return np.where(self.fits >= _FITS, np.exp(log_rate), 0.0)
 
     def interval(self, share: float = 0.9) -> tuple[Floats, Floats]:
-        """Bounds between which the truth lies with this probability, (N, T) each, if the job fits."""
+        """Lower and upper bounds that contain the rate with this probability, (N, T) each, if the job fits."""
         return self.rates(0.5 - share / 2.0), self.rates(0.5 + share / 2.0)
 
     def table(self) -> ThroughputTable:
@@ -65,7 +65,7 @@ class Estimates:
 
 
 class Completion:
-    """A model given a table; answers any number of questions."""
+    """A model conditioned on a table; estimates rates and pairs for any keys and types."""
 
     def __init__(self, table: ThroughputTable, model: EstimatorModel | None = None) -> None:
         self.table, self.model = table, model or EstimatorModel()
@@ -76,7 +76,7 @@ class Completion:
         self._families = {kind_of(table.keys[row][0]).family for row in known}
 
     def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
-        """Of these keys on these types; neither need be in the table."""
+        """Estimates for these keys on these types; neither need be in the table."""
         is_kin = np.array([kind_of(job_type).family in self._families for job_type, _ in keys], dtype=np.bool_)
         guess = np.where(is_kin, int(Provenance.ESTIMATED), int(Provenance.PRIOR))[:, None]
         known = _known(self.table, keys, gpu_types)
@@ -85,11 +85,11 @@ class Completion:
         return Estimates(tuple(keys), tuple(gpu_types), blocks, self._fits(keys, gpu_types), provenance)
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
-        """Slowdowns of every key beside every key, and the probability that the two fit together, (N, N, T)."""
+        """Slowdowns of every key with every partner, and the probability that the two fit together, (N, N, T)."""
         return self._by_pairs().slowdowns(keys, gpu_types), self._fitting.together(keys, gpu_types)
 
     def alone_by_pairs(self, alone: Alone) -> PairPosterior:
-        """Conditioned also on pairs whose rates alone are not in the table, but believed to be so; kept for `pairs`."""
+        """Also conditions on pairs with rates alone that are only estimated; `pairs` uses the result."""
         self._pairs = self.model.pairs.given(self.table, alone)
         return self._pairs
 
@@ -99,7 +99,7 @@ class Completion:
         return self._pairs
 
     def _fits(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Certain where the table says, else what other jobs tell, and the roofline's memory."""
+        """Probability of fitting, (N, T): certain where the table has a rate, else by other jobs and the roofline."""
         fits = self._fitting.alone(keys, gpu_types)
         fits = np.where(self.model.isolated.roofline.fits(keys, gpu_types) == 0.0, _ROOFLINE_SAYS_NO * fits, fits)
         rates = aligned(self.table, keys, gpu_types)
@@ -107,16 +107,16 @@ class Completion:
 
 
 def aligned(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-    """The table's rates for these keys and types, (N, T); NaN where it says nothing."""
+    """The table's rates for these keys and types, (N, T); NaN where unknown."""
     row, column = _places(table, keys, gpu_types)
     padded = np.pad(table.rate_steps_per_s, ((0, 1), (0, 1)), constant_values=math.nan)
     return np.asarray(padded[np.ix_(row, column)])
 
 
 def with_estimates(table: ThroughputTable, estimates: Estimates, quantile: float = 0.5) -> ThroughputTable:
-    """The table with what it does not know filled in, to six digits; what it knows stays as it is.
+    """The table with its unknown rates filled in, rounded to six digits; known rates are unchanged.
 
-    So whoever computes with more threads writes the same bytes, although sums in another order end in other bits.
+    Rounding makes the output independent of the number of threads, which changes the order of sums.
     """
     row, _ = _places(table, estimates.keys, estimates.gpu_types)
     known = aligned(table, estimates.keys, estimates.gpu_types)
@@ -138,14 +138,14 @@ def _six_digits(values: Floats) -> Floats:
 
 
 def _known(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> Ints:
-    """Provenance of what the table knows, -1 where it knows nothing, (N, T)."""
+    """Provenance of the table's rates, (N, T); -1 where unknown."""
     row, column = _places(table, keys, gpu_types)
     kinds = np.where(np.isnan(table.rate_steps_per_s), -1, table.provenance)
     return np.asarray(np.pad(kinds, ((0, 1), (0, 1)), constant_values=-1)[np.ix_(row, column)])
 
 
 def _places(table: ThroughputTable, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Ints, Ints]:
-    """Rows and columns of the table; those that it has not are one past its last."""
+    """Rows and columns of the table; keys and types outside it get one past the last."""
     rows = {key: i for i, key in enumerate(table.keys)}
     columns = {name: i for i, name in enumerate(table.gpu_types)}
     row = np.array([rows.get(key, len(rows)) for key in keys], dtype=np.int64)

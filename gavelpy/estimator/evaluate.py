@@ -17,29 +17,29 @@ from gavelpy.model.throughput import ThroughputTable
 
 NORMAL_90 = 1.6448536269514722  # half the width, in standard deviations, of an interval that holds 90 %
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-HELD_ROWS, HELD_JOB_TYPES = 16, 6  # of a table at once, a seed
-HELD_JOBS = 3  # whose pairs are hidden one after the other, a seed
+HELD_ROWS, HELD_JOB_TYPES = 16, 6  # hidden at once, per seed
+HELD_JOBS = 3  # jobs per seed; the pairs of one are hidden at a time
 _RANK, _RIDGE = 8, 0.05  # of the baseline: the best of ranks 1 to 8 and ridges 0.01 to 0.5 on Gavel's table
 
 
 @dataclass(frozen=True, eq=False)
 class HoldOut:
-    """Hidden measurements and what was estimated for them, n of them."""
+    """Hidden measurements and their estimates, n of them."""
 
     method: str
-    truth: Floats  # (n,) steps/s, or the part of a rate that is left beside a partner
+    truth: Floats  # (n,) steps/s, or slowdowns of co-located jobs
     estimate: Floats  # (n,)
     is_inside: Bools  # (n,) whether the truth is in the nominal 90 % interval; all false for a method without one
     label: tuple[str, ...]  # (n,) family of each
-    gpu_type: tuple[str, ...]  # (n,) that it is about
+    gpu_type: tuple[str, ...]  # (n,)
 
     @property
     def error(self) -> Floats:
-        """Relative, (n,): |estimate / truth - 1|."""
+        """Relative error, (n,): |estimate / truth - 1|."""
         return np.asarray(np.abs(self.estimate / self.truth - 1.0))
 
     def quantile(self, share: float) -> float:
-        """Of the errors."""
+        """A quantile of the errors."""
         return float(np.quantile(self.error, share)) if len(self.error) else float("nan")
 
     @property
@@ -63,7 +63,7 @@ class HoldOut:
 
 
 def one_gpu(table: ThroughputTable) -> ThroughputTable:
-    """The part of the table about jobs of one GPU."""
+    """The table's rows for jobs of one GPU."""
     rows = [row for row, (_, gpus) in enumerate(table.keys) if gpus == 1]
     place = np.full(len(table.keys), -1)
     place[rows] = np.arange(len(rows))
@@ -87,11 +87,11 @@ def isolated_from_one_type(
     whole_job_types: bool = False,
     refit: bool = False,
 ) -> HoldOut:
-    """Rates on the other GPU types of jobs that ran on one only.
+    """Estimates jobs that ran on one GPU type on the other types.
 
-    Hidden are rows (job type, GPUs), or with `whole_job_types` all rows of a job type, of which the fewest GPUs are
-    measured on one type and asked on the others. The model's roofline, if it has one, is calibrated on what is left
-    each time, as a scheduler's is; `refit` fits all of the model to that.
+    Hides rows (job type, GPUs); with `whole_job_types` all rows of a job type, of which the row with the fewest GPUs
+    is measured on one type and estimated on the others. The roofline, if any, is calibrated on the remaining rates
+    each time, as in a scheduler; `refit` fits the whole model to them.
     """
     parts = []
     for seed in seeds:
@@ -120,7 +120,7 @@ def isolated_from_one_type(
 def half_full(
     table: ThroughputTable, model: IsolatedModel, seeds: Iterable[int], *, refit: bool = True
 ) -> list[HoldOut]:
-    """Rates of half the rows, each known on one GPU type only; the estimator's, then the baselines'."""
+    """Estimates half the rows, each known on one GPU type only; the estimator's result, then the baselines'."""
     found: dict[str, list[HoldOut]] = {}
     is_known = table.rate_steps_per_s > 0
     for seed in seeds:
@@ -152,11 +152,10 @@ def half_full(
 def pairs_of_a_new_job(
     table: ThroughputTable, model: PairModel, seeds: Iterable[int], *, share: float = 0.2, refit: bool = False
 ) -> list[HoldOut]:
-    """A new job's rates beside others when `share` of its pairs were measured; the estimator's, then the baselines'.
+    """Slowdowns of a new job with `share` of its pairs measured; the estimator's result, then the baselines'.
 
-    As figure 14 of Gavel (OSDI '20). A measurement is a pair on a type and gives the rates of both; gangs are left
-    out. Slowdowns are those of a table whose every other job is known. Jobs take turns, so that none
-    is held out much more often than another.
+    Follows figure 14 of Gavel (OSDI '20). A measurement is a pair on a type and gives the rates of both jobs; gangs
+    are left out. All other jobs of the table are known. Jobs are held out in turn, about equally often.
     """
     if not 0.0 < share < 1.0:
         raise InvalidInput(f"share must be in (0, 1), got {share!r}")
@@ -189,7 +188,7 @@ def _without_pairs_of(
 
 
 def _guesses(slowdown: Floats, job: int) -> dict[str, Floats]:
-    """The baselines' (N, N, T), right in the rows and columns of `job`: its own rates, and its partners'."""
+    """The baselines' estimates, (N, N, T); valid in the rows and columns of `job`."""
     return {
         "factorisation": _both_sides(slowdown, job, lambda m, j: factorised(m, rank=_RANK, ridge=_RIDGE)[j]),
         "factorisation of both sides at once": _at_once(slowdown, job),
@@ -214,7 +213,7 @@ def _both_sides(slowdown: Floats, job: int, row_of: Callable[[Floats, int], Floa
 
 
 def _at_once(slowdown: Floats, job: int) -> Floats:
-    """Factorised with one row a job: its own rates beside others, and the others' beside it."""
+    """Factorisation with one row per job, which holds its own slowdowns and those of its partners."""
     N, _, T = slowdown.shape
     guess = np.full(slowdown.shape, np.nan)
     sides = [slowdown.reshape(N, N * T), np.swapaxes(slowdown, 0, 1).reshape(N, N * T)]
@@ -226,7 +225,7 @@ def _at_once(slowdown: Floats, job: int) -> Floats:
 def _with_hidden_pairs(
     table: ThroughputTable, job: int, rng: np.random.Generator, share: float
 ) -> tuple[ThroughputTable, Bools]:
-    """The table without most pairs of a job, and which cells (N, N, T) are hidden."""
+    """The table without most pairs of a job, and the mask of hidden cells, (N, N, T)."""
     N, T = len(table.keys), len(table.gpu_types)
     mine = np.flatnonzero((table.pair_rows == job).any(axis=1))
     units = rng.permutation(len(mine) * T)[max(1, round(share * len(mine) * T)) :]
@@ -240,7 +239,7 @@ def _with_hidden_pairs(
 
 
 def _slowdowns(table: ThroughputTable) -> Floats:
-    """(N, N, T) logarithms; NaN where unknown or where a pair does not run."""
+    """Log slowdowns, (N, N, T); NaN where unknown or where a pair does not run."""
     seen, N = measured(table), len(table.keys)
     cells = np.full((N, N, len(table.gpu_types)), np.nan)
     cells[seen.first, seen.second, seen.gpu_type] = seen.log_slowdown

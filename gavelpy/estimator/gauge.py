@@ -1,8 +1,8 @@
-"""The rate of one job type on one GPU type, from what running jobs report: robust, and quick to see a new phase.
+"""Filters the rate of one job type on one GPU type from the readings of running jobs, with change detection.
 
-Readings are Gaussian on the logarithm, winsorised at three standard deviations: a straggler moves little. Two sums of
-what they are off by (CUSUM, Page 1954) tell a lasting change from a bad reading; after one, the gauge starts anew from
-the readings since.
+Readings are Gaussian on the logarithm and winsorised at three standard deviations, so that a straggler has little
+effect. Two cumulative sums of deviations (CUSUM, Page 1954) distinguish a lasting change from a bad reading. After a
+change the filter restarts from the readings since the change began.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-READINGS_MAX = 30.0  # that an old level is worth: the gauge follows slow drift
-FLOOR_SD = 0.01  # no measurement is surer than this
+READINGS_MAX = 30.0  # cap on the weight of an old level, so that the filter follows slow drift
+FLOOR_SD = 0.01  # smallest uncertainty of a measured level
 _SD_START, _SD_MIN, _SD_MAX = 0.15, 0.02, 0.5  # of a reading
 _WINSOR = 3.0
-_MEMORY = 0.95  # of the deviation, a reading
+_MEMORY = 0.95  # of the deviation, per reading
 _SLACK, _ALARM = 0.75, 6.0  # of the sums, in standard deviations of a reading
 
 
 @dataclass
 class _Drift:
-    """One of the two sums, and the readings since it was last 0."""
+    """One CUSUM statistic, and the readings since it was last 0."""
 
     sum: float = 0.0
     total: float = 0.0
@@ -33,10 +33,10 @@ class _Drift:
 
 @dataclass
 class Gauge:
-    """State of one rate; what is read is told, never looked up."""
+    """State of one rate."""
 
     level: float = 0.0  # logarithm of steps/s
-    count: float = 0.0  # readings that the level is worth
+    count: float = 0.0  # weight of the level, in readings
     deviation: float = _SD_START  # of a reading
     doubt: float = 0.0  # sd added to the level: it was measured in another phase
     _up: _Drift = field(default_factory=_Drift)
@@ -44,11 +44,11 @@ class Gauge:
 
     @property
     def variance(self) -> float:
-        """Of the level; a gauge that has read nothing knows nothing."""
+        """Variance of the level; very large before the first reading."""
         return self.deviation**2 / max(self.count, 1e-9) + FLOOR_SD**2 + self.doubt**2
 
     def read(self, log_rate: float) -> float:
-        """Takes a reading in; returns by how much the level jumped if this is a new phase, else 0."""
+        """Adds a reading; returns the jump of the level if a new phase is detected, else 0."""
         if self.count == 0:
             self.level, self.count = log_rate, 1.0
             return 0.0
@@ -68,13 +68,13 @@ class Gauge:
         return 0.0
 
     def shift(self, jump: float, doubt: float) -> None:
-        """Another GPU type has seen a new phase: this level moves along, less surely."""
+        """Follows a new phase that was detected on another GPU type, with added uncertainty."""
         self.level += jump
         self.doubt = math.hypot(self.doubt, doubt)
         self._up, self._down = _Drift(), _Drift()
 
     def _weight(self) -> float:
-        """Of a reading against the level."""
+        """Weight of a reading relative to the level."""
         level = self.deviation**2 / self.count + self.doubt**2
         return level / (level + self.deviation**2)
 

@@ -14,24 +14,24 @@ from scipy.optimize import minimize
 
 from gavelpy.model.arrays import Floats
 
-UNKNOWN_VARIANCE = 1e12  # of an observation that says nothing
-_REFUSED = 1e12  # cost of hyper-parameters whose matrix has no factor
-_PULL = 0.02  # weight of squared steps away from the start: a prior with sd 5 on logarithms
+UNKNOWN_VARIANCE = 1e12  # of an observation without information
+_REFUSED = 1e12  # cost of hyper-parameters with a matrix that is not positive definite
+_PULL = 0.02  # weight of squared distance from the start: a prior with sd 5 on logarithms
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What n observations say."""
+    """A Gaussian process conditioned on n observations."""
 
     factor: Floats  # (n, n) lower Cholesky factor of the observations' covariance
     weight: Floats  # (n,)
 
     def mean(self, cross: Floats) -> Floats:
-        """Of points whose covariances with the observations are `cross`, (n, m)."""
+        """Posterior mean of points, (m,); `cross` (n, m) are their covariances with the observations."""
         return np.asarray(cross.T @ self.weight)
 
     def explained(self, cross: Floats) -> Floats:
-        """(n, m): what the observations explain of the covariance of points p and q is the product of columns."""
+        """(n, m); the product of columns p and q is the covariance of points p and q that the observations explain."""
         return np.asarray(solve_triangular(self.factor, cross, lower=True, check_finite=False))
 
 
@@ -42,7 +42,7 @@ def conditioned(covariance: Floats, noise_variance: Floats, residual: Floats) ->
 
 
 def by_evidence(start: Floats, model: Callable[[Floats], tuple[Floats, Floats]], residual: Floats) -> Floats:
-    """Logarithms of hyper-parameters of the largest evidence; `model` gives covariance and noise variance for some."""
+    """Log hyper-parameters of the largest evidence; `model` maps hyper-parameters to covariance and noise variance."""
 
     def cost(x: Floats) -> float:
         covariance, noise = model(np.exp(x))
@@ -58,9 +58,9 @@ def by_evidence(start: Floats, model: Callable[[Floats], tuple[Floats, Floats]],
 
 
 def updated(mean: Floats, covariance: Floats, seen: Floats, noise: Floats) -> tuple[Floats, Floats]:
-    """N small Gaussians, (N, T) and (N, T, T), after seeing `seen`, (N, T), with noise covariances (N, T, T).
+    """N Gaussians, (N, T) and (N, T, T), after observing `seen`, (N, T), with noise covariances (N, T, T).
 
-    An entry that says nothing has UNKNOWN_VARIANCE; what stands in `seen` there must be finite.
+    A missing observation has UNKNOWN_VARIANCE and any finite value in `seen`.
     """
     gain = np.linalg.solve(covariance + noise, covariance)  # transposed: both are symmetric
     after = mean + np.einsum("nij,ni->nj", gain, seen - mean)

@@ -1,11 +1,11 @@
-"""Rates of jobs that have their GPUs to themselves: a Gaussian process on log rates with side information.
+"""Estimates rates of jobs that run alone: a Gaussian process on log rates with side information.
 
     log rate(k, t) = mean(k, t) + level(k) + relative(k, t) + noise
 
-`level` is how fast a job is on any type (family, batch size, GPUs, the job itself); `relative` is how one type treats
-it: a part common to all jobs, to a family, to a job type, to neighbours in batch size and GPUs. So a single measured
-type fixes the level, and jobs alike fix the rest. The mean is the roofline's where figures are known, and types whose
-figures are near treat a job alike: an H200 is an H100 with other memory.
+`level` is the speed of a job on all types (family, batch size, GPUs, the job itself). `relative` is the effect of one
+type: terms common to all jobs, to a family, to a job type, and to neighbours in batch size and GPUs. One measured type
+fixes the level, and similar jobs fix the rest. The mean is the roofline's where GPU specs and step costs are known.
+GPU types with similar specs have similar effects: an H200 is an H100 with other memory.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from gavelpy.estimator.stacking import RATES_MIN, Errors, Mixture, folds, mixtur
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
-OBSERVATIONS_MAX = 700  # conditioned on together; a row's own entries always count
+OBSERVATIONS_MAX = 700  # conditioned on jointly; a row's own entries always count
 FIT_MAX = 300  # entries that hyper-parameters are learned from
 FOLD_MAX = 120  # the same in a fold of the cross-validation
-LEARN_MIN = 30  # entries; with fewer the shipped hyper-parameters tell more
+LEARN_MIN = 30  # entries; with fewer the shipped hyper-parameters are better
 _LEVEL_SD = 2.0  # of any job, and of a family: a factor of seven either way
-_BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate, a doubling, where no roofline is known
+_BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate per doubling, without a roofline
 _TYPICAL_BATCH = 32
-_GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which types treat jobs alike
+_GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which GPU types are similar
 _EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """What is believed of N keys on T types, as Gaussians on log rates."""
+    """Gaussians on the log rates of N keys on T types."""
 
     mean: Floats  # (N, T)
     covariance: Floats  # (N, T, T)
 
     @property
     def sd(self) -> Floats:
-        """Of each entry, (N, T)."""
+        """Standard deviation of each entry, (N, T)."""
         variance = np.diagonal(self.covariance, axis1=1, axis2=2)
         return np.sqrt(np.maximum(variance, 0.0))
 
 
 @dataclass(frozen=True)
 class IsolatedModel:
-    """Hyper-parameters and prior mean; knows no measurement."""
+    """Hyper-parameters and prior mean, without measurements."""
 
     scales: IsolatedScales = field(default_factory=IsolatedScales)
     roofline: Roofline = field(default_factory=Roofline)
-    likeness: Likeness = field(default_factory=Likeness)  # as learned; none: as the figures of GPU types say
-    anchors: tuple[str, ...] = ()  # GPU types with figures that those without are compared with; none: all
-    mixture: Mixture = field(default_factory=Mixture)  # with simple estimates, as cross-validated
+    likeness: Likeness = field(default_factory=Likeness)  # as learned; empty: by the specs of GPU types
+    anchors: tuple[str, ...] = ()  # types with specs that types without are compared with; empty: all
+    mixture: Mixture = field(default_factory=Mixture)  # with simple estimates, by cross-validation
 
     def given(self, table: ThroughputTable) -> IsolatedPosterior:
-        """What the table's positive rates say."""
+        """The model conditioned on the table's positive rates."""
         return IsolatedPosterior(self.anchored(table), table)
 
     def calibrated(self, table: ThroughputTable) -> IsolatedModel:
@@ -70,7 +70,7 @@ class IsolatedModel:
         return replace(self, roofline=self.roofline.calibrated(table))
 
     def fitted(self, table: ThroughputTable) -> IsolatedModel:
-        """The model with the hyper-parameters and the roofline that the table teaches (a second at most).
+        """The model with hyper-parameters and roofline fitted to the table (a second at most).
 
         With fewer than LEARN_MIN rates only the roofline is calibrated.
         """
@@ -98,9 +98,9 @@ class IsolatedModel:
         )
 
     def _cross_validated(self, table: ThroughputTable, found: Learned | None) -> Iterator[Errors]:
-        """Errors of hidden rates; what the whole table teaches is learned again from the rest of each fold.
+        """Errors of hidden rates, with the model learned again from the remaining rates of each fold.
 
-        Standard deviations are those of the model learned from the whole table, whose intervals get the widths.
+        Standard deviations are those of the model learned from the whole table: the widths apply to its intervals.
         """
         known, whole = _trusted(table), self._with(table, found)
         if known.sum() < RATES_MIN:
@@ -119,11 +119,11 @@ class IsolatedModel:
             yield Errors(error, np.hypot(sd, whole.scales.noise)[hidden], situation)
 
     def anchored(self, table: ThroughputTable) -> IsolatedModel:
-        """The model to which a GPU type without figures is, until it is measured, like those of the table."""
+        """The model that treats a GPU type without specs, until it is measured, like the types of the table."""
         return replace(self, anchors=tuple(name for name in table.gpu_types if name in self.roofline.gpus))
 
     def mean(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Of log rates before anything is measured, (N, T); an entry's does not depend on what else is asked."""
+        """Prior mean of log rates, (N, T); each entry depends on its own key and type only."""
         s = sides(keys)
         slopes = _BATCH_SLOPE * s.log2_batch + _GPUS_SLOPE * s.log2_gpus
         plain = slopes[:, None] + self._typical(gpu_types)[None, :]
@@ -135,7 +135,7 @@ class IsolatedModel:
         return np.where(np.isnan(everywhere), plain, on_all)
 
     def spread(self, gpu_types: Sequence[str]) -> Floats:
-        """Variance of the speed of types without figures around the anchors, (T,); 0 for those with figures."""
+        """Variance of the speed of types without specs around the anchors, (T,); 0 for types with specs."""
         if len(self.anchors) < 2:
             return np.zeros(len(gpu_types))
         variance = float(np.var(self._typical(self.anchors), ddof=1))
@@ -146,7 +146,7 @@ class IsolatedModel:
         return self.anchors or tuple(self.roofline.gpus)
 
     def sides(self, keys: Sequence[Key]) -> Sides:
-        """What the kernels compare: the level of a family that the roofline knows is less open than a stranger's."""
+        """Side information of keys; families with known step costs have a smaller prior sd of the level."""
         knows = bool(self.roofline.gpus)
         has = np.array(
             [knows and kind_of(job_type).family in self.roofline.jobs for job_type, _ in keys], dtype=np.bool_
@@ -154,7 +154,7 @@ class IsolatedModel:
         return sides(keys, np.where(has, self.roofline.calibration.sd / math.sqrt(2.0), _LEVEL_SD))
 
     def alike(self, gpu_types: Sequence[str]) -> Floats:
-        """How much of what one type does to a job another does too, (T, T); nothing where no figures are known."""
+        """Correlation of the effects of GPU types by their specs, (T, T); 0 between types without specs."""
         gpus = [self.roofline.gpus.get(name) for name in gpu_types]
         figures = np.array(
             [
@@ -169,13 +169,13 @@ class IsolatedModel:
         return np.where(is_same.reshape(alike.shape), 1.0, np.nan_to_num(alike))
 
     def between(self, gpu_types: tuple[str, ...]) -> Between:
-        """What is believed beforehand of GPU types, and what was learned of them."""
+        """Prior covariances between GPU types, and the learned likeness."""
         alike = self.alike(gpu_types)
         common = self.scales.relative_all**2 * alike + np.diag(self.spread(gpu_types))
         return Between(common, extended(self.likeness, gpu_types, alike))
 
     def _typical(self, gpu_types: Sequence[str]) -> Floats:
-        """How fast each type is for the families that have figures, (T,), around the anchors; 0 without figures."""
+        """Mean log speed of each type over families with step costs, relative to the anchors, (T,); 0 without specs."""
         if not self.roofline.jobs or not self.roofline.gpus:
             return np.zeros(len(gpu_types))
         keys = [(f"{family} (batch size {_TYPICAL_BATCH})", 1) for family in self.roofline.jobs]
@@ -186,7 +186,7 @@ class IsolatedModel:
         return np.array([around.get(name, 0.0) for name in gpu_types], dtype=np.float64)
 
     def residual(self, table: ThroughputTable, entries: Ints) -> Floats:
-        """Logarithms of the rates of these entries over their means, (n,)."""
+        """Log rates of these entries minus their prior means, (n,)."""
         row, column = entries[:, 0], entries[:, 1]
         return np.asarray(
             np.log(table.rate_steps_per_s[row, column]) - self.mean(table.keys, table.gpu_types)[row, column]
@@ -194,7 +194,7 @@ class IsolatedModel:
 
 
 class IsolatedPosterior:
-    """The model given a table."""
+    """The model conditioned on a table."""
 
     def __init__(self, model: IsolatedModel, table: ThroughputTable) -> None:
         self.model, self.table = model, table
@@ -208,7 +208,7 @@ class IsolatedPosterior:
         self._is_in[row, column] = True
 
     def blocks(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Blocks:
-        """What is believed of these keys on these types; neither need be in the table."""
+        """Posterior of these keys on these types; neither need be in the table."""
         N, T = len(keys), len(gpu_types)
         names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
         s = self.model.sides([*self.table.keys, *keys])
@@ -231,7 +231,7 @@ class IsolatedPosterior:
         return self._stacked(keys, gpu_types, blocks)
 
     def left_out(self) -> tuple[Floats, Floats]:
-        """By how much the log of each entry is above what all others predict, and the sd of that, (n,) each.
+        """Deviation of each log rate from the prediction of all others, and its standard deviation, (n,) each.
 
         Source: Rasmussen and Williams (2006), equations 5.12.
         """
@@ -266,7 +266,7 @@ class IsolatedPosterior:
         return np.where(self.table.rate_steps_per_s > 0, -1, situations(_trusted(self.table)))
 
     def _widened(self, keys: Sequence[Key], blocks: Blocks) -> Blocks:
-        """Intervals as wide as entries left out of the table ask for: the fewer are known of a row the wider."""
+        """Widens intervals as left-out entries require: the fewer entries of a row are known, the wider."""
         more = self.model.scales.few - 1.0
         if more <= 0.0:
             return blocks
@@ -277,7 +277,7 @@ class IsolatedPosterior:
         return Blocks(blocks.mean, blocks.covariance * factor + (factor - 1.0) * noise)
 
     def _with_own(self, keys: Sequence[Key], gpu_types: Sequence[str], blocks: Blocks) -> Blocks:
-        """The blocks after the keys' own entries that were left out of the joint posterior."""
+        """Conditions the blocks on the keys' own entries that the joint posterior leaves out."""
         if not self._row:
             return blocks
         seen, noise = blocks.mean.copy(), np.full(blocks.mean.shape, UNKNOWN_VARIANCE)
@@ -302,7 +302,7 @@ class IsolatedPosterior:
 
 
 def _entries(table: ThroughputTable, at_most: int) -> Ints:
-    """Row and column of the positive rates, (n, 2); beyond `at_most`, evenly spread ones."""
+    """Row and column of the positive rates, (n, 2); if more than `at_most`, an even selection."""
     entries = np.argwhere(table.rate_steps_per_s > 0)
     if len(entries) > at_most:
         entries = entries[np.linspace(0, len(entries) - 1, at_most).astype(np.int64)]
@@ -331,12 +331,12 @@ def _extra_of(kinds: Ints) -> Floats:
 class Between:
     """Covariances between GPU types."""
 
-    common: Floats  # (T, T) of what a type does to all jobs
-    own: Floats  # (T, T) of what it does to a job, times how alike two jobs are
+    common: Floats  # (T, T) of a type's effect on all jobs
+    own: Floats  # (T, T) of its effect on one job; multiplied by the likeness of two jobs
 
 
 def _covariance(k: IsolatedScales, s: Sides, types: Between, row: Ints, column: Ints) -> Floats:
-    """Between entries (row, column)."""
+    """Covariance between entries (row, column)."""
     level, relative = _parts(k, s, row, row)
     at = np.ix_(column, column)
     relative *= types.own[at]
@@ -345,7 +345,7 @@ def _covariance(k: IsolatedScales, s: Sides, types: Between, row: Ints, column: 
 
 
 def _own_covariance(k: IsolatedScales, s: Sides, types: Between, rows: Ints) -> Floats:
-    """Of each row with itself on all types, (N, T, T)."""
+    """Covariance of each row with itself on all types, (N, T, T)."""
     slopes = SLOPE_SD**2 * (s.log2_batch[rows] ** 2 + s.log2_gpus[rows] ** 2)
     level = 2.0 * np.square(k.level * s.level_sd[rows]) + slopes + k.level_near**2 + k.level_job**2
     relative = k.relative_family**2 + k.relative_batch**2
@@ -354,7 +354,7 @@ def _own_covariance(k: IsolatedScales, s: Sides, types: Between, rows: Ints) -> 
 
 
 def _parts(k: IsolatedScales, s: Sides, row: Ints, other: Ints) -> tuple[Floats, Floats]:
-    """Covariance of the level, common to all types, and of how one type treats a job."""
+    """Covariance of the level, which is common to all types, and of the effect of one type on a job."""
     family = s.family[row][:, None] == s.family[other][None, :]
     job_type = s.job_type[row][:, None] == s.job_type[other][None, :]
     batch, gpus = s.log2_batch[row], s.log2_gpus[row]

@@ -1,4 +1,4 @@
-"""What a job type's name says: a family, and the batch size where the name has one."""
+"""Parses names of job types into a family and a batch size, and compares jobs by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind:
 
 @lru_cache(maxsize=65536)
 def kind_of(job_type: str) -> Kind:
-    """The kind that a job type names.
+    """The family and batch size of a job type.
 
     >>> kind_of("ResNet-50 (batch size 64)")
     Kind(family='ResNet-50', batch=64)
@@ -36,19 +36,19 @@ def kind_of(job_type: str) -> Kind:
 
 
 def key_of(serial: int, job_type: str, gpus: int) -> Key:
-    """Whose rates a job's are: those of its type, or its own if it names none."""
+    """The key under which the rates of a job are kept: its type, or the job itself if it has none."""
     return job_type or f"job {serial} (no type)", gpus
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What kernels compare of N keys."""
+    """Side information of N keys, which the kernels compare."""
 
-    family: Ints  # (N,) number of the family, first met first
+    family: Ints  # (N,) number of the family, in order of first occurrence
     log2_batch: Floats  # (N,)
     log2_gpus: Floats  # (N,)
     job_type: Ints  # (N,) number of the job type
-    level_sd: Floats  # (N,) how little is known beforehand of how fast it is on any type
+    level_sd: Floats  # (N,) prior sd of the speed on all types
 
 
 def sides(keys: Sequence[Key], level_sd: Floats | None = None) -> Sides:

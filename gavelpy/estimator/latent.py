@@ -1,11 +1,11 @@
-"""Free latent factors of jobs that share GPUs: what no family or batch size tells, learned from the measured pairs.
+"""Latent factors of co-located jobs, learned from measured pairs: effects that family and batch size do not explain.
 
     log slowdown(i, j) = Gaussian process + u_i . v_j        u, v ~ N(0, scale^2 I)
 
-u says to what i is sensitive, v what j uses. Their most probable values are found by alternating least squares against
-the covariance of everything else; around them the product is linear, so the process goes on with exact algebra, with
-the covariance of what u and v may still be (Laplace's approximation). Rank, scale, and how much each pair keeps to
-itself are those of the largest evidence; without evidence there are no factors.
+u is the sensitivity of job i, v the pressure of job j. Alternating least squares finds their most probable values
+against the covariance of all other terms. The product is then linearised around these values, with the covariance of
+u and v, so that the rest is exact algebra (Laplace's approximation). Scale and the pairs' own variance maximise the
+evidence; without enough evidence there are no factors.
 Salakhutdinov and Mnih, 2007; Rasmussen and Williams (2006), section 3.4.
 """
 
@@ -21,11 +21,11 @@ from scipy.sparse import csr_array
 
 from gavelpy.model.arrays import Floats, Ints
 
-JOBS_MAX: Final = 32  # those with the most measured cells have factors of their own; others by the covariance only
-CELLS_MAX: Final = 450  # that factors are learned from, evenly spread; the process then corrects them by all
-_JOBS_MIN, _CELLS_MIN = 6, 6  # jobs, and measured cells of a job on the average: fewer have no factors
-_MARGIN = 4.0  # by what log evidence factors must win
-_RANK = 2  # more than the data have cost little: the prior keeps a superfluous factor near 0
+JOBS_MAX: Final = 32  # jobs with factors, those with the most measured cells; others use the covariance only
+CELLS_MAX: Final = 450  # that factors are learned from, evenly spread; the process then corrects them with all cells
+_JOBS_MIN, _CELLS_MIN = 6, 6  # least number of jobs, and of measured cells per job on average, for factors
+_MARGIN = 4.0  # log evidence that factors must gain
+_RANK = 2  # a superfluous factor costs little: the prior keeps it near 0
 _SCALES, _PAIRS_OWN = (0.5, 0.3), (0.3, 0.1, 0.6, 1.0)  # tried
 _SWEEPS = 8
 _GOLDEN = 0.6180339887498949
@@ -33,24 +33,24 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Of N jobs, rank R, R = 0 where measurements do not support any."""
+    """Factors of N jobs with rank R; R = 0 if the measurements do not support any."""
 
     sensitivity: Floats  # (N, R)
     pressure: Floats  # (N, R)
-    scale: float = 0.0  # standard deviation of both before anything is measured
-    pairs_own: float = 1.0  # times the scale of what a pair has to itself
+    scale: float = 0.0  # prior standard deviation of both
+    pairs_own: float = 1.0  # factor on the scale of a pair's own term
 
     @property
     def prior_variance(self) -> float:
-        """Of a product of which nothing is known."""
+        """Variance of a product without measurements."""
         return float(self.scale**4 * self.sensitivity.shape[1])
 
     def product(self, first: Ints, second: Ints) -> Floats:
-        """(n,), at the most probable values."""
+        """Products at the most probable values, (n,)."""
         return np.asarray((self.sensitivity[first] * self.pressure[second]).sum(axis=1))
 
     def covariance(self, first: Ints, second: Ints, other_first: Ints, other_second: Ints) -> Floats:
-        """Of products in linear approximation, (n, m)."""
+        """Covariance of products in linear approximation, (n, m)."""
         u, v = self.scale * self.sensitivity, self.scale * self.pressure
         sensitive = np.where(first[:, None] == other_first, v[second] @ v[other_second].T, 0.0)
         pressing = np.where(second[:, None] == other_second, u[first] @ u[other_first].T, 0.0)
@@ -64,14 +64,14 @@ class Factors:
         return self.scale**2 * u, self.scale**2 * v
 
     def padded(self, more: int) -> Factors:
-        """With that many jobs more, of which nothing is known."""
+        """With that many more jobs, without factors."""
         rows = ((0, more), (0, 0))
         return replace(self, sensitivity=np.pad(self.sensitivity, rows), pressure=np.pad(self.pressure, rows))
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """What was measured of ordered pairs, over all GPU types: n of them."""
+    """Measurements of n ordered pairs, averaged over GPU types."""
 
     first: Ints  # (n,)
     second: Ints  # (n,)
@@ -80,7 +80,7 @@ class Cells:
 
     @property
     def types(self) -> Floats:
-        """How many types each was measured on, as far as noise is concerned, (n,)."""
+        """Effective number of types that each pair was measured on, (n,)."""
         return np.asarray(1.0 / np.square(self.kinds).sum(axis=1))
 
 
@@ -90,7 +90,7 @@ def none(jobs: int) -> Factors:
 
 
 def cells(first: Ints, second: Ints, gpu_type: Ints, residual: Floats, jobs: int) -> Cells:
-    """Measurements by ordered pair, of the jobs that were measured most."""
+    """Measurements by ordered pair, for the jobs with the most measurements."""
     order = np.argsort(-np.bincount(first, minlength=jobs), kind="stable")[:JOBS_MAX]
     mine = np.isin(first, order) & np.isin(second, order)
     first, second, gpu_type, residual = first[mine], second[mine], gpu_type[mine], residual[mine]
@@ -106,7 +106,7 @@ def cells(first: Ints, second: Ints, gpu_type: Ints, residual: Floats, jobs: int
 
 
 def learned(seen: Cells, jobs: int, covariance_of: Callable[[float], Floats]) -> Factors:
-    """Those of the largest evidence; `covariance_of` everything else, given `pairs_own`, noise included."""
+    """Factors with the largest evidence; `covariance_of` maps `pairs_own` to the covariance of all other terms."""
     active = len(np.unique(seen.first))
     if active < _JOBS_MIN or len(seen.first) < _CELLS_MIN * active:
         return none(jobs)
@@ -119,7 +119,7 @@ def learned(seen: Cells, jobs: int, covariance_of: Callable[[float], Floats]) ->
 
 
 class _Search:
-    """Over scales, one after the other, each from where the one before ended."""
+    """Tries scales in turn, each starting from the previous result."""
 
     def __init__(self, seen: Cells, covariance_of: Callable[[float], Floats], start: Factors, found: Factors) -> None:
         self.seen, self.start, self.found, self.plain = seen, start, found, found
@@ -128,7 +128,7 @@ class _Search:
         self._factors: dict[float, tuple[Floats, Floats]] = {}  # Cholesky factors, and inverses
 
     def tried(self, scale: float, pairs_own: float) -> None:
-        """Kept if it is the best so far."""
+        """Fits this scale and records it if it is the best so far."""
         seen, (factor, precision) = self.seen, self._everything_else(pairs_own)
         self.start = _fitted(seen, replace(self.start, scale=scale, pairs_own=pairs_own), precision)
         linear = self.start.covariance(seen.first, seen.second, seen.first, seen.second)
@@ -149,7 +149,7 @@ class _Search:
 
 
 def _fitted(seen: Cells, start: Factors, precision: Floats) -> Factors:
-    """Alternating: given v, u is linear, and the other way round."""
+    """Alternating least squares: the problem is linear in u for given v, and the reverse."""
     u, v = start.sensitivity, start.pressure
     for _ in range(_SWEEPS):
         u = _half(seen.first, v[seen.second], seen.residual, precision, start)
@@ -167,7 +167,7 @@ def _half(job: Ints, other: Floats, residual: Floats, precision: Floats, start: 
 
 
 def _start(seen: Cells, jobs: int) -> Factors:
-    """The largest singular vectors of what rows and columns leave; unknown cells count as 0."""
+    """Leading singular vectors of the residual after row and column means; unknown cells count as 0."""
     rest, known = np.zeros((jobs, jobs)), np.zeros((jobs, jobs))
     rest[seen.first, seen.second], known[seen.first, seen.second] = seen.residual, 1.0
     for axis in (1, 0, 1, 0):
@@ -178,6 +178,6 @@ def _start(seen: Cells, jobs: int) -> Factors:
 
 
 def _evidence(factor: Floats, residual: Floats) -> float:
-    """Logarithm, but for a constant."""
+    """Log evidence up to a constant."""
     whitened = solve_triangular(factor, residual, lower=True, check_finite=False)
     return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum())
