@@ -1,1 +1,1 @@
-"""Throughputs that nobody measured: a prior, what other jobs tell, what running jobs report, and how sure it all is."""
+"""Estimates unmeasured throughputs from a prior, similar jobs and readings of running jobs, with uncertainty."""

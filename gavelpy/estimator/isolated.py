@@ -66,7 +66,7 @@ class IsolatedModel:
         return IsolatedPosterior(self.anchored(table), table)
 
     def calibrated(self, table: ThroughputTable) -> IsolatedModel:
-        """The model whose roofline fits the table's rates best (milliseconds); hyper-parameters stay."""
+        """The model with the roofline that fits the table best (takes milliseconds); hyper-parameters are unchanged."""
         return replace(self, roofline=self.roofline.calibrated(table))
 
     def fitted(self, table: ThroughputTable) -> IsolatedModel:

@@ -1,12 +1,12 @@
-"""Learns the hyper-parameters of rates alone from the table at hand (empirical Bayes), around the shipped ones.
+"""Learns the hyper-parameters of rates alone from a table (empirical Bayes), starting from the shipped ones.
 
-Three things are learned by turns: the scales, by their most probable values (evidence times a log-normal prior around
-the shipped scales); how alike GPU types treat jobs, a covariance B of T types, by expectation-maximisation with an
-inverse Wishart prior around what the figures of the types say; and the width of intervals, by leaving entries out.
+Three parts are learned in turn: the scales, at their most probable values (evidence times a log-normal prior around
+the shipped scales); the likeness of GPU types, a covariance B of T types, by expectation-maximisation with an inverse
+Wishart prior around the likeness by GPU specs; and the width of intervals, by leaving entries out.
 
     log rate = mean + level + common(t) + own(k, t) + noise        own ~ N(0, J x B)
 
-Without evidence for more, this is the row-plus-column mean; B adds what a factorisation of any rank would find.
+With little evidence this is the row-plus-column mean; B adds what a factorisation of any rank would find.
 Dempster, Laird and Rubin, 1977; Rasmussen and Williams (2006), sections 5.4.1 and 5.4.2.
 """
 
@@ -25,19 +25,19 @@ from gavelpy.estimator.kinds import Sides
 from gavelpy.estimator.scales import SLOPE_SD, IsolatedScales, Likeness
 from gavelpy.model.arrays import Floats, Ints
 
-_SD_MIN = 0.5  # of the noise's variance, the least that a corrected variance may be
+_SD_MIN = 0.5  # least corrected variance, as a share of the noise variance
 _NORMAL_90 = 1.6448536269514722
-_WORTH = 1.5  # rows a GPU type that the prior of B is worth
+_WORTH = 1.5  # weight of the prior of B, in rows per GPU type
 _ROUNDS = ((15, 10), (10, 10))  # iterations for the scales, then for B
-_AGAIN_STEPS = 8  # iterations of each where parts of a table are learned from
+_AGAIN_STEPS = 8  # iterations of each when learning from a part of a table
 _WIDTH_MIN, _WIDTH_MAX, _FEW_MAX = 0.6, 1.8, 2.5
-_FAMILIES_AHEAD = 2.0  # over the families: by what log density an entry learned scales, which have seen it, must win
-_ENTRIES_MIN = 10  # left out, that a width is learned from
-_PRIOR_SD = {  # of logarithms of scales; 0.5 where not named
+_FAMILIES_AHEAD = 2.0  # log density per entry, over the families, by which learned scales (which saw it) must win
+_ENTRIES_MIN = 10  # least number of left-out entries for learning a width
+_PRIOR_SD = {  # of log scales; 0.5 where not named
     "relative_all": 1.0,
     "noise": 1.0,
 }
-_RELATIVE_SD = 2.0  # of a factor common to all that is relative
+_RELATIVE_SD = 2.0  # of a factor common to all relative terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +47,15 @@ class Observed:
     sides: Sides  # of the table's keys
     row: Ints  # (n,)
     column: Ints  # (n,)
-    residual: Floats  # (n,) log rates over their means
+    residual: Floats  # (n,) log rates minus their prior means
     extra_variance: Floats  # (n,) of entries that are not measurements
-    alike: Floats  # (T, T) by the figures of types
-    spread: Floats  # (T,) more variance of the common part
+    alike: Floats  # (T, T) by GPU specs
+    spread: Floats  # (T,) extra variance of the common part
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Entries left out: their mean negative log density; widths that bring 90 % inside."""
+    """Left-out entries: their mean negative log density, and widths of intervals that contain 90 %."""
 
     score: float
     many: float  # where the rest of the row is known
@@ -63,7 +63,7 @@ class Checked:
 
 
 class Source(Enum):
-    """What learned hyper-parameters come from."""
+    """Origin of learned hyper-parameters."""
 
     SHIPPED = "shipped scales"
     SCALES = "learned scales"
@@ -72,7 +72,7 @@ class Source(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What the entries teach."""
+    """Hyper-parameters learned from entries."""
 
     scales: IsolatedScales
     likeness: Floats  # (T, T)
@@ -81,9 +81,9 @@ class Learned:
 
 
 def learned(start: IsolatedScales, observed: Observed) -> Learned:
-    """Of three candidates the one that predicts left-out entries best: shipped scales, learned ones, and B as well.
+    """The best of shipped scales, learned scales, and learned scales with B, by the prediction of left-out entries.
 
-    Learned scales come with intervals that hold 90 % of the entries left out; shipped ones go half of the way there.
+    Learned scales get intervals that contain 90 % of the left-out entries; shipped scales are widened half as far.
     """
     problem = _Problem(start, observed)
     x, plain = problem.start, observed.alike
@@ -104,7 +104,7 @@ def learned(start: IsolatedScales, observed: Observed) -> Learned:
 
 
 def learned_again(start: IsolatedScales, observed: Observed, before: Learned) -> Learned:
-    """The same from a part of the entries, in fewer steps: the source and the widths are those of the whole."""
+    """Learns from a part of the entries in fewer steps; keeps the source and the widths of `before`."""
     problem = _Problem(start, observed)
     x, likeness = problem.start, observed.alike
     if before.source is not Source.SHIPPED:
@@ -116,7 +116,7 @@ def learned_again(start: IsolatedScales, observed: Observed, before: Learned) ->
 
 
 class _Problem:
-    """Covariances of the entries as functions of x: logarithms of the scales, and of the relative parts' factor."""
+    """Covariances of the entries as functions of x: log scales and the log factor of the relative terms."""
 
     def __init__(self, start: IsolatedScales, observed: Observed) -> None:
         self.observed = o = observed
@@ -146,7 +146,7 @@ class _Problem:
         self.worth = _WORTH * (len(o.alike) + 1)
 
     def scales(self, x: Floats, checked: Checked) -> IsolatedScales:
-        """With all amplitudes wider by what was found: means stay as they are."""
+        """The scales with all amplitudes widened as checked; this leaves the means unchanged."""
         figures = dict(zip(self.names, np.exp(x[:-1]).tolist(), strict=True))
         for name in figures:
             if name.startswith("relative_") and name != "relative_all":
@@ -156,7 +156,7 @@ class _Problem:
         return IsolatedScales(**figures, few=checked.few)
 
     def most_probable(self, x: Floats, likeness: Floats, steps: int) -> Floats:
-        """The scales for a likeness of types, from x on."""
+        """The most probable scales for a likeness of types, starting from x."""
         likeness_of = likeness[np.ix_(self.observed.column, self.observed.column)]
 
         def cost(at: Floats) -> tuple[float, Floats]:
@@ -172,7 +172,7 @@ class _Problem:
         return np.asarray(found.x)
 
     def likeness(self, x: Floats, likeness: Floats, steps: int) -> Floats:
-        """How alike types treat jobs, from a first guess on; each step raises the posterior."""
+        """The likeness of types, starting from a guess; each step increases the posterior."""
         for _ in range(steps):
             own, weight, inverse = self._solved(x, likeness)
             moved = self.columns.T @ (((np.outer(weight, weight) - inverse) * self._wide(own)) @ self.columns)
@@ -182,7 +182,7 @@ class _Problem:
         return likeness
 
     def checked(self, x: Floats, likeness: Floats, *, is_learned: bool) -> Checked:
-        """Leaves entries out, and all but one of a row: without what a learned likeness owes to that row."""
+        """Leaves out single entries, then all but one of a row; corrects a learned likeness for that row."""
         own, weight, inverse = self._solved(x, likeness)
         noise = math.exp(2.0 * float(x[self.names.index("noise")]))
         scores: list[float] = []
@@ -219,7 +219,7 @@ class _Problem:
         return Checked(0.5 * float(np.mean(scores) + np.mean(far)), width, min(max(wide[1] / width, 1.0), _FEW_MAX))
 
     def _parts(self, x: Floats) -> tuple[dict[str, float], dict[str, Floats], dict[str, Floats]]:
-        """The scales; terms of the level, and of what is relative, by the scale that each belongs to."""
+        """The scales, and the terms of the level and of the relative part, by scale."""
         k = dict(zip(self.names, np.exp(x[:-1]).tolist(), strict=True))
         near_batch = self.family * np.exp(-0.5 * self.batch / k["batch_length"] ** 2)
         by_gpus = np.exp(-0.5 * self.gpus / k["gpus_length"] ** 2)
@@ -236,11 +236,11 @@ class _Problem:
         return k, level, relative
 
     def _wide(self, rows: Floats) -> Floats:
-        """Of entries, (n, n), what rows have."""
+        """Expands a matrix over rows to one over entries, (n, n)."""
         return np.asarray(rows.take(self.at, axis=0).take(self.at, axis=1))
 
     def _by_rows(self, entries: Floats) -> Floats:
-        """Of rows, the sums of what entries have, which are in the order of rows."""
+        """Sums a matrix over entries to one over rows; entries are in the order of rows."""
         return np.asarray(np.add.reduceat(np.add.reduceat(entries, self.starts, axis=0), self.starts, axis=1))
 
     def _covariance(self, k: dict[str, float], level: dict[str, Floats], own: Floats, likeness_of: Floats) -> Floats:
@@ -253,7 +253,7 @@ class _Problem:
         return np.asarray(covariance)
 
     def _solved(self, x: Floats, likeness: Floats) -> tuple[Floats, Floats, Floats]:
-        """What rows have of their own, the weights of the entries, and the inverse of their covariance."""
+        """The rows' own covariance, the weights of the entries, and the inverse of their covariance."""
         k, level, relative = self._parts(x)
         own = np.sum(list(relative.values()), axis=0)
         column = self.observed.column
@@ -261,7 +261,7 @@ class _Problem:
         return own, inverse @ self.observed.residual, inverse
 
     def _evidence(self, x: Floats, likeness_of: Floats) -> tuple[float, Floats]:
-        """Negative log evidence and its slope."""
+        """Negative log evidence and its gradient."""
         k, level, relative = self._parts(x)
         own = np.sum(list(relative.values()), axis=0)
         half_log, inverse = _inverted(self._covariance(k, level, own, likeness_of))
@@ -285,23 +285,23 @@ class _Problem:
 
 
 def _inverted(covariance: Floats) -> tuple[float, Floats]:
-    """Half the logarithm of the determinant, and the inverse."""
+    """Half the log determinant, and the inverse."""
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
     half_log = float(np.log(np.diag(factor)).sum())
-    lower, _ = dpotri(factor, lower=True, overwrite_c=True)  # the upper half is that of the factor: zeros
+    lower, _ = dpotri(factor, lower=True, overwrite_c=True)  # the upper half stays that of the factor: zeros
     inverse = lower + lower.T
     inverse[np.diag_indices(len(inverse))] *= 0.5
     return half_log, np.asarray(inverse)
 
 
 def _at_least(covariance: Floats, variance: float) -> Floats:
-    """The covariance without directions of less variance than this."""
+    """The covariance with its eigenvalues raised to at least this variance."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2.0)
     return np.asarray((vectors * np.maximum(values, variance)) @ vectors.T)
 
 
 def extended(likeness: Likeness, gpu_types: tuple[str, ...], alike: Floats) -> Floats:
-    """The likeness of these types, (T, T): learned where it was, by figures elsewhere, and a covariance in any case."""
+    """The likeness of these types, (T, T): learned values, extended by GPU specs to a valid covariance."""
     place = {name: i for i, name in enumerate(gpu_types)}
     shared = [(place[name], n) for n, name in enumerate(likeness.gpu_types) if name in place]
     if not shared:
@@ -315,5 +315,5 @@ def extended(likeness: Likeness, gpu_types: tuple[str, ...], alike: Floats) -> F
 
 
 def as_likeness(gpu_types: tuple[str, ...], values: Floats) -> Likeness:
-    """As plain values."""
+    """A `Likeness` of these values."""
     return Likeness(gpu_types, tuple(tuple(row) for row in values.tolist()))

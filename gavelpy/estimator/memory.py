@@ -1,9 +1,9 @@
-"""What fits: a job alone, or two together. A logistic model of room on a type and what jobs take of it.
+"""Estimates whether a job, or two co-located jobs, fit into GPU memory: a logistic model of room and demand.
 
     log odds that i and j fit on t = room(t) - takes(i) - takes(j);    alone: room(t) + spare - takes(i)
 
-`takes` is a family's, rises with the batch size, and is partly the job's own. Coefficients have Gaussian priors; the
-most probable ones are found by L-BFGS (the problem is convex).
+`takes` has terms for the family, the batch size and the job itself. Coefficients have Gaussian priors; L-BFGS finds
+the most probable values (the problem is convex).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Tried:
 
 
 class Fitting:
-    """What a table says of what fits."""
+    """The model fitted to a table."""
 
     def __init__(self, table: ThroughputTable) -> None:
         self.table = table
@@ -45,12 +45,12 @@ class Fitting:
         self._room, self._takes, self._spare = _most_probable(features, tried, len(table.gpu_types))
 
     def alone(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Probability that each key runs by itself on each type, (N, T)."""
+        """Probability that each key runs alone on each type, (N, T)."""
         room = self._rooms(gpu_types)
         return np.asarray(expit(room[None, :] + self._spare - self._needs(keys)[:, None]))
 
     def together(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Probability that two keys run together, (N, N, T); 0 or 1 where the table says."""
+        """Probability that two keys run together, (N, N, T); 0 or 1 where the table has the pair."""
         needs = self._needs(keys)
         both = needs[:, None] + needs[None, :]
         fits = np.asarray(expit(self._rooms(gpu_types)[None, None, :] - both[:, :, None]))
@@ -106,7 +106,7 @@ def _tried(table: ThroughputTable) -> _Tried:
 
 
 def _features(s: Sides, families: int, rows: Ints, known: int | None = None) -> Floats:
-    """(N, 1 + 2 families + keys): batch size, family, batch size within the family, the job itself; by their sds."""
+    """(N, 1 + 2 families + keys): batch size, family, batch size within the family, the job; scaled by prior sds."""
     count = len(s.family) if known is None else known
     batch = (s.log2_batch[rows] - 5.0)[:, None]
     family = (s.family[rows][:, None] == np.arange(families)[None, :]).astype(np.float64)
@@ -116,7 +116,7 @@ def _features(s: Sides, families: int, rows: Ints, known: int | None = None) -> 
 
 
 def _most_probable(features: Floats, tried: _Tried, types: int) -> tuple[Floats, Floats, float]:
-    """Room of each type, coefficients of the features, and what a job alone has to spare."""
+    """Room of each type, coefficients of the features, and the spare room of a job alone."""
     size = features.shape[1]
     is_alone = tried.second < 0
     sign = 2.0 * tried.ran - 1.0

@@ -1,4 +1,4 @@
-"""Tables put together: for each entry the better-founded figure; of two as good the newcomer's."""
+"""Merges two throughput tables: the rate with the better provenance wins, and the newer one in a tie."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gavelpy.estimator.online import RATE_MAX_STEPS_PER_S
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 
-_NOTABLE = 3.0  # a factor between two figures of one entry that people should hear of
+_NOTABLE = 3.0  # factor between two rates of one entry that is reported
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The table, and what was refused or contradicts, in words."""
+    """The merged table, and notes on refused and contradictory rates."""
 
     table: ThroughputTable
     notes: tuple[str, ...]
-    taken: int  # figures of the newcomer that jobs can make, alone and beside each other
+    taken: int  # number of plausible rates in the newcomer, alone and co-located
 
 
 def merged(table: ThroughputTable, newcomer: ThroughputTable) -> Merged:
-    """All keys, types and pairs of both. Rates that no job makes are left out, with a note."""
+    """All keys, types and pairs of both tables. Leaves out implausibly high rates, with a note."""
     keys = tuple(dict.fromkeys([*table.keys, *newcomer.keys]))
     types = tuple(dict.fromkeys([*table.gpu_types, *newcomer.gpu_types]))
     rows = {key: row for row, key in enumerate(keys)}
@@ -77,9 +77,9 @@ def _take_pairs(
         absurd = values > RATE_MAX_STEPS_PER_S
         for side, t in np.argwhere(absurd).tolist():
             job_type, gpus = part.keys[(first, second)[side]]
-            beside = part.keys[(second, first)[side]][0]
+            partner = part.keys[(second, first)[side]][0]
             notes.append(
-                f"{job_type} on {gpus} x {part.gpu_types[t]} beside {beside}: {values[side, t]:g} steps/s refused: "
+                f"{job_type} on {gpus} x {part.gpu_types[t]} with {partner}: {values[side, t]:g} steps/s refused: "
                 f"more than {RATE_MAX_STEPS_PER_S:g}, which no job makes"
             )
         kept = np.where(absurd.any(axis=0), math.nan, values)

@@ -1,9 +1,9 @@
-"""The estimator that a scheduler keeps: a table, what users claim, and what running jobs report.
+"""The online estimator of a scheduler: combines a table, users' claims, and readings of running jobs.
 
-A user's figures are measurements with a large error, part of it common to all types; a few minutes of running outvote
-them. Readings that cannot be true are refused with a reason, which the shell logs. Where several in a row
-agree, it is what was expected that was wrong. An update touches one job type's small Gaussian; `absorb` lets other job
-types learn from it, off the fast path.
+A claim is a measurement with a large error, part of which is common to all types; a few minutes of readings outweigh
+it. An implausible reading is refused with a reason, which the caller logs; if several in a row agree, the expectation
+was wrong and they are accepted. A reading updates the Gaussian of one job type only; `absorb` updates similar job
+types, off the fast path.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gavelpy.estimator.pairs import Alone, Slowdowns, kept
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
-WARM_UP_S = 30.0  # of a lease, in which nothing is believed
-STUCK_S = 600.0  # without a step: the job does not run there
+WARM_UP_S = 30.0  # start of a lease, of which readings are refused
+STUCK_S = 600.0  # without a step: the job does not run on this type
 RATE_MAX_STEPS_PER_S = 1e9
-_FAR = math.log(1000.0)  # from what is expected: refused, if it is also beyond _FAR_SD
+_FAR = math.log(1000.0)  # distance from the expectation at which a reading is refused, if also beyond _FAR_SD
 _FAR_SD = 6.0
-_AGREEING, _AGREE = 3, math.log(1.5)  # so many far readings in a row, each within a factor of the last, are believed
-_OWN_LEVEL_SD = 0.3  # of a running job against the table's figures for its type: another script, another phase
-_PHASE_DOUBT = 0.3  # sd of what one type's new phase means for the others
-_HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # readings beside partners that a hint is worth, and what they have in common
-_TOLD_NOTHING = 0.99  # of a variance that is left
-_NOTABLE = 0.1  # by how much a claim must be off for its owner to hear of it
+_AGREEING, _AGREE = 3, math.log(1.5)  # far readings in a row that are accepted if each is close to the last
+_OWN_LEVEL_SD = 0.3  # of a running job against the table's rates for its type: another script, another phase
+_PHASE_DOUBT = 0.3  # sd added to the other types when one type has a new phase
+_HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # largest weight of a hint in co-located readings, and their common sd
+_UNINFORMED = 0.99  # share of the prior variance above which a posterior counts as uninformed
+_NOTABLE = 0.1  # least deviation of a claim that is reported to the user
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Steps that a job made on GPUs of one type in some seconds, which ended `lease_age_s` after its first."""
+    """Steps of a job on one GPU type over `seconds`, a period that ended `lease_age_s` after the lease started."""
 
     job_type: str
     gpus: int
@@ -52,7 +52,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a reading or a claim, and why; shells log the reasons."""
+    """Whether a reading or a claim was accepted, and the reason, which the caller logs."""
 
     accepted: bool
     reason: str = ""
@@ -61,23 +61,23 @@ class Verdict:
 
 @dataclass
 class _Entry:
-    """One key: base belief, claims, gauges."""
+    """State of one key: base estimate, claims, rate filters."""
 
     blocks: Blocks
     fits: Floats  # (1, T)
-    kinds: tuple[int, ...]  # provenance of the base belief, T
+    kinds: tuple[int, ...]  # provenance of the base estimate, T
     claims: dict[str, float] = field(default_factory=dict)  # log steps/s by GPU type
     gauges: dict[str, Gauge] = field(default_factory=dict)
     idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
-    doubted: dict[str, list[float]] = field(default_factory=dict)  # log rates refused in a row that agree
-    hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone as rates beside partners suggest them
-    weighed: set[str] = field(default_factory=set)  # GPU types whose hints are of all pairs together
+    doubted: dict[str, list[float]] = field(default_factory=dict)  # refused log rates in a row that agree
+    hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone that co-located rates suggest
+    weighed: set[str] = field(default_factory=set)  # GPU types with hints from all pairs of the table
 
 
 class ThroughputEstimator:
-    """Beliefs about rates of jobs alone, and about what they keep of them beside each other.
+    """Estimates rates of jobs alone, and the slowdowns of co-located jobs.
 
-    Knows no clock and draws nothing: same calls, same answers.
+    Deterministic: uses no clock and no random numbers.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class ThroughputEstimator:
         self._company = CompanyReadings()
         self._weigh_pairs()
 
-    # Told --------------------------------------------------------------------------------------------------------
+    # Updates -----------------------------------------------------------------------------------------------------
 
     def claim(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float]) -> list[Verdict]:
-        """A user's figures, by GPU type; a claim of 0 says that the job does not fit."""
+        """Adds a user's rates in steps/s by GPU type; 0 = the job does not fit."""
         if not rates_steps_per_s:
             return []
         self._meet(rates_steps_per_s)
@@ -109,7 +109,7 @@ class ThroughputEstimator:
         return verdicts
 
     def observe(self, reading: Reading) -> Verdict:
-        """What a job that runs alone reports."""
+        """Adds a reading of a job that runs alone."""
         where = reading.job_type, reading.gpu_type
         if wrong := _unusable(reading):
             return _verdict(*where, wrong)
@@ -118,7 +118,7 @@ class ThroughputEstimator:
         if reading.steps == 0:
             return self._idle(entry, reading)
         rate = reading.steps / reading.seconds
-        if wrong := _untold(reading, rate):
+        if wrong := _unused(reading, rate):
             return _verdict(*where, wrong)
         believed, reason = self._judged(entry, reading, math.log(rate))
         if not believed:
@@ -135,7 +135,7 @@ class ThroughputEstimator:
         return Verdict(True, f"{reading.job_type} on {reading.gpu_type}: {reason}" if reason else "", bool(jump))
 
     def observe_beside(self, reading: Reading, partner: Key) -> Verdict:
-        """What a job reports that runs beside another on the same GPUs."""
+        """Adds a reading of a job that is co-located with another."""
         where = reading.job_type, reading.gpu_type
         if wrong := _unusable(reading):
             return _verdict(*where, wrong)
@@ -145,9 +145,9 @@ class ThroughputEstimator:
         cell = key, partner, reading.gpu_type
         if reading.steps == 0:
             stuck = self._company.idle(cell, reading.seconds)
-            return Verdict(True, f"{where[0]} on {where[1]} beside {partner[0]}: no step, so they do not fit" * stuck)
+            return Verdict(True, f"{where[0]} on {where[1]} with {partner[0]}: no step, so they do not fit" * stuck)
         rate = reading.steps / reading.seconds
-        if wrong := _untold(reading, rate):
+        if wrong := _unused(reading, rate):
             return _verdict(*where, wrong)
         self._company.read(cell, math.log(rate))
         if reading.gpu_type not in entry.gauges and reading.gpu_type not in entry.weighed:
@@ -158,7 +158,7 @@ class ThroughputEstimator:
         return Verdict(True)
 
     def absorb(self, of: Iterable[Key] | None = None) -> None:
-        """Makes what was measured, of these keys or of all, part of the table: job types alike profit from it."""
+        """Adds the measurements of these keys, default all, to the table, which updates similar job types."""
         entries = self._entries if of is None else {key: self._entries[key] for key in of if key in self._entries}
         keys = tuple(dict.fromkeys([*self.table.keys, *entries]))
         row = {key: i for i, key in enumerate(keys)}
@@ -186,20 +186,20 @@ class ThroughputEstimator:
         self._weigh_pairs()
 
     def adopt(self, model: EstimatorModel) -> None:
-        """Another model, as fitted to the table in the meantime; what was claimed and measured stays."""
+        """Replaces the model, for example after a new fit; claims and measurements are kept."""
         self.model, self._completion = model, Completion(self.table, model)
         self._begin_anew()
         self._weigh_pairs()
 
     def keep(self, keys: Collection[Key]) -> None:
-        """Forgets what was claimed and measured of all others; the table keeps what it has absorbed."""
+        """Drops claims and measurements of all other keys; the table keeps what it has absorbed."""
         self._entries = {key: entry for key, entry in self._entries.items() if key in keys}
         self._company.keep(keys)
 
-    # Asked -------------------------------------------------------------------------------------------------------
+    # Queries -----------------------------------------------------------------------------------------------------
 
     def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
-        """What is believed of these keys on these types."""
+        """Estimated rates alone of these keys on these types."""
         self._meet(gpu_types)
         self._prepare(keys)
         size, T, columns = len(keys), len(gpu_types), [self._column[name] for name in gpu_types]
@@ -215,30 +215,30 @@ class ThroughputEstimator:
         return Estimates(tuple(keys), tuple(gpu_types), Blocks(mean, covariance), fits, kinds)
 
     def rates(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
-        """Steps/s to tell a policy, (N, T): the table's own figure for what no running job has told otherwise."""
+        """Steps/s for a policy, (N, T): the table's own rate unless running jobs have reported on the key."""
         found = self.estimates(keys, gpu_types).rates(quantile)
         known = aligned(self.table, keys, gpu_types)
-        is_heard = np.array(
+        is_reported = np.array(
             [bool(entry.gauges or entry.idle_s) for entry in map(self._entries.__getitem__, keys)], dtype=np.bool_
         )
-        return np.where(np.isnan(known) | is_heard[:, None], found, known)
+        return np.where(np.isnan(known) | is_reported[:, None], found, known)
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
-        """Part of its rate alone that each key keeps beside each, (N, N, T): 0 = they likely do not fit together."""
+        """Slowdown of each key with each partner, (N, N, T), as a share of its rate alone; 0 = likely do not fit."""
         return kept(*self.company(keys, gpu_types), quantile)
 
     def company(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
-        """What is believed of every key beside every key, and the probability that the two fit, (N, N, T)."""
+        """Log slowdowns of every key with every partner, and the probability that the two fit, (N, N, T)."""
         with np.errstate(divide="ignore"):
             log_alone = np.log(self.rates(keys, gpu_types))
         return self._company.believed(self._completion, keys, gpu_types, log_alone)
 
     def is_measured(self, key: Key) -> bool:
-        """Whether any job of this key has been seen at work."""
+        """Whether any job of this key has reported a rate."""
         return key in self._entries and bool(self._entries[key].gauges)
 
     def differences(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float] | None = None) -> list[str]:
-        """What the owner of a claim, this one or the last, should hear: types where measurements say otherwise."""
+        """A message for each type on which measurements contradict a claim: the given rates, else the last claim."""
         entry = self._entries.get((job_type, gpus))
         claims = entry.claims if entry is not None else {}
         if rates_steps_per_s is not None:
@@ -251,11 +251,11 @@ class ThroughputEstimator:
             sd = math.sqrt(gauge.variance)
             if abs(claim - gauge.level) > max(2.0 * sd, _NOTABLE):
                 rate = math.exp(gauge.level)
-                said, measured = f"{math.exp(claim):.3g} steps/s on {gpu_type}", f"{rate:.3g} ± {rate * sd:.1g}"
-                found.append(f"you said {said}; measured {measured}")
+                claimed, measured = f"{math.exp(claim):.3g} steps/s on {gpu_type}", f"{rate:.3g} ± {rate * sd:.1g}"
+                found.append(f"claimed {claimed}; measured {measured}")
         return found
 
-    # Within ------------------------------------------------------------------------------------------------------
+    # Internal ----------------------------------------------------------------------------------------------------
 
     def _idle(self, entry: _Entry, reading: Reading) -> Verdict:
         idle_s = entry.idle_s.get(reading.gpu_type, 0.0) + reading.seconds
@@ -269,7 +269,7 @@ class ThroughputEstimator:
         )
 
     def _judged(self, entry: _Entry, reading: Reading, log_rate: float) -> tuple[list[float], str]:
-        """The log rates to take in, none if this one is absurd and stands alone; and what to say of it."""
+        """The log rates to accept, none if this one is absurd and no earlier ones agree; and the reason."""
         known, t, doubted = self._posterior(entry), self._column[reading.gpu_type], entry.doubted
         mean, sd = float(known.mean[0, t]), float(known.sd[0, t])
         if abs(log_rate - mean) <= max(_FAR, _FAR_SD * sd):
@@ -277,22 +277,22 @@ class ThroughputEstimator:
             return [log_rate], ""
         before = doubted.get(reading.gpu_type, [])
         agreeing = [*before, log_rate] if before and abs(log_rate - before[-1]) <= _AGREE else [log_rate]
-        said = f"reported {math.exp(log_rate):g} steps/s where {math.exp(mean):.3g} are expected"
+        reason = f"reported {math.exp(log_rate):g} steps/s where {math.exp(mean):.3g} are expected"
         if len(agreeing) < _AGREEING:
             doubted[reading.gpu_type] = agreeing
-            return [], f"{said}: absurd"
+            return [], f"{reason}: absurd"
         doubted.pop(reading.gpu_type, None)
-        base = entry.blocks  # it is off by this much on all types, for all one knows
+        base = entry.blocks  # assume that it is off by as much on all types
         entry.blocks = Blocks(base.mean, base.covariance + (log_rate - float(base.mean[0, t])) ** 2)
-        return agreeing, f"{said}, {_AGREEING} times in a row: believed"
+        return agreeing, f"{reason}, {_AGREEING} times in a row: accepted"
 
     def _posterior(self, entry: _Entry) -> Blocks:
-        """The base belief after claims and gauges."""
+        """The base estimate after claims and rate filters."""
         claims = {self._column[name]: claim for name, claim in entry.claims.items()}
-        return with_claims(self._heard(entry), claims) if claims else self._heard(entry)
+        return with_claims(self._reported(entry), claims) if claims else self._reported(entry)
 
-    def _heard(self, entry: _Entry) -> Blocks:
-        """The base belief after gauges, whatever was claimed."""
+    def _reported(self, entry: _Entry) -> Blocks:
+        """The base estimate after rate filters, without claims."""
         heard, mean = entry.hints | entry.gauges, entry.blocks.mean
         if not heard:
             return entry.blocks
@@ -303,7 +303,7 @@ class ThroughputEstimator:
         return Blocks(*updated(mean, entry.blocks.covariance, seen, np.diag(variance)[None]))
 
     def _weigh_pairs(self) -> None:
-        """Hints at rates alone that were not measured, from all pairs of the table at once."""
+        """Infers hints of unmeasured rates alone jointly from all pairs of the table."""
         half_known = _known_beside_only(self.table)
         if not half_known:
             return
@@ -319,7 +319,7 @@ class ThroughputEstimator:
         found = self._completion.alone_by_pairs(alone).alone()
         for row, column, moved, before, now in zip(*(values.tolist() for values in found), strict=True):
             entry, gpu_type = self._entries[self.table.keys[row]], self.gpu_types[column]
-            if now >= before * _TOLD_NOTHING:
+            if now >= before * _UNINFORMED:
                 continue
             precision = 1.0 / now - 1.0 / before
             level = float(alone.mean[row, column]) + moved / (now * precision)
@@ -332,7 +332,7 @@ class ThroughputEstimator:
         return self._entries[key]
 
     def _prepare(self, keys: Sequence[Key]) -> None:
-        """Base beliefs of keys not met yet."""
+        """Computes base estimates of new keys."""
         new = [key for key in dict.fromkeys(keys) if key not in self._entries]
         if not new or not self.gpu_types:
             return
@@ -342,7 +342,7 @@ class ThroughputEstimator:
             self._entries[key] = _Entry(own, base.fits[i : i + 1].copy(), tuple(base.provenance[i].tolist()))
 
     def _meet(self, gpu_types: Iterable[str]) -> None:
-        """GPU types that join are estimated from now on."""
+        """Adds new GPU types to the estimates."""
         new = [name for name in dict.fromkeys(gpu_types) if name not in self._column]
         if new:
             self.gpu_types = (*self.gpu_types, *new)
@@ -350,7 +350,7 @@ class ThroughputEstimator:
             self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """New base beliefs; what was claimed and measured stays."""
+        """Recomputes base estimates; keeps claims and measurements."""
         before, self._entries = self._entries, {}
         self._prepare(list(before))
         for key, entry in before.items():
@@ -365,13 +365,13 @@ class ThroughputEstimator:
 
 
 def _known_beside_only(table: ThroughputTable) -> list[Key]:
-    """Keys that ran beside others on a type where nobody measured them alone."""
+    """Keys with co-located rates on a type on which they were not measured alone."""
     is_open = np.isnan(table.rate_steps_per_s[table.pair_rows]) & (table.pair_rate_steps_per_s > 0)
     return [table.keys[row] for row in np.unique(table.pair_rows[is_open.any(axis=2)]).tolist()]
 
 
 def _unusable(reading: Reading) -> str:
-    """Why a reading is none; empty if it is one."""
+    """The reason why a reading is invalid; empty if it is valid."""
     if not (math.isfinite(reading.seconds) and reading.seconds > 0):
         return f"seconds must be finite and > 0, got {reading.seconds!r}"
     if not (math.isfinite(reading.steps) and reading.steps >= 0):
@@ -379,8 +379,8 @@ def _unusable(reading: Reading) -> str:
     return ""
 
 
-def _untold(reading: Reading, rate: float) -> str:
-    """Why a reading's rate says nothing; empty where it does."""
+def _unused(reading: Reading, rate: float) -> str:
+    """The reason why a reading's rate is not used; empty if it is."""
     if wrong := _impossible(rate):
         return f"reported {rate:g} steps/s: {wrong}"
     is_warm = reading.lease_age_s - reading.seconds >= WARM_UP_S
@@ -388,7 +388,7 @@ def _untold(reading: Reading, rate: float) -> str:
 
 
 def _impossible(rate: float) -> str:
-    """Why no job has such a rate; empty if one may."""
+    """The reason why a rate is impossible; empty if it is possible."""
     if not math.isfinite(rate):
         return "not a finite number"
     if rate < 0:

@@ -1,8 +1,8 @@
-"""Which pairs of jobs a plan may measure: one for every two kinds and type, and what measuring them is worth.
+"""Selects pairs of jobs that a plan may measure, one per two kinds and GPU type, with the value of measuring them.
 
-A policy's prices say what a GPU costs, in units of its objective, and its shares what it buys for that: a step of a job
-is worth what the GPUs cost that make it. Where two jobs share GPUs, the cost is shared out as their steps are worth,
-which is solved for by turns (the updates of Richardson and Lucy: a fit of  worths x rates  to costs).
+A policy's shadow prices are the cost of a GPU in units of its objective. The value of a job's step is the cost of the
+GPUs that make it. Co-located jobs divide that cost in proportion to the values of their steps, which are solved for
+iteratively (Richardson-Lucy updates: a fit of  values x rates  to costs).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TURNS = 40
 
 
 def worth_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Floats:
-    """Of what each job does alone on each type, over what its GPUs there cost, (J, T); at most 1 on any type.
+    """Value of each job's steps alone over the cost of its GPUs, (J, T); at most 1.
 
-    `problem` and `share` (C, T) are of jobs alone and of pairs, as the policy was asked and has answered.
+    `problem` and `share` (C, T), the policy's input and output, include jobs alone and pairs.
     """
     cost_of = relative_prices(prices)
     J, rates = problem.job_count, problem.rate_alone_steps_per_s
     alone = np.divide(rates, problem.gpus_asked[:, None] * cost_of, out=np.zeros_like(rates), where=rates > 0)
-    best = alone.max(axis=1, initial=0.0)  # steps a price
+    best = alone.max(axis=1, initial=0.0)  # steps per unit of cost
     member, column = np.nonzero(share[problem.member_configuration] > 0)
     configuration, job = problem.member_configuration[member], problem.member_job[member]
     time = share[configuration, column]
@@ -48,14 +48,14 @@ def worth_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Fl
 
 def pair_candidates(
     keys: Sequence[Key],  # J
-    slowdowns: Slowdowns,  # of the keys as they first occur, and so are the next two
+    slowdowns: Slowdowns,  # of the K distinct keys in order of first occurrence, as the next two
     fits: Floats,  # (K, K, T)
-    told: Floats,  # (K, K, T) part that each keeps beside each, as the policy is told
+    told: Floats,  # (K, K, T) slowdowns that the policy uses
     worth: Floats,  # (J, T) of each job alone
     gpu_s_left: Floats,  # (J,)
-    running: Ints,  # (P, 3) rows of two jobs and a type that the policy gives time together
+    running: Ints,  # (P, 3) rows of two jobs and a type on which the policy co-locates them
 ) -> PairCandidates:
-    """The two jobs with most left to do of every two kinds, on every type; without kinds that will be seen anyway."""
+    """For every two kinds and type the jobs with the most work left; skips kinds that the policy co-locates anyway."""
     row = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     kind = np.array([row[key] for key in keys], dtype=np.int64)
     gpus = np.array([count for _, count in row])

@@ -27,7 +27,7 @@ class PairScales:
 
 
 def likeness(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
-    """How alike jobs are, (n, m)."""
+    """Likeness of jobs, (n, m)."""
     family = s.family[row][:, None] == s.family[other][None, :]
     job_type = s.job_type[row][:, None] == s.job_type[other][None, :]
     gpus = np.square(s.log2_gpus[row][:, None] - s.log2_gpus[other][None, :])
@@ -37,7 +37,7 @@ def likeness(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
 
 
 def prior_variance(k: PairScales) -> float:
-    """Of a slowdown in units of its type's spread, where nothing is measured."""
+    """Prior variance of a slowdown, in units of its type's spread."""
     own = own_variance(k)
     return (k.all_types**2 + 1.0) * (k.first**2 * own + k.second**2 * own + k.both**2 * own**2)
 

@@ -1,11 +1,11 @@
-"""What sharing a GPU costs: a Gaussian process on the logarithm of the rate beside a partner over the rate alone.
+"""Estimates slowdowns of co-located jobs: a Gaussian process on the log of the co-located rate over the rate alone.
 
     log slowdown(i, j, t) ~ GP with covariance  kt(t, t') (a k(i, i') + b k(j, j') + c k(i, i') k(j, j'))
 
-i runs, j is beside it on a GPU of type t; k compares jobs (family, batch size, the job itself). The first term is how
-much i minds anybody, the second how much anybody minds j, the third how these two get on. All is in units of the type's
-own spread: on a fast type, where only some jobs wait for their host, partners matter more than on a slow one. Where
-pairs are measured densely, free factors of jobs are added (`gavelpy/estimator/latent.py`).
+Job i is co-located with job j on GPU type t; k compares jobs (family, batch size, the job itself). The first term is
+the sensitivity of i to any partner, the second the pressure of j on any partner, the third their interaction. Slowdowns
+are in units of the type's own spread: on a fast type, where only some jobs wait for their host, partners matter more.
+With many measured pairs, latent factors of jobs are added (`gavelpy/estimator/latent.py`).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from gavelpy.estimator.pair_scales import PairScales, likeness, prior_variance
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 
-OBSERVATIONS_MAX = 2000  # conditioned on together; a cell that was measured itself always counts
+OBSERVATIONS_MAX = 2000  # conditioned on jointly; a cell's own measurement always counts
 FIT_MAX = 350
-_CAUTION_POWER = 4  # of the part that measurements explain: with less, an empty table leaves pairs untried
-EXACT_MAX = 4e7  # cells times observations up to which every cell's standard deviation is its own
-_MEAN_SLOWDOWN = -0.55  # of the logarithm, where nothing is measured: two jobs get 58 % each
-_MEAN_WORTH = 4.0  # observations that this is worth
-_SPREAD_WORTH = 20.0  # observations of all types that a type's own must outvote to have a spread of its own
-_MEASURED_MAX = 4  # bounds of the groups of cells that share a standard deviation: measurements, as powers of 2
+_CAUTION_POWER = 4  # of the explained share of variance; a lower power leaves pairs untried with an empty table
+EXACT_MAX = 4e7  # cells times observations up to which each cell's standard deviation is computed
+_MEAN_SLOWDOWN = -0.55  # prior mean of the log: each of two jobs runs at 58 %
+_MEAN_WORTH = 4.0  # weight of the prior mean, in observations
+_SPREAD_WORTH = 20.0  # weight of the common spread, in observations, against a type's own
+_MEASURED_MAX = 4  # log2 of the measurements by which cells are grouped to share a standard deviation
 _REPRESENTATIVES = 4
 CHECKED_MAX, _CHECKED_MIN = 400, 40  # observations that the width of intervals is learned from
 _WIDTH_MIN, _WIDTH_MAX = 0.15, 1.6
-_PAIRS_KNOWN = 40.0  # measured pairs of a job at which half of the widening is left
+_PAIRS_KNOWN = 40.0  # measured pairs of a job that halve the widening
 _NORMAL_90 = 1.6448536269514722
 
 
 @dataclass(frozen=True, eq=False)
 class Slowdowns:
-    """Logarithms of slowdowns of keys beside keys on types."""
+    """Gaussians on log slowdowns of N keys with N partners on T types."""
 
-    mean: Floats  # (N, N, T) of the first beside the second
+    mean: Floats  # (N, N, T) of the first, co-located with the second
     sd: Floats  # (N, N, T)
     noise_sd: Floats  # (T,) of a measurement on each type
     prior_sd: Floats  # (T,) where nothing is measured
@@ -51,40 +51,40 @@ class Slowdowns:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Pairs that ran, n of them: each pair of the table stands here twice, once from either side."""
+    """Pairs that ran, n of them; each pair of the table occurs twice, once per member."""
 
     first: Ints  # (n,) rows of the table's keys
     second: Ints  # (n,)
     gpu_type: Ints  # (n,)
-    log_slowdown: Floats  # (n,) above 0 where a job is faster next to its partner than alone
+    log_slowdown: Floats  # (n,) above 0 where a job is faster co-located than alone
     alone_variance: Floats  # (n,) of the logarithm of the rate alone; 0 where it is known
 
     def of(self, chosen: Ints | Bools) -> Measured:
-        """These of them."""
+        """The chosen observations."""
         jobs = self.first[chosen], self.second[chosen], self.gpu_type[chosen]
         return Measured(*jobs, self.log_slowdown[chosen], self.alone_variance[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """What is believed of the logarithms of rates alone that a table has not; rows and columns are the table's."""
+    """Estimated log rates alone that a table lacks; rows and columns are the table's."""
 
-    mean: Floats  # (N, T); NaN: nothing
+    mean: Floats  # (N, T); NaN: no estimate
     variance: Floats  # (N, T)
 
 
 @dataclass(frozen=True)
 class PairModel:
-    """Hyper-parameters; knows no measurement."""
+    """Hyper-parameters, without measurements."""
 
     scales: PairScales = field(default_factory=PairScales)
 
     def given(self, table: ThroughputTable, alone: Alone | None = None) -> PairPosterior:
-        """What the table's pairs say, those with a rate > 0 whose rate alone is known, or about."""
+        """Conditions on the table's pairs with rates > 0 and a known or estimated rate alone."""
         return PairPosterior(self, table, alone)
 
     def fitted(self, table: ThroughputTable) -> PairModel:
-        """The model with the hyper-parameters that explain the table best; itself without data."""
+        """The model with the hyper-parameters that explain the table best; unchanged without data."""
         seen = _spread(measured(table), FIT_MAX)
         if len(seen.first) < 2 * len(astuple(self.scales)):
             return self
@@ -102,7 +102,7 @@ class PairModel:
 
 
 class PairPosterior:
-    """The model given a table."""
+    """The model conditioned on a table."""
 
     def __init__(self, model: PairModel, table: ThroughputTable, alone: Alone | None = None) -> None:
         self.model, self.table = model, table
@@ -139,14 +139,14 @@ class PairPosterior:
         return latent.learned(cells, N, covariance_of)
 
     def _observed(self, jobs: Floats, seen: Measured) -> Floats:
-        """Covariance of observations without their noise, (n, n)."""
+        """Covariance of observations without noise, (n, n)."""
         covariance = _covariance(self.scales, jobs, seen, seen) + _same_alone(seen, self.spread)
         if self.factors.scale > 0.0:
             covariance += self.factors.covariance(seen.first, seen.second, seen.first, seen.second)
         return covariance
 
     def _checked(self, residual: Floats) -> tuple[float, float]:
-        """Factors of the intervals that hold 90 % of the pairs left out, one at a time and four of five of a job."""
+        """Factors of intervals that contain 90 % of left-out pairs: one at a time, and four of five of a job."""
         every = max(1, -(-len(residual) // CHECKED_MAX))
         few = self.seen.of(np.arange(0, len(residual), every))
         rest, rows = residual[::every], np.arange(len(self.table.keys))
@@ -166,19 +166,19 @@ class PairPosterior:
         return many, max(many, _width(np.concatenate(off))) if off else many
 
     def _widths(self, keys: Sequence[Key]) -> Floats:
-        """Of cells, (N, N): the fewer pairs of either job are measured the wider."""
+        """Interval factors of cells, (N, N): the fewer pairs of either job are measured, the wider."""
         many, few = self.widths
         mine = np.bincount(self.everything.first, minlength=len(self.table.keys) + 1)[self._places(keys)]
         return np.asarray(many + (few - many) / (1.0 + np.minimum.outer(mine, mine) / _PAIRS_KNOWN))
 
     def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Slowdowns:
-        """Of every key beside every key, itself too; neither keys nor types need be in the table."""
+        """Slowdowns of every key with every partner, itself included; keys and types need not be in the table."""
         known, N, T = len(self.table.keys), len(keys), len(gpu_types)
         names = {name: i for i, name in enumerate(dict.fromkeys([*self.table.gpu_types, *gpu_types]))}
         columns = np.array([names[name] for name in gpu_types], dtype=np.int64)
         s = sides([*self.table.keys, *keys])
         jobs = likeness(self.model.scales, s, known + np.arange(N), np.arange(known))
-        spread = np.concatenate([self.spread, np.ones(T)])[columns]  # a type that is not in the table is like all
+        spread = np.concatenate([self.spread, np.ones(T)])[columns]  # a type outside the table has the common spread
         place = self._places(keys)
         mean = self._means(jobs, columns, place)
         if N * N * T * max(len(self.seen.first), 1) <= EXACT_MAX:
@@ -199,9 +199,9 @@ class PairPosterior:
         return Slowdowns(mean, sd, noise_sd, prior_sd)
 
     def alone(self) -> tuple[Ints, Ints, Floats, Floats, Floats]:
-        """What pairs say of rates alone that were not known, (m,) each.
+        """Updates of unknown rates alone by the pairs, (m,) each.
 
-        Rows, columns, by how much the mean of the logarithm moves, its variance before, its variance now.
+        Returns rows, columns, the shift of the mean of the log rate, its variance before, its variance after.
         """
         seen = self.seen.of(self.seen.alone_variance > 0)
         cells, at = np.unique(np.column_stack([seen.first, seen.gpu_type]), axis=0, return_index=True)
@@ -213,7 +213,7 @@ class PairPosterior:
         return row, column, self.posterior.mean(cross), before, now
 
     def _means(self, jobs: Floats, columns: Ints, place: Ints) -> Floats:
-        """Over the common mean, (N, N, T): weighted sums of covariances, by the keys that were seen."""
+        """Posterior means relative to the common mean, (N, N, T), as weighted sums of covariances."""
         k, everywhere = self.scales, np.ones(len(self.seen.first), dtype=np.bool_)
         common = k.all_types**2 * self._sums(jobs, everywhere)
         if self.factors.scale > 0.0:
@@ -227,7 +227,7 @@ class PairPosterior:
         return mean
 
     def _sums(self, jobs: Floats, mine: Bools) -> Floats:
-        """Of one type, and of these observations, (N, N)."""
+        """Weighted sums of covariances over these observations, (N, N)."""
         k, seen, weight = self.scales, self.seen, self.posterior.weight[mine]
         alone, beside = jobs[:, seen.first[mine]], jobs[:, seen.second[mine]]
         together = (k.both**2 * weight * alone) @ beside.T
@@ -236,7 +236,7 @@ class PairPosterior:
         return np.asarray(together)
 
     def _variance(self, jobs: Floats, first: Ints, second: Ints, column: Ints, place: Ints) -> Floats:
-        """Of m cells, (m,)."""
+        """Posterior variance of m cells, (m,)."""
         k, seen, factors = self.scales, self.seen, self.factors.padded(1)
         variance = self._variances(first, second, place)
         for start in range(0, len(first), 4096):
@@ -250,7 +250,7 @@ class PairPosterior:
         return np.asarray(np.maximum(variance, 0.0))
 
     def _variances(self, first: Ints, second: Ints, place: Ints) -> Floats:
-        """Of m cells before anything is measured, (m,)."""
+        """Prior variance of m cells, (m,)."""
         factors = self.factors.padded(1)
         u, v = (np.square(factors.scale * of[place]).sum(axis=1) for of in (factors.sensitivity, factors.pressure))
         unknown = 1.0 / (1.0 + np.bincount(self.seen.first, minlength=len(self.table.keys) + 1)[place])
@@ -261,14 +261,14 @@ class PairPosterior:
         return prior_variance(self.scales) + self.factors.prior_variance
 
     def _places(self, keys: Sequence[Key]) -> Ints:
-        """Rows of keys in the table, one past its last for others."""
+        """Rows of keys in the table; one past the last for other keys."""
         row = {key: i for i, key in enumerate(self.table.keys)}
         return np.array([row.get(key, len(row)) for key in keys], dtype=np.int64)
 
     def _grouped_variance(self, jobs: Floats, columns: Ints, keys: Sequence[Key], mine: Ints) -> Floats:
-        """(N, N, T) where there are many cells: cells of jobs measured as often on that type have the same.
+        """Posterior variances for many cells, (N, N, T), shared by cells of jobs with equally many measurements.
 
-        It is the mean over a few of them, evenly spread.
+        Each is the mean over a few cells of the group, evenly spread.
         """
         often = np.zeros((len(keys), len(columns)), dtype=np.int64)
         for t, column in enumerate(columns.tolist()):
@@ -286,7 +286,7 @@ class PairPosterior:
         return np.asarray(values[group])
 
     def _take_measured(self, keys: Sequence[Key], columns: Ints, mean: Floats, variance: Floats) -> None:
-        """Cells that were measured, but not among the observations conditioned on, take their measurement in."""
+        """Conditions measured cells on their own measurement if the joint posterior leaves it out."""
         seen = self.everything
         if len(seen.first) == len(self.seen.first):
             return
@@ -305,11 +305,11 @@ class PairPosterior:
 
 
 def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
-    """Part of its rate that a key keeps beside another with probability 1 - quantile at least, (N, N, T).
+    """This quantile of slowdowns, (N, N, T): shares of a key's rate alone when co-located with another.
 
-    Not to fit, with probability 1 - fits, is to keep nothing: 0 where that alone is as likely as the quantile. Who
-    chooses by these figures gets too many that are too high by chance, and a low quantile makes up for that; where
-    nothing is known no figure is higher than another by chance, so caution grows with what measurements explain.
+    A pair that does not fit, with probability 1 - fits, has slowdown 0; so has one for which that is as likely as the
+    quantile. Picking the best of many noisy estimates is biased upwards (winner's curse), which a low quantile offsets.
+    Without measurements there is no such bias, so caution grows with the share of variance that measurements explain.
     """
     does_fit = fits > 1.0 - quantile
     among = np.divide(quantile - 1.0 + fits, fits, out=np.full_like(fits, 0.5), where=does_fit)  # of those that fit
@@ -319,7 +319,7 @@ def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
 
 
 def measured(table: ThroughputTable, alone: Alone | None = None) -> Measured:
-    """The pairs of the table that ran, from both sides, where the rate alone is known, or about."""
+    """The table's pairs that ran, once per member, if the rate alone is known or estimated."""
     rows, rates = table.pair_rows, table.pair_rate_steps_per_s
     known = table.rate_steps_per_s
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -336,7 +336,7 @@ def measured(table: ThroughputTable, alone: Alone | None = None) -> Measured:
 
 
 def _spread(seen: Measured, at_most: int) -> Measured:
-    """At most so many, as many of each job as of every other: a job's k-th comes before any other's k + 1-th."""
+    """At most this many observations, equally many per job: each job's k-th precedes any job's (k + 1)-th."""
     if len(seen.first) <= at_most:
         return seen
     shuffled = np.argsort((np.arange(len(seen.first)) * 0.6180339887498949) % 1.0, kind="stable")  # golden ratio
@@ -347,7 +347,7 @@ def _spread(seen: Measured, at_most: int) -> Measured:
 
 
 def _width(distance: Floats) -> float:
-    """Factor of intervals that hold 90 % of these distances, in standard deviations."""
+    """Factor of intervals that contain 90 % of these distances, in standard deviations."""
     return min(max(float(np.quantile(distance, 0.9)) / _NORMAL_90, _WIDTH_MIN), _WIDTH_MAX)
 
 
@@ -357,7 +357,7 @@ def _mean(seen: Measured) -> float:
 
 
 def _spreads(seen: Measured, mean: float, types: int) -> Floats:
-    """How widely slowdowns differ on each type over how widely they differ on all, (T,)."""
+    """Spread of slowdowns on each type relative to the spread on all types, (T,)."""
     squares = np.square(seen.log_slowdown - mean)
     count = np.bincount(seen.gpu_type, minlength=types)
     common = float(squares.mean()) if len(squares) else 0.0
@@ -379,7 +379,7 @@ def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats
 
 
 def _same_alone(seen: Measured, spread: Floats) -> Floats:
-    """What a rate alone that is not quite known makes all its readings differ by alike, (n, n)."""
+    """Common error of observations that share an uncertain rate alone, (n, n)."""
     variance = seen.alone_variance / np.square(spread[seen.gpu_type])
     same = (seen.first[:, None] == seen.first) & (seen.gpu_type[:, None] == seen.gpu_type)
     return np.where(same, variance[:, None], 0.0)

@@ -1,13 +1,13 @@
-"""What to measure next: the few (job, GPU type, partner) that are worth most, within a budget of GPU-seconds.
+"""Plans probes: the most valuable measurements (job, GPU type, partner) within a budget of GPU-seconds.
 
-A policy's prices say what a GPU of each type is worth, in units of its objective. A job is served most cheaply on the
-type with the least  price / rate;  a measurement is worth what it is expected to lower that cost by, because it may
-show another type to be the cheaper one (the knowledge gradient: Frazier et al., 2008). Rates are Gaussian on the
-logarithm, so one measurement moves a job's beliefs along a line, and the expectation is an integral over one variable.
-What a job shows where it would run anyway costs nothing and is counted as known.
+A policy's shadow prices are the value of a GPU of each type in units of its objective. A job's steps cost least on the
+type with the lowest  price / rate.  The value of a measurement is the expected decrease of that cost, because it may
+show that another type is cheaper (knowledge gradient; Frazier et al., 2008). Log rates are Gaussian, so a measurement
+shifts a job's estimates along a line, and the expectation is an integral over one variable. Measurements on the type
+that a job is likely to run on anyway cost nothing and count as known.
 
-Two jobs are worth measuring together where what they keep side by side may be worth more than the GPUs they share, and
-the policy, as far as it knows, would not put them there.
+Measuring a pair is valuable if the two co-located jobs may be worth more than the GPUs they share, and the policy would
+not co-locate them by its current estimates.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ from gavelpy.errors import InvalidInput
 from gavelpy.estimator.isolated import Blocks
 from gavelpy.model.arrays import Bools, Floats, Ints
 
-WORTH_MIN = 0.01  # gain a GPU-second below which nothing is measured
-READING_SD = 0.05  # of what a probe measures, on the logarithm
-_GAIN_MIN = 1e-9  # of a pair, below which it is no offer
-_OFFERS_MAX = 1000  # pairs that are weighed against each other
-_PRICE_FLOOR = 0.01  # of the dearest type: a type with GPUs to spare is cheap, not free
+WORTH_MIN = 0.01  # least gain per GPU-second of a probe
+READING_SD = 0.05  # of the log rate that a probe measures
+_GAIN_MIN = 1e-9  # least gain of a pair that is considered
+_OFFERS_MAX = 1000  # pairs that are considered
+_PRICE_FLOOR = 0.01  # relative to the dearest type: a type with free GPUs is cheap, not free
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One measurement to make."""
+    """One planned measurement."""
 
-    row: int  # of the jobs asked about
+    row: int  # of the job among the candidates
     gpu_type: int
-    partner: int = -1  # row of the job beside it, -1 = alone
-    gain: float = 0.0  # expected, in the value of a GPU-second of the dearest type
-    gpu_s: float = 0.0  # what it takes
+    partner: int = -1  # row of the co-located job, -1 = alone
+    gain: float = 0.0  # expected gain in GPU-seconds of the dearest type
+    gpu_s: float = 0.0  # cost
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Jobs that a plan may measure, J of them, on T types."""
+    """J jobs that a plan may measure on T types."""
 
-    blocks: Blocks  # beliefs, log steps/s
-    is_open: Bools  # (J, T) where a job may be measured: it fits, the type has GPUs enough
+    blocks: Blocks  # estimates, log steps/s
+    is_open: Bools  # (J, T) whether a job may be measured: it fits, and the type has enough GPUs
     gpus: Floats  # (J,)
-    gpu_s_left: Floats  # (J,) that the job still needs, about: what a cheaper type would save a share of
-    prices: Floats  # (T,) of a GPU, any unit
+    gpu_s_left: Floats  # (J,) remaining GPU time, approximately; a cheaper type saves a share of it
+    prices: Floats  # (T,) shadow prices of a GPU, in any unit
 
 
 @dataclass(frozen=True, eq=False)
 class PairCandidates:
-    """Pairs of those jobs that a plan may measure, P of them on a type each."""
+    """P pairs of those jobs, each on one type, that a plan may measure."""
 
     rows: Ints  # (P, 2)
     gpu_type: Ints  # (P,)
     mean: Floats  # (P, 2) log slowdowns, if the two fit
     sd: Floats  # (P, 2)
     fits: Floats  # (P,) probability
-    worth: Floats  # (P, 2) of what a job does alone on that type, over what its GPUs there cost: 1 = worth its price
-    told: Floats  # (P,) sum of worths that the two keep, as the policy believes
-    gpu_s_left: Floats  # (P,) that what is learned is of use
+    worth: Floats  # (P, 2) value of the job alone on that type over the cost of its GPUs
+    told: Floats  # (P,) sum of the two co-located values by the policy's estimates
+    gpu_s_left: Floats  # (P,) GPU time for which the result is useful
 
 
 def plan(
     jobs: Candidates, budget_gpu_s: float, *, probe_s: float = 60.0, pairs: PairCandidates | None = None
 ) -> list[Probe]:
-    """The probes of the largest gain per GPU-second that the budget allows, best first.
+    """The probes with the largest gain per GPU-second within the budget, best first.
 
-    One after the other: what the first tells is taken into account when the next is chosen. A job is measured beside
-    one partner at a time.
+    The choice is greedy: each probe assumes that the results of the previous ones are known. A job is measured with one
+    partner at a time. Raises InvalidInput unless the budget is finite and >= 0 and `probe_s` finite and > 0.
     """
     if not (math.isfinite(budget_gpu_s) and budget_gpu_s >= 0):
         raise InvalidInput(f"budget_gpu_s must be finite and >= 0, got {budget_gpu_s!r}")
@@ -107,7 +107,7 @@ def plan(
 
 
 def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -> Floats:
-    """Expected fall of each job's cost by each measurement, (J, T), in GPU-seconds of the dearest type."""
+    """Expected decrease of each job's cost by each measurement, (J, T), in GPU-seconds of the dearest type."""
     variance = np.diagonal(covariance, axis1=1, axis2=2)
     noisy = variance + READING_SD**2
     with np.errstate(divide="ignore"):
@@ -116,7 +116,7 @@ def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -
     least = log_cost.min(axis=1, initial=np.inf)
     is_served = np.isfinite(least)
     least = np.where(is_served, least, 0.0)
-    slope = covariance / np.sqrt(noisy)[:, :, None]  # (J, t, u): of type u's mean, a standard deviation of reading t
+    slope = covariance / np.sqrt(noisy)[:, :, None]  # (J, t, u): shift of u's mean per sd of reading t
     moved = log_cost[:, None, :, None] - slope[:, :, :, None] * _NODES - 0.5 * np.square(slope)[:, :, :, None]
     after = np.exp(np.minimum(moved.min(axis=2) - least[:, None, None], 50.0)) @ _WEIGHTS
     fall = np.where(jobs.is_open & is_served[:, None], np.maximum(1.0 - after, 0.0), 0.0)
@@ -125,7 +125,7 @@ def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -
 
 
 def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_s: float) -> list[Probe]:
-    """E[max(0, S - 1)] less what the policy counts on, of the sum S of two worths, taken as normal if the two fit."""
+    """E[max(0, S - 1)] minus the gain the policy expects; the sum S of the two values is normal if the jobs fit."""
     share = pairs.worth * np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
     spread = np.maximum(np.sqrt(np.square(share * pairs.sd).sum(axis=1)), 1e-12)
     over = share.sum(axis=1) - 1.0
@@ -146,7 +146,7 @@ def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_
 
 
 def _running(jobs: Candidates, prices: Floats) -> Floats:
-    """Covariances (J, T, T) when each job has run where it is thought cheapest, which it will without any probe."""
+    """Covariances (J, T, T) after each job has run on its cheapest type, which needs no probe."""
     variance = np.diagonal(jobs.blocks.covariance, axis1=1, axis2=2)
     log_cost = np.where(jobs.is_open, np.log(prices)[None, :] - jobs.blocks.mean + 0.5 * variance, np.inf)
     covariance = jobs.blocks.covariance.copy()
@@ -167,6 +167,6 @@ def _only(jobs: Candidates, row: int) -> Candidates:
 
 
 def relative_prices(prices: Floats) -> Floats:
-    """Prices as shares of the dearest; all alike where nothing is dear."""
+    """Prices relative to the dearest type, at least a floor; all 1 if no price is positive."""
     dearest = float(prices.max(initial=0.0))
     return np.maximum(prices / dearest, _PRICE_FLOOR) if dearest > 0 else np.ones_like(prices)

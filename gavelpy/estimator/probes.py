@@ -1,4 +1,4 @@
-"""Time for probes: shares give way to what is to be measured, so that the mechanism leases GPUs for it."""
+"""Reserves time for probes in the shares of an allocation, so that the mechanism leases GPUs for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gavelpy.model.arrays import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shares of time of J jobs on T types, alone, and of P pairs of them on a type each."""
+    """Time shares of J jobs alone on T types, and of P pairs on one type each."""
 
     alone: Floats  # (J, T)
-    pairs: Ints  # (P, 2) rows of jobs; each pair once a type
+    pairs: Ints  # (P, 2) rows of jobs; each pair once per type
     pair_type: Ints  # (P,)
     together: Floats  # (P,)
 
@@ -25,10 +25,11 @@ class Shares:
 def with_probes(
     shares: Shares, gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, beside: float = 0.0
 ) -> Shares:
-    """The shares with this fraction of time spent on each probe, and the fraction `beside` on each of a pair.
+    """The shares with the time share `fraction` for each probe alone and `beside` for each probe of a pair.
 
-    Others give way: a probed job's other shares by the time of its probes, those of pairs by that of the member who is
-    probed more, and all on a type by what the probes need beyond its GPUs (`gpus` is of J jobs, `counts` of T types).
+    Other shares shrink: those of a probed job by the time of its probes, those of a pair by that of the member with
+    more probes, and all shares on a type that has too few GPUs. `gpus` (J,) are GPUs per job, `counts` (T,) GPUs per
+    type. Raises InvalidInput unless both fractions are in [0, 1].
     """
     for name, value in (("fraction", fraction), ("beside", beside)):
         if not 0.0 <= value <= 1.0:
@@ -51,7 +52,7 @@ def with_probes(
 def _of_probes(
     shape: tuple[int, ...], gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, beside: float
 ) -> Shares:
-    """The probes alone: no job gets more than its time, no type gives more than its GPUs."""
+    """Shares of the probes alone, limited to the jobs' time and the types' GPUs."""
     alone = np.zeros(shape)
     for probe in probes:
         if probe.partner < 0:
@@ -67,7 +68,7 @@ def _of_probes(
 
 
 def _job_time(shares: Shares) -> Floats:
-    """Of each job, alone and beside others, (J,)."""
+    """Total time share of each job, alone and co-located, (J,)."""
     total = shares.alone.sum(axis=1)
     np.add.at(total, shares.pairs, shares.together[:, None])
     return np.asarray(total)

@@ -1,9 +1,9 @@
-"""The prior for a job that nobody ran: a step takes the longer of its arithmetic and its traffic, and an overhead.
+"""Roofline prior for unmeasured jobs: a step takes the longer of arithmetic and memory traffic, plus overhead.
 
     step_s = max(flop / (peak u), bytes / (bandwidth v)) + overhead        Williams et al., CACM 2009, with an overhead
     rate(g) = g / step_s / (1 + c log2 g)                                  the scaling rule of workloads/README.md
 
-u, v, overhead and c are calibrated on measured entries; what is left over is the error bar.
+u, v, overhead and c are calibrated on measured entries; the residual is the error bar.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gavelpy.model.gpu_specs import GpuSpecs, StepCost
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 _START = (0.4, 0.6, 0.01, 0.1)
-_SD_START = 0.7  # of a log rate that nothing has been calibrated for
-_DOUBT = 3.0  # how far, as a logarithm, calibration may move a figure from its start before it costs as an error of 1
+_SD_START = 0.7  # of a log rate before any calibration
+_DOUBT = 3.0  # log distance of a parameter from its start that costs as much as an error of 1
 _MAD_TO_SD = 1.4826
-_FAMILIES_WORTH = 1.0  # families that _SD_START is worth: what is right for one says little of the next
+_FAMILIES_WORTH = 1.0  # weight of _SD_START, in families: one family is little evidence for the next
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How much of the peaks jobs get."""
+    """Shares of the peak rates that jobs reach, overhead, and loss of gangs."""
 
     compute_share: float = _START[0]
     bandwidth_share: float = _START[1]
@@ -39,26 +39,26 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Figures of job families and GPU types, and the calibration."""
+    """Step costs of job families, specs of GPU types, and the calibration."""
 
     jobs: Mapping[str, StepCost] = field(default_factory=dict)  # by family
     gpus: Mapping[str, GpuSpecs] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
 
     def log_rate(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """Logarithm of steps/s, (N, T); NaN where no figures are known."""
+        """Log of steps/s, (N, T); NaN where step cost or specs are unknown."""
         c = self.calibration
         return _log_rate(self._terms(keys, gpu_types), c.compute_share, c.bandwidth_share, c.overhead_s, c.gang_loss)
 
     def fits(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
-        """1 where memory suffices, 0 where it does not, NaN where no figures are known, (N, T)."""
+        """1 where memory suffices, 0 where it does not, NaN where step cost or specs are unknown, (N, T)."""
         terms = self._terms(keys, gpu_types)
         return np.where(np.isnan(terms.memory), math.nan, (terms.memory <= 1.0).astype(np.float64))
 
     def calibrated(self, table: ThroughputTable) -> Roofline:
-        """The roofline whose four figures fit the known rates of the table best, by absolute errors smoothed at 0.
+        """Fits the four parameters to the table's known rates by absolute errors, smoothed at 0.
 
-        Rates that are estimates themselves do not count.
+        Estimated rates are ignored.
         """
         from scipy.optimize import least_squares
 
@@ -99,9 +99,9 @@ class Roofline:
 
 
 def _between_families(error: Floats, job_types: Sequence[str]) -> float:
-    """Root mean square of the families' mean errors: a family that the roofline gets all wrong counts, small or not.
+    """Root mean square of the families' mean errors, so that a small family counts as much as a large one.
 
-    One more family, which nobody has seen, is off by as much as before any calibration.
+    Includes one unseen family with the error before calibration.
     """
     family = np.unique([kind_of(name).family for name in job_types], return_inverse=True)[1]
     means = np.bincount(family, error) / np.bincount(family)
@@ -113,7 +113,7 @@ def _between_families(error: Floats, job_types: Sequence[str]) -> float:
 class _Terms:
     compute_s: Floats  # (N, T) at peak
     traffic_s: Floats  # (N, T) at peak
-    memory: Floats  # (N, T) needed over there
+    memory: Floats  # (N, T) memory needed over memory available
     gpus: Floats  # (N, 1)
 
 

@@ -1,9 +1,9 @@
-"""Finds absurd rates in a table: wrong units, slips of the keyboard, files of something else.
+"""Finds absurd rates in a table: wrong units, typing errors, files of a different kind.
 
-An entry is absurd if no job makes such a rate, or if it is more than a thousand times off what is expected. Expected is
-what the rest of its row, the other rows and the roofline say, and also what the model predicts from all other entries,
-where the entry must be off by six standard deviations, too. Legitimate extremes (a spread of 10 or 100) stay. An absurd
-entry is left out: it is then estimated like a rate that was not measured, until a running job reports its rate.
+An entry is absurd if the rate is impossible, or if it is more than a thousand times off the expectation. There are two
+expectations: one from the rest of its row, the other rows and the roofline; and the model's prediction from all other
+entries, from which the entry must also be off by six standard deviations. Legitimate extremes (a spread of 10 or 100)
+stay. An absurd entry is left out and estimated like an unmeasured rate, until a running job reports its rate.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.throughput import ThroughputTable
 
 RATE_MIN_STEPS_PER_S = 1e-9  # a step in thirty years
-FAR = math.log(1000.0)  # from what is expected
-FAR_SD = 6.0  # standard deviations of that expectation, where it is uncertain
+FAR = math.log(1000.0)  # from the expectation
+FAR_SD = 6.0  # the same in standard deviations of the expectation
 _SWEEPS = 10
-_ROWS_MIN = 3  # that a GPU type's own level is taken from
+_ROWS_MIN = 3  # least number of rows for the level of a GPU type
 
 
 @dataclass(frozen=True)
 class Absurd:
-    """An entry that is not believed, and why."""
+    """A rejected entry, and the reason."""
 
     key: Key
     gpu_type: str
     rate_steps_per_s: float
     reason: str
-    partner: Key | None = None  # of a rate next to another job
+    partner: Key | None = None  # of a co-located rate
 
     def __str__(self) -> str:
-        beside = f" next to {self.partner[0]}" if self.partner is not None else ""
-        where = f"{self.key[0]} on {self.key[1]} x {self.gpu_type}{beside}"
+        partner = f" with {self.partner[0]}" if self.partner is not None else ""
+        where = f"{self.key[0]} on {self.key[1]} x {self.gpu_type}{partner}"
         return f"{where}: {self.rate_steps_per_s:g} steps/s is not believed: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
 class Believable:
-    """The table without its absurd entries, and those."""
+    """The table without its absurd entries, and these entries."""
 
     table: ThroughputTable
     absurd: tuple[Absurd, ...]
 
 
 def believable(table: ThroughputTable, roofline: Roofline) -> Believable:
-    """What of the table can be believed; the table itself if all can."""
+    """Removes absurd entries; returns the same table if there are none."""
     found: list[Absurd] = []
     rates = table.rate_steps_per_s.copy()
     for row, column in np.argwhere((rates > 0) & ~_is_possible(rates)).tolist():
@@ -82,7 +82,7 @@ def believable(table: ThroughputTable, roofline: Roofline) -> Believable:
 
 
 def located(absurd: Sequence[Absurd], file: str, lines: Mapping[tuple[Key, str, str], int]) -> tuple[str, ...]:
-    """A line for each entry, with its place in the file, where it is known."""
+    """A message for each entry, with its line in the file if known."""
     found = []
     for one in absurd:
         line = lines.get((one.key, one.gpu_type, one.partner[0] if one.partner is not None else ""), 0)
@@ -91,7 +91,7 @@ def located(absurd: Sequence[Absurd], file: str, lines: Mapping[tuple[Key, str, 
 
 
 def _expected(table: ThroughputTable, roofline: Roofline) -> Floats:
-    """Logarithms of rates by the roofline, GPU types' medians over it and rows' medians over both, (N, T)."""
+    """Expected log rates, (N, T): the roofline, plus medians of GPU types, plus medians of rows."""
     model = IsolatedModel(roofline=roofline).anchored(table)
     mean = model.mean(table.keys, table.gpu_types)
     with np.errstate(divide="ignore"):
@@ -105,7 +105,7 @@ def _expected(table: ThroughputTable, roofline: Roofline) -> Floats:
 
 
 def _medians(values: Floats, wanted: Bools) -> Floats:
-    """Of each row, of what is known; 0 where nothing is, or it is not wanted."""
+    """Median of each row's known values; 0 if it has none or is not wanted."""
     found = np.zeros(len(values))
     for i in np.flatnonzero(wanted & ~np.isnan(values).all(axis=1)).tolist():
         found[i] = float(np.nanmedian(values[i]))
@@ -128,10 +128,10 @@ def _outliers(columns: Sequence[int], rates: Floats, expected: Floats) -> list[i
 
 
 def _outvoted(table: ThroughputTable, roofline: Roofline) -> list[tuple[int, int, float]]:
-    """Row, column and excess of rates that the rest of the table contradicts, also where they are alone in a row.
+    """Row, column and excess of rates that contradict the rest of the table, even if alone in their row.
 
-    Every rate is compared with what all others predict, and the worst are left out first: one of them may be what
-    makes others look wrong. Where the others know little their prediction is wide, and nothing is contradicted.
+    Compares every rate with its prediction from all others and removes the worst first, because one bad rate can make
+    others look wrong. If the others carry little information, the prediction is wide and contradicts no rate.
     """
     found: list[tuple[int, int, float]] = []
     rates, model = table.rate_steps_per_s.copy(), IsolatedModel(roofline=roofline)
@@ -151,7 +151,7 @@ def _outvoted(table: ThroughputTable, roofline: Roofline) -> list[tuple[int, int
 
 
 def _absurd_pairs(table: ThroughputTable, alone: Floats) -> Bools:
-    """(P, 2, T)."""
+    """Mask of absurd rates of pairs, (P, 2, T)."""
     rates = table.pair_rate_steps_per_s
     with np.errstate(divide="ignore", invalid="ignore"):
         is_far = (rates > 0) & (rates > math.exp(FAR) * alone[table.pair_rows])
@@ -164,7 +164,7 @@ def _is_possible(rates: Floats) -> Bools:
 
 def _far_off(ratio: float) -> str:
     how = f"{ratio:.2g} times" if ratio > 1 else f"1/{1 / ratio:.2g} of"
-    return f"{how} what other GPU types, other rows and the roofline say"
+    return f"{how} the rate expected from other GPU types, other rows and the roofline"
 
 
 def _impossible(rate: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-SLOPE_SD: Final = 0.1  # of a family's slopes, a doubling of batch size or GPUs
+SLOPE_SD: Final = 0.1  # of a family's slopes, per doubling of batch size or GPUs
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class IsolatedScales:
     relative_gpus: float = 0.2
     relative_job_type: float = 0.15
     noise: float = 0.07
-    level: float = 1.0  # of what is unknown beforehand of a job's speed, times `Sides.level_sd`
-    few: float = 1.0  # intervals of a row of which one entry is known or none are wider by this factor
+    level: float = 1.0  # factor on the prior sd of a job's speed, `Sides.level_sd`
+    few: float = 1.0  # widens the intervals of a row with one known entry or none
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How alike some GPU types treat jobs: a covariance, as learned from a table."""
+    """Likeness of GPU types: a covariance of their effects on jobs, learned from a table."""
 
     gpu_types: tuple[str, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()

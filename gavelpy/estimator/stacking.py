@@ -1,10 +1,10 @@
 """Combines the Gaussian process with simple estimates of rates, weighted by cross-validation (stacked generalisation).
 
-The simple estimates complete the logarithms of the table: row plus column, and the same with a factorisation of rank 1
-or 2 on top. Which estimate is best depends on the table and on how much of a row and a column is known. So rates are
-hidden as they are missing in practice (single rates, all rates of a row but one, all rates of a GPU type but three),
-every method estimates them, and each situation gets weights and a width of the intervals from the errors. The width
-makes the intervals hold 90 % of the hidden rates (split conformal prediction).
+The simple estimates complete the logarithms of the table: row plus column, and the same plus a factorisation of rank 1
+or 2. The best estimate depends on the table and on how much of a row and a column is known. Cross-validation hides
+rates as they are missing in practice (single rates, all rates of a row but one, all rates of a GPU type but three),
+estimates them with every method, and derives weights and interval widths for each situation from the errors. The
+widths make the intervals contain 90 % of the hidden rates (split conformal prediction).
 Wolpert, 1992; Papadopoulos et al., 2002.
 """
 
@@ -21,13 +21,13 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 
 METHODS = ("Gaussian process", "row plus column", "rank 1", "rank 2")
 SITUATIONS = ("well known", "one rate in the row", "few rates in the column")
-RATES_MIN = 12  # of a table whose errors are cross-validated
-_COLUMN_FEW = 4  # rates of a GPU type up to which it is the third situation
+RATES_MIN = 12  # least number of rates in a table for cross-validation
+_COLUMN_FEW = 4  # most rates of a GPU type in the third situation
 _COLUMN_KEPT, _COLUMN_MIN = 3, 6  # rates of a column that stay in a fold, and that a column needs for a fold
-_CELL_PARTS, _FOLDS = 5, (3, 2, 3)  # hidden is a fifth of the rates at a time; folds of cells, rows and columns
+_CELL_PARTS, _FOLDS = 5, (3, 2, 3)  # a fifth of the rates is hidden at a time; folds of cells, rows and columns
 _STEPS = 4  # weights are multiples of 1 / _STEPS
 _POWER = 0.5  # errors of one fold are alike: they count half
-_WORTH = 10.0  # errors of one situation that those of all situations are worth
+_WORTH = 10.0  # weight of the errors of all situations, in errors of one situation
 _ERROR_MIN = 1e-3
 _WIDTH_MIN, _WIDTH_MAX = 0.4, 4.0
 _NORMAL_90 = 1.6448536269514722
@@ -47,12 +47,12 @@ class Errors:
     """Errors of hidden rates, n of them."""
 
     error: Floats  # (n, methods) of the logarithm
-    sd: Floats  # (n,) that the Gaussian process gives
+    sd: Floats  # (n,) by the Gaussian process
     situation: Ints  # (n,)
 
 
 def situations(known: Bools) -> Ints:
-    """Situation of each entry of a table, (N, T); -1 where neither its row nor its column helps."""
+    """Situation of each entry of a table, (N, T); -1 where its row or its column has no known rate."""
     row, column = known.sum(axis=1)[:, None], known.sum(axis=0)[None, :]
     found = np.where(column <= _COLUMN_FEW, 2, np.where(row <= 1, 1, 0))
     return np.where((row > 0) & (column > 0), found, -1)
@@ -64,7 +64,7 @@ def simple_estimates(log_rate: Floats) -> Floats:
 
 
 def folds(known: Bools) -> Iterator[Bools]:
-    """Masks of rates to hide, (N, T) each: single rates, rows but for one rate, columns but for three."""
+    """Masks of rates to hide, (N, T) each: single rates, rows except one rate, columns except three."""
     cells, rank = np.argwhere(known), _order(int(known.sum()))
     for fold in range(_FOLDS[0]):
         yield _mask(known, cells[rank % _CELL_PARTS == fold])
@@ -80,7 +80,7 @@ def folds(known: Bools) -> Iterator[Bools]:
 
 
 def mixture(errors: Sequence[Errors]) -> Mixture:
-    """Weights and widths that suit the errors; the default without errors."""
+    """Weights and widths that minimise the errors; the default without errors."""
     if not errors:
         return Mixture()
     error = np.concatenate([part.error for part in errors])
@@ -102,7 +102,7 @@ def mixture(errors: Sequence[Errors]) -> Mixture:
 
 
 def _width(distance: Floats, share: Floats) -> float:
-    """Factor by which intervals must grow to hold 90 % of these distances, in standard deviations."""
+    """Factor of intervals that contain 90 % of these distances, in standard deviations."""
     order = np.argsort(distance, kind="stable")
     total = np.cumsum(share[order])
     place = int(np.searchsorted(total, 0.9 * (total[-1] + 1.0)))
@@ -111,7 +111,7 @@ def _width(distance: Floats, share: Floats) -> float:
 
 
 def _grid(methods: int) -> Floats:
-    """All weights in steps, (candidates, methods)."""
+    """All weights in multiples of a step, (candidates, methods)."""
     parts = [part for part in itertools.product(range(_STEPS + 1), repeat=methods) if sum(part) == _STEPS]
     return np.array(parts, dtype=np.float64) / _STEPS
 
@@ -136,7 +136,7 @@ def _mask(known: Bools, cells: Ints) -> Bools:
 
 
 def _order(count: int) -> Ints:
-    """A fixed order without a pattern: the rank of each number by multiples of the golden ratio."""
+    """A fixed, evenly spread order: the rank of each number by multiples of the golden ratio."""
     rank = np.empty(count, dtype=np.int64)
     rank[np.argsort((np.arange(count) * _GOLDEN) % 1.0, kind="stable")] = np.arange(count)
     return rank

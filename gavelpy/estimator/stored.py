@@ -1,4 +1,4 @@
-"""A fitted model as JSON and back. Figures of jobs and GPUs are data of their own and are not in it."""
+"""Converts a fitted model to JSON and back. Step costs and GPU specs are separate data and not included."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
 
 FORMAT = "gavelpy estimator 1"
 _FIGURE_MIN, _FIGURE_MAX = 1e-12, 1e6
-_SCALES_SINCE = ("level", "few")  # that came later
+_SCALES_SINCE = ("level", "few")  # added later
 _Scales = TypeVar("_Scales", IsolatedScales, PairScales, Calibration)
 
 
-def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: whatever JSON can say
-    """The object to keep."""
+def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: JSON values
+    """The model as a JSON object."""
     return {
         "format": FORMAT,
         "isolated": asdict(model.isolated.scales),
@@ -39,7 +39,7 @@ def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: whatever JSON can 
 
 
 def from_json(value: object, roofline: Roofline) -> EstimatorModel:
-    """The model that was kept, over these figures; raises InvalidInput naming what is wrong."""
+    """The stored model with the step costs and specs of `roofline`; raises InvalidInput naming the wrong field."""
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
         raise InvalidInput(
             f"format must be {FORMAT!r}, got {value.get('format') if isinstance(value, Mapping) else value!r}"
@@ -55,7 +55,7 @@ def from_json(value: object, roofline: Roofline) -> EstimatorModel:
 
 
 def _likeness(value: object) -> Likeness:
-    """As kept; files of before have none."""
+    """The stored likeness; older files have none."""
     if value is None:
         return Likeness()
     if not isinstance(value, Mapping) or set(value) != {"gpu_types", "values"}:
@@ -72,7 +72,7 @@ def _likeness(value: object) -> Likeness:
 
 
 def _mixture(value: object) -> Mixture:
-    """As kept; older files have none."""
+    """The stored mixture; older files have none."""
     if value is None:
         return Mixture()
     if not isinstance(value, Mapping) or set(value) != {"weights", "widths"}:
@@ -99,7 +99,7 @@ def _names(field: str, value: object) -> tuple[str, ...]:
 def _scales(name: str, value: object, kind: type[_Scales]) -> _Scales:
     wanted = [field.name for field in fields(kind)]
     if isinstance(value, Mapping) and kind is IsolatedScales:
-        value = {name: getattr(IsolatedScales, name) for name in _SCALES_SINCE} | dict(value)  # files of before
+        value = {name: getattr(IsolatedScales, name) for name in _SCALES_SINCE} | dict(value)  # older files
     if not isinstance(value, Mapping) or set(value) != set(wanted):
         raise InvalidInput(f"{name} must be an object with exactly the keys {', '.join(wanted)}, got {value!r}")
     for key in wanted:

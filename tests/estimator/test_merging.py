@@ -23,7 +23,7 @@ def test_a_pair_that_no_job_makes_is_refused_from_both_sides_with_a_reason() -> 
     assert np.isnan(found.table.pair_rate_steps_per_s).sum() == 2
     (note,) = found.notes
     assert "1e+12 steps/s refused" in note
-    assert "beside" in note
+    assert " with " in note
 
 
 def test_a_refused_pair_leaves_the_one_that_was_known() -> None:

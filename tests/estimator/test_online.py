@@ -40,7 +40,7 @@ def test_measurements_outvote_a_claim() -> None:
     told(known, repeat(8.0, 5))
 
     assert rate_of(known, "old") == pytest.approx(8.0, rel=0.03)
-    assert known.differences(*NEW) == ["you said 24 steps/s on old; measured 8 ± 0.5"]
+    assert known.differences(*NEW) == ["claimed 24 steps/s on old; measured 8 ± 0.5"]
 
 
 def test_a_claim_counts_until_something_is_measured() -> None:
@@ -177,7 +177,7 @@ def test_far_readings_are_believed_once_three_in_a_row_agree() -> None:
     verdicts = told(known, [8e5, 7.0, 8e5, 3e6, 3.1e6, 3e6])
 
     assert [verdict.accepted for verdict in verdicts] == [False, True, False, False, False, True]
-    assert "3 times in a row: believed" in verdicts[-1].reason
+    assert "3 times in a row: accepted" in verdicts[-1].reason
     assert rate_of(known, "old") == pytest.approx(3e6, rel=0.1)
 
 

@@ -87,7 +87,7 @@ def test_an_owner_who_is_wrong_is_outvoted_and_told_on_the_types_that_were_claim
 
     assert answer.rates_steps_per_s[0, 0] == pytest.approx(40.0, rel=0.05)
     assert np.isnan(answer.rates_steps_per_s[0, 1])
-    assert answer.notes[0][0].startswith("you said 120 steps/s on v100; measured 40 ± ")
+    assert answer.notes[0][0].startswith("claimed 120 steps/s on v100; measured 40 ± ")
 
 
 def test_readings_that_can_hardly_be_are_refused_with_a_reason_until_three_in_a_row_agree() -> None:
@@ -97,7 +97,7 @@ def test_readings_that_can_hardly_be_are_refused_with_a_reason_until_three_in_a_
 
     assert [(remark.job, remark.is_accepted) for remark in answer.remarks[:3]] == [(7, False), (7, False), (7, True)]
     assert "reported 1e+07 steps/s where" in answer.remarks[0].text
-    assert "3 times in a row: believed" in answer.remarks[2].text
+    assert "3 times in a row: accepted" in answer.remarks[2].text
 
 
 def test_types_that_are_gone_are_kept_in_the_table_and_jobs_without_a_type_are_forgotten() -> None:
@@ -140,7 +140,7 @@ def test_figures_of_an_owner_are_outvoted_and_what_was_learned_survives_a_crash(
         async with running(config) as cluster:
             kept = float(cluster.core.jobs.rate[job, 0])
 
-        assert explained.notes[0].startswith("you said 10 steps/s on v100; measured 4 ± ")
+        assert explained.notes[0].startswith("claimed 10 steps/s on v100; measured 4 ± ")
         assert (submitted, kept) == ({"v100": 10.0}, believed)
 
     run(scenario())
