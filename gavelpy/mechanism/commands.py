@@ -1,4 +1,4 @@
-"""What shells must do. Orders in the imperative; the core's only output."""
+"""Commands: the core's only output, which shells carry out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gavelpy.model.problem import AllocationProblem
 
 @dataclass(frozen=True, eq=False)
 class SolveAllocation:
-    """Ask the policy; answer with AllocationSolved or AllocationFailed of the same epoch."""
+    """Run the policy; reply with AllocationSolved or AllocationFailed of the same epoch."""
 
     epoch: int
     problem: AllocationProblem
     jobs: Ints  # (J,) serial of each row of the problem
     packing: bool = False  # the answer may have shares of pairs
-    job_types: tuple[str, ...] = ()  # J, if packing: what tells which pairs gain
+    job_types: tuple[str, ...] = ()  # J, if packing: co-location slowdowns are known by job type
 
 
 @dataclass(frozen=True, eq=False)
 class EstimateThroughput:
-    """Ask for rates of jobs that came without any; answer with ThroughputEstimated."""
+    """Estimate rates of jobs that were submitted without any; reply with ThroughputEstimated."""
 
     jobs: Ints  # (K,)
     job_types: tuple[str, ...]
@@ -32,11 +32,11 @@ class EstimateThroughput:
 
 @dataclass(frozen=True, eq=False)
 class RoundPlan:
-    """The difference between two rounds (or, within a round, what fills free GPUs).
+    """The difference between two rounds, or grants of free GPUs within a round.
 
-    A grant whose GPUs, or whose job, are still under a lease that is being revoked starts when that lease has ended.
-    Every lease in force ends at `until_s` unless a later plan extends it. Two jobs of a pair have a lease each on the
-    same GPUs: both are granted here, or one is and the other goes on.
+    A granted lease starts when older leases of its job and on its GPUs have ended. Each lease ends at `until_s` unless
+    a later plan extends it. Each of two co-located jobs has a lease on the same GPUs: a plan grants both, or grants one
+    and extends the other.
     """
 
     round: int
@@ -54,7 +54,7 @@ class RoundPlan:
 
 @dataclass(frozen=True, eq=False)
 class KillLease:
-    """Stop a lease at once; nothing it does counts."""
+    """Stop a lease at once; its later progress does not count."""
 
     job: int
     lease: int
@@ -62,14 +62,14 @@ class KillLease:
 
 @dataclass(frozen=True, eq=False)
 class QueryAgent:
-    """Ask a node what it runs; answer with AgentRejoined."""
+    """Request the list of leases that a node runs; reply with AgentRejoined."""
 
     node_id: NodeId
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Something a person should hear of. The core does not log; shells do."""
+    """A message for the operator, for shells to log."""
 
     topic: str
     text: str

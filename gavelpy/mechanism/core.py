@@ -1,12 +1,11 @@
-"""The scheduling core: `handle(event, now_s) -> commands`, and `wakeup_s`, the time it must next be woken.
+"""The scheduling core: `handle(event, now_s) -> commands`, and `wakeup_s`, when it needs the next WakeupDue.
 
-Theory of operation. Events only change tables and note what has become stale. Decisions are made in one place, when
-WakeupDue arrives: ask the policy if the allocation is stale and may be asked about; wait for the answer, with
-patience; then either plan a round (everybody stands again for every GPU) or, within a round, give free GPUs to
-waiting jobs. A shell delivers all events of an instant before the wakeup of that instant, so that a thousand arrivals
-make one question.
+Theory of operation. Events change tables and mark what is out of date. All decisions are made at WakeupDue. If the
+allocation is out of date, the core requests a new one and waits for it, up to `solve_patience_s`. Then it plans a
+round, in which all jobs compete for all GPUs, or, within a round, grants free GPUs to waiting jobs. A shell delivers
+all events of an instant before its WakeupDue, so a thousand submissions cause one request.
 
-Time is an argument and never goes back. Nothing here knows which policy answers or whether the world is simulated.
+Time is an argument and never goes back. The core does not depend on the policy, nor on real or simulated time.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _KEEPS_NOTHING = (JobSubmitted, ProgressReported, ThroughputEstimated, PriceChan
 
 
 class SchedulerCore:
-    """Mutable state, one door in (`handle`), one timer out (`wakeup_s`)."""
+    """The scheduler's state. Shells call `handle`, and send WakeupDue at `wakeup_s`."""
 
     def __init__(self, settings: MechanismSettings | None = None) -> None:
         self.settings = settings or MechanismSettings()
@@ -71,24 +70,24 @@ class SchedulerCore:
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
         self.question = AllocationQuestion()
-        self.kept = unsaved.NONE_KEPT  # follows from the tables after each event; see `unsaved`
+        self.kept = unsaved.NONE_KEPT  # jobs that are not preempted, recomputed after each event; see `unsaved`
         self.now_s = 0.0
-        self.settled_s = self.woken_s = 0.0  # up to when owed and received time is booked; the last WakeupDue
+        self.settled_s = self.woken_s = 0.0  # end of the booked owed and received time; the last WakeupDue
         self.incarnation = self.round = 0
         self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
-        self.attention_s = NEVER_S  # somebody changed something that a wakeup should look at
-        self.retry_due_s = NEVER_S  # the next job that failed may be tried again
+        self.attention_s = NEVER_S  # when a change requires a wakeup
+        self.retry_due_s = NEVER_S  # when the next pause of a failed job ends
         self.awaiting = False  # a plan waits for the policy's answer
-        self.type_order: Ints = NO_INTS  # of the wakeup that waits
+        self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
         self.throughput = ThroughputQuestion()
 
-    # The one door ------------------------------------------------------------------------------------------------
+    # Interface ---------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
-        """Applies one event and returns what shells must do. `now_s` must not go back.
+        """Applies one event and returns the commands for shells. `now_s` must not go back.
 
-        Raises InvalidInput, and nothing has changed, when the event makes no sense: see `accept`.
+        Raises InvalidInput, and changes nothing, if the event is invalid: see `accept`.
         """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         accept.check(self, event)
@@ -130,7 +129,7 @@ class SchedulerCore:
                 self._disturb()
                 return []
             case ConfigChanged():
-                self._settle()  # the time up to now is booked by the rules it passed under
+                self._settle()  # book the time up to now under the old settings
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
                     self.jobs.held_type[: self.jobs.count] = guard.NOT_HELD
@@ -138,7 +137,7 @@ class SchedulerCore:
                 self._disturb()
                 return []
             case PolicyChanged():
-                self.throughput.want(self.jobs.unmeasured.tolist())  # its table may know more
+                self.throughput.want(self.jobs.unmeasured.tolist())  # the new policy may estimate more rates
                 self._disturb()
                 return []
             case IdsReserved():
@@ -154,7 +153,7 @@ class SchedulerCore:
 
     @property
     def wakeup_s(self) -> float:
-        """When the shell must next send WakeupDue; infinite when nothing can happen without another event."""
+        """When the shell must send the next WakeupDue; infinite if nothing is due before another event."""
         settings, question = self.settings, self.question
         if self.awaiting:
             return max(self.now_s, question.asked_s + settings.solve_patience_s)
@@ -166,11 +165,11 @@ class SchedulerCore:
 
     @property
     def is_in_round(self) -> bool:
-        """Whether leases are in force up to round_end_s."""
+        """Whether a round is in force, up to round_end_s."""
         return self.round_end_s < NEVER_S
 
     def needs_progress(self, now_s: float) -> bool:
-        """Whether the coming wakeup decides on grounds of progress: shells report it first."""
+        """Whether the decisions of a wakeup at `now_s` depend on progress, so that shells must report it first."""
         return now_s >= self.round_end_s or self.question.may_ask(now_s, self.settings.solve_interval_s)
 
     def runnable(self, rows: Ints) -> Bools:
@@ -181,7 +180,7 @@ class SchedulerCore:
         return np.asarray(can_run & finishing.may_begin(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
-        """What shells, queries and reports may read."""
+        """A read-only view for shells, queries and reports."""
         return view_of(self)
 
     # Decisions ---------------------------------------------------------------------------------------------------
@@ -242,7 +241,7 @@ class SchedulerCore:
         staying = np.union1d(leases.staying(chosen), fixed)
         leaving = leased[~jobs.marks(np.union1d(staying, kept))[leased]]
         if not len(chosen.jobs) and not len(leased):
-            self.round_end_s = NEVER_S  # nobody can run: rest until something happens
+            self.round_end_s = NEVER_S  # no job can run: no round until the next change
             return []
         self.round += 1
         self.round_began_s = self.now_s
@@ -258,12 +257,12 @@ class SchedulerCore:
         return [self._granted(grants, staying, leaving)]
 
     def _unsettle(self) -> None:
-        """Something happened: a round that was let go on ends where rounds meet."""
+        """Ends a prolonged round at the next multiple of `round_s`, because something changed."""
         rounds = max(1, math.ceil((self.now_s - self.round_began_s) / self.settings.round_s))
         self.round_end_s = min(self.round_end_s, self.round_began_s + rounds * self.settings.round_s)
 
     def _fill(self) -> list[Command]:
-        """Free GPUs to waiting jobs, up to the end of the round."""
+        """Grants free GPUs to waiting jobs, up to the end of the round."""
         pool, planner = self.pool, self.planner
         if not (pool.usable & (pool.job == NONE)).any():
             planner.reserve()
@@ -276,7 +275,7 @@ class SchedulerCore:
 
     @property
     def planner(self) -> Planner:
-        """What a plan would be made of now."""
+        """The inputs of a plan made now."""
         is_solved = not self.question.stale and self.question.open_epoch == NONE_OPEN
         return Planner(self.leases, self.settings, self.kept, self.type_order, is_solved, self.now_s)
 
@@ -293,7 +292,7 @@ class SchedulerCore:
         return np.union1d(self.leases.pinned, self.kept.jobs) if self.pool.any_hindered else self.kept.jobs
 
     def _keep(self) -> None:
-        """Works out which leases no plan may end; the policy divides the GPUs that are left."""
+        """Recomputes the jobs that are not preempted; a change makes the allocation out of date."""
         before, self.kept = self.kept.jobs, unsaved.kept(self.leases, self.settings, self.woken_s)
         if not np.array_equal(before, self.kept.jobs):
             self._settle()
@@ -321,7 +320,7 @@ class SchedulerCore:
             self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
         if ended.any_gone or ended.any_paused:
             self._disturb()
-        elif ended.any_free or (ended.any_stopped and self.pool.any_silent):  # its job may have waited for that
+        elif ended.any_free or (ended.any_stopped and self.pool.any_silent):  # the job may have waited for this end
             self._notice()
         self._end_idle_round()
         return [KillLease(job, lease) for job, lease in ended.orphaned]
@@ -363,26 +362,26 @@ class SchedulerCore:
         return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
 
     def _disturb(self) -> None:
-        """Jobs or GPUs have changed: the allocation in force is out of date."""
+        """Marks the allocation in force as out of date, because jobs or GPUs changed."""
         self.question.renew()
         self._notice()
 
     def _notice(self) -> None:
-        """GPUs may be idle, or nobody may be running: look at once, unless the settings leave it to the next round."""
+        """Requests a wakeup now, as GPUs may be idle; with `fill_within_round` off, only outside of a round."""
         if not self.is_in_round or self.settings.fill_within_round:
             self.attention_s = self.now_s
         if self.is_in_round:
             self._unsettle()
 
     def _retried(self) -> None:
-        """Pauses are over: their jobs stand for GPUs again."""
+        """Pauses are over: their jobs compete for GPUs again."""
         self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
         self.question.renew()
         if self.is_in_round:
             self._unsettle()
 
     def _end_idle_round(self) -> None:
-        """A round in which nothing runs any more is over."""
+        """Ends the round if no lease is in force."""
         if self.is_in_round and not self.leases.in_force:
             self.round_end_s = self.attention_s = self.now_s
 

@@ -31,11 +31,11 @@ class GpuPool:
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
         self.node_silent: list[bool] = []  # no heartbeat
-        self.node_forced: list[bool] = []  # drained by force: its leases end with the round
-        self.node_hindrance: list[str] = []  # why it can start no lease; empty = it can
+        self.node_forced: list[bool] = []  # drained by force
+        self.node_hindrance: list[str] = []  # why it cannot start leases; empty = it can
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
-        self.is_scattered = False  # there are living jobs with checkpoints or leases in other directories than CLUSTERS
+        self.is_scattered = False  # active jobs have checkpoints or leases in other directories than CLUSTERS
         self.node_type: list[int] = []
         self.gpu_types: tuple[str, ...] = ()
         self.price_usd_per_gpu_h: list[float] = []
@@ -43,10 +43,8 @@ class GpuPool:
         self.node_of: Ints = np.zeros(0, dtype=np.int64)  # (G,)
         self.number: Ints = np.zeros(0, dtype=np.int64)  # (G,) on its node, from 0
         self.present: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its node still has it
-        self.usable: Bools = np.zeros(
-            0, dtype=np.bool_
-        )  # (G,) may be leased: its node is up, reachable and able to start leases
-        self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) job with a lease here, promised or running
+        self.usable: Bools = np.zeros(0, dtype=np.bool_)  # (G,) its node is up, reachable and can start leases
+        self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) job with a lease here, granted or running
         self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the co-located job
         self.shares_checkpoints = True
         self.any_silent = False
@@ -58,7 +56,7 @@ class GpuPool:
         self._domains: tuple[Ints, Ints, Ints] | None = None
 
     def join(self, node_id: NodeId, gpu_type: str, gpu_count: int, directory: int = CLUSTERS) -> bool:
-        """A node joins, or is up again; returns whether its GPU type is new. See `displaced`."""
+        """Adds a node, or marks a known one as up; returns whether its GPU type is new. See `displaced`."""
         new_type = gpu_type not in self.gpu_types
         if new_type:
             self.gpu_types = (*self.gpu_types, gpu_type)
@@ -90,7 +88,7 @@ class GpuPool:
         return new_type
 
     def displaced(self, node_id: NodeId, gpu_type: str, gpu_count: int) -> Ints:
-        """Serials of jobs whose leases hold GPUs that a known server, joining like this, no longer has, ascending."""
+        """Jobs with leases on GPUs that a known node no longer has when it joins like this; serials, ascending."""
         row = self.node_row.get(node_id)
         if row is None:
             return np.zeros(0, dtype=np.int64)
@@ -111,7 +109,7 @@ class GpuPool:
         self.beside[first:] = NONE
 
     def _resize(self, count: int) -> None:
-        """Columns of `count` rows; room doubles when short, so that adding a server costs little on average."""
+        """Resizes the columns to `count` rows; capacity doubles, so the amortized cost of a new GPU is constant."""
         for name in ("type_of", "node_of", "number", "present", "usable", "job", "beside"):
             column = getattr(self, name)
             room = column.base if column.base is not None else column
@@ -120,31 +118,31 @@ class GpuPool:
             setattr(self, name, room[:count])
 
     def set_directory(self, row: int, directory: int) -> None:
-        """Says which directory a node writes its checkpoints to."""
+        """Sets the directory that a node writes checkpoints to."""
         self.node_directory[row] = directory
         self.relate_directories()
 
     def relate_directories(self) -> None:
-        """Works out what follows for domains from the directories of nodes."""
+        """Recomputes what derives from the directories of nodes."""
         self.shares_checkpoints = not self.is_scattered and not any(self.node_directory)
         self._domain_counts = self._domains = None
 
     def own_directory(self, node_id: NodeId) -> int:
-        """The directory of a node that is not known by an id; it gets a row if it has none."""
+        """Row of the directory of a node that has not reported an id; added if missing."""
         return self.add_directory(f"{_OWN}{node_id}")
 
     def add_directory(self, name: str) -> int:
-        """Row of a directory; a new one where the name is new."""
+        """Row of a directory; added if missing."""
         if name not in self.directories:
             self.directories.append(name)
         return self.directories.index(name)
 
     def is_own(self, directory: int) -> bool:
-        """Whether a directory is known by its node only, and not by an id."""
+        """Whether the id of a directory is unknown, so that its node stands in for it."""
         return self.directories[directory].startswith(_OWN)
 
     def set_state(self, node_id: NodeId, state: NodeState) -> None:
-        """Marks a server up, draining or lost; it is no longer silent. What hindered a lost one is forgotten."""
+        """Marks a node as up, draining or lost, and as reachable. A lost node has no health problem any more."""
         row = self.node_row[node_id]
         self.node_state[row] = state
         self._set_forced(row, False)
@@ -153,7 +151,7 @@ class GpuPool:
         self.set_silent(node_id, False)
 
     def set_draining(self, node_id: NodeId, force: bool = False) -> None:
-        """Marks a server as draining, by force or not; a lost one stays lost, a silent one silent."""
+        """Marks a node as draining, by force or not. A lost node stays lost, an unreachable one unreachable."""
         row = self.node_row[node_id]
         if self.node_state[row] is NodeState.UP:
             self.node_state[row] = NodeState.DRAINING
@@ -166,21 +164,21 @@ class GpuPool:
         self.any_forced = any(self.node_forced)
 
     def set_silent(self, node_id: NodeId, silent: bool) -> None:
-        """Marks a server as heard of or not; whether it is up or draining stays, and a lost one is never silent."""
+        """Marks a node as unreachable or reachable; it stays up or draining. A lost node is never unreachable."""
         row = self.node_row[node_id]
         self.node_silent[row] = silent and self.node_state[row] is not NodeState.LOST
         self.any_silent = any(self.node_silent)
         self._open(row)
 
     def set_hindrance(self, node_id: NodeId, why: str) -> None:
-        """Says why a server can begin no lease, or that it can; a lost one is never hindered."""
+        """Sets why a node cannot start leases; empty: it can. Ignored for a lost node."""
         row = self.node_row[node_id]
         self.node_hindrance[row] = "" if self.node_state[row] is NodeState.LOST else why
         self.any_hindered = any(self.node_hindrance)
         self._open(row)
 
     def _open(self, row: int) -> None:
-        """Works out whether the GPUs of a server may be leased."""
+        """Recomputes whether the GPUs of a node may be leased."""
         here = self.node_of == row
         is_open = self._is_heard_and_up(row) and not self.node_hindrance[row]
         self.usable[here] = self.present[here] & is_open
@@ -190,41 +188,41 @@ class GpuPool:
         return self.node_state[row] is NodeState.UP and not self.node_silent[row]
 
     def jobs_on(self, node_id: NodeId) -> Ints:
-        """Serials of jobs with a lease promised or running on a server, ascending."""
+        """Serials of jobs with a lease granted or running on a node, ascending."""
         return self.jobs_holding(self.on(node_id))
 
     def on(self, node_id: NodeId) -> Bools:
-        """Which GPUs are a server's, (G,)."""
+        """Whether each GPU belongs to a node, (G,)."""
         here: Bools = self.node_of == self.node_row[node_id]
         return here
 
     @property
     def silent(self) -> Bools:
-        """Which GPUs are on servers that nobody hears from, (G,)."""
+        """Whether each GPU is on an unreachable node, (G,)."""
         return np.array(self.node_silent, dtype=np.bool_)[self.node_of]
 
     @property
     def forced(self) -> Bools:
-        """Which GPUs are on servers that are drained by force, (G,)."""
+        """Whether each GPU is on a node that is drained by force, (G,)."""
         return np.array(self.node_forced, dtype=np.bool_)[self.node_of]
 
     @property
     def hindered(self) -> Bools:
-        """Which GPUs might be leased if their servers could begin leases, (G,)."""
+        """Whether each GPU could be leased if only its node could start leases, (G,)."""
         rows = [bool(why) and self._is_heard_and_up(row) for row, why in enumerate(self.node_hindrance)]
         return np.array(rows, dtype=np.bool_)[self.node_of] & self.present
 
     def jobs_holding(self, gpus: Bools) -> Ints:
-        """Serials of jobs with a lease promised or running on any of these GPUs (G,), ascending."""
+        """Serials of jobs with a lease granted or running on any of these GPUs (G,), ascending."""
         return np.unique(self.holdings(gpus)[1])
 
     def holdings(self, gpus: Bools) -> tuple[Ints, Ints]:
-        """Which of these GPUs (G,) are held by whom: GPUs and serials of jobs; a shared GPU stands twice."""
+        """The leased GPUs among these (G,) and the serials of their jobs; a shared GPU is listed twice."""
         held, shared = np.flatnonzero(gpus & (self.job != NONE)), np.flatnonzero(gpus & (self.beside != NONE))
         return np.concatenate([held, shared]), np.concatenate([self.job[held], self.beside[shared]])
 
     def relate(self) -> None:
-        """Works out what follows from the columns, when all of them have been set."""
+        """Recomputes everything that derives from the columns, after all of them were set."""
         self.any_silent = any(self.node_silent)
         self.any_hindered, self.any_forced = any(self.node_hindrance), any(self.node_forced)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
@@ -242,18 +240,18 @@ class GpuPool:
         return self._counts
 
     def type_counts(self, among: Bools) -> Ints:
-        """How many of some GPUs (G,) are of each type, (T,)."""
+        """Counts these GPUs (G,) by type, (T,)."""
         return np.bincount(self.type_of[among], minlength=len(self.gpu_types))
 
     @property
     def free_counts(self) -> Ints:
-        """Usable GPUs of each type that no lease claims, (T,)."""
+        """Usable GPUs of each type without a lease, (T,)."""
         free = self.usable & (self.job == NONE)
         return np.bincount(self.type_of[free], minlength=len(self.gpu_types))
 
     @property
     def domain_of(self) -> Ints:
-        """Lot of each GPU, (G,)."""
+        """Checkpoint domain of each GPU, (G,)."""
         return self.type_of if self.shares_checkpoints else self._related()[0]
 
     @property
@@ -277,7 +275,7 @@ class GpuPool:
         return self._domain_counts
 
     def domain_counts(self, among: Bools) -> Ints:
-        """How many of some GPUs (G,) each domain has, (L,)."""
+        """Counts these GPUs (G,) by domain, (L,)."""
         return np.bincount(self.domain_of[among], minlength=len(self.domain_type))
 
     def _related(self) -> tuple[Ints, Ints, Ints]:

@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever the events. Tests and `--paranoid` runs call `check`."""
+"""Invariants of the core, which hold after each event. Tests and `--paranoid` runs call `check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
 
 
 def check(core: SchedulerCore) -> None:
-    """Raises AssertionError saying which promise is broken."""
+    """Raises AssertionError with the invariant that is violated."""
     _check_leases(core)
     _check_stopping(core)
     _check_gpus(core)
@@ -28,75 +28,79 @@ def _check_leases(core: SchedulerCore) -> None:
     jobs, n = core.jobs, core.jobs.count
     state, lease = jobs.state[:n], jobs.lease[:n]
     is_leased = np.isin(state, LEASED)
-    assert (is_leased == (lease >= 0)).all(), "a job holds a lease exactly when it is GRANTED or RUNNING"
+    assert (is_leased == (lease >= 0)).all(), "a job without a lease is GRANTED or RUNNING, or the reverse"
     serials = lease[lease >= 0]
-    assert core.leases.in_force == len(serials), "the number of leases in force is out of step"
-    assert len(np.unique(serials)) == len(serials), "two jobs hold one lease"
-    assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never given out"
+    assert core.leases.in_force == len(serials), "the count of leases in force is wrong"
+    assert len(np.unique(serials)) == len(serials), "two jobs hold the same lease"
+    assert (serials < core.leases.next_lease).all(), "a lease has a serial that was never assigned"
     stopping = jobs.stopping[:n]
     assert not np.isin(stopping[stopping >= 0], serials).any(), "a lease is in force and stopping"
-    assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never given out"
-    assert all(state[row] <= ALIVE[-1] for row in jobs.loss_nodes), "a job is over and its losses are still counted"
+    assert (stopping < core.leases.next_lease).all(), "a stopping lease has a serial that was never assigned"
+    assert all(state[row] <= ALIVE[-1] for row in jobs.loss_nodes), "losses are recorded of a job that is over"
     for row, lost in jobs.lost_leases.items():
         assert lost, f"job {row} has an empty table of lost leases"
-        assert state[row] <= ALIVE[-1], f"job {row} is over and has lost leases that may still end"
-        assert max(lost) < core.leases.next_lease, "a lost lease has a serial that was never given out"
+        assert state[row] <= ALIVE[-1], f"job {row} is over and has open lost leases"
+        assert max(lost) < core.leases.next_lease, "a lost lease has a serial that was never assigned"
         assert lease[row] not in lost, f"the lease of job {row} is in force and lost"
     both = (stopping >= 0) & (state == JobState.RUNNING)
-    assert not both.any(), f"jobs {np.flatnonzero(both).tolist()} run while an older lease of theirs is stopping"
+    assert not both.any(), f"jobs {np.flatnonzero(both).tolist()} run while an older lease is stopping"
 
 
 def _check_stopping(core: SchedulerCore) -> None:
     jobs, pool = core.jobs, core.pool
     rows = np.flatnonzero(jobs.stopping_first[: jobs.count] >= 0)
-    assert (jobs.stopping[rows] >= 0).all(), "a job without a stopping lease has GPUs of one"
-    assert set(jobs.stopping_gangs) <= set(rows.tolist()), "the table of stopping gangs is out of step"
+    assert (jobs.stopping[rows] >= 0).all(), "a job has GPUs of a stopping lease, but no such lease"
+    assert set(jobs.stopping_gangs) <= set(rows.tolist()), "the table of stopping gangs is inconsistent"
     lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
     for row in rows.tolist():
         gpus = jobs.gpus_stopping(row)
-        assert gpus[0] == jobs.stopping_first[row], f"job {row} disagrees with itself about its stopping lease"
-        assert len(gpus) <= jobs.gpus[row], f"the stopping lease of job {row} has more GPUs than it asked for"
-        assert not lost[pool.node_of[gpus]].any(), f"the lease of job {row} is being stopped on a lost server"
+        assert gpus[0] == jobs.stopping_first[row], f"the columns on the stopping lease of job {row} are inconsistent"
+        assert len(gpus) <= jobs.gpus[row], f"the stopping lease of job {row} has more GPUs than requested"
+        assert not lost[pool.node_of[gpus]].any(), f"the lease of job {row} is stopping on a lost node"
     held = np.flatnonzero(pool.job != NONE)
-    assert not lost[pool.node_of[held]].any(), "a lease is in force on a lost server"
-    assert pool.present[held].all(), "a lease is in force on a GPU that is not there"
+    assert not lost[pool.node_of[held]].any(), "a lease is in force on a lost node"
+    assert pool.present[held].all(), "a lease is in force on an absent GPU"
 
 
 def _check_gpus(core: SchedulerCore) -> None:
     jobs, pool = core.jobs, core.pool
     gpus_held, all_holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
     holders, held = np.unique(all_holders, return_counts=True)
-    assert np.array_equal(holders, jobs.leased), "GPUs are promised to jobs without a lease, or the reverse"
-    assert np.array_equal(held, jobs.gpus[holders]), "a job holds more or fewer GPUs than it asked for"
-    assert set(jobs.gang_gpus) == set(holders[jobs.gpus[holders] > 1].tolist()), "the gang table is out of step"
+    assert np.array_equal(holders, jobs.leased), "GPUs are granted to jobs without a lease, or the reverse"
+    assert np.array_equal(held, jobs.gpus[holders]), "a job holds more or fewer GPUs than requested"
+    assert set(jobs.gang_gpus) == set(holders[jobs.gpus[holders] > 1].tolist()), "the gang table is inconsistent"
     for row in holders.tolist():
         gpus = jobs.gpus_held(row)
         mine = np.sort(gpus_held[all_holders == row])
-        assert np.array_equal(np.sort(gpus), mine), f"job {row} believes it holds GPUs that are promised to others"
+        assert np.array_equal(np.sort(gpus), mine), f"the tables of jobs and GPUs differ on the GPUs of job {row}"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
     is_open = [pool.node_state[row] is NodeState.UP and not pool.node_silent[row] for row in range(len(pool.node_ids))]
     can_begin = np.array([is_up and not why for is_up, why in zip(is_open, pool.node_hindrance, strict=True)], np.bool_)
-    assert np.array_equal(pool.usable, can_begin[pool.node_of] & pool.present), "what may be leased is out of step"
-    assert pool.any_hindered == any(pool.node_hindrance), "nobody knows that a server can begin no lease"
+    assert np.array_equal(pool.usable, can_begin[pool.node_of] & pool.present), "the marks of usable GPUs are wrong"
+    assert pool.any_hindered == any(pool.node_hindrance), "the mark of unhealthy nodes is wrong"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
-    assert np.array_equal(pool.counts, counts), "the count of usable GPUs is stale"
+    assert np.array_equal(pool.counts, counts), "the count of usable GPUs is out of date"
 
 
 def _check_pairs(core: SchedulerCore) -> None:
-    """At most two leases are on a GPU, and two only of partners, who share all their GPUs."""
+    """A GPU has at most two leases; two only if their jobs are partners, which share all their GPUs."""
     jobs, pool, pairs, n = core.jobs, core.pool, core.jobs.pairs, core.jobs.count
     rows = np.flatnonzero(jobs.partner[:n] >= 0)
     partners = jobs.partner[rows]
-    assert (jobs.partner[partners] == rows).all(), "a job shares GPUs with one that does not with it"
+    assert (jobs.partner[partners] == rows).all(), "a job's partner has another partner, or none"
     assert (partners != rows).all(), "a job shares GPUs with itself"
     for row, partner in zip(rows.tolist(), partners.tolist(), strict=True):
-        assert np.array_equal(jobs.gpus_held(row), jobs.gpus_held(partner)), f"jobs {row} and {partner} are apart"
+        assert np.array_equal(jobs.gpus_held(row), jobs.gpus_held(partner)), (
+            f"partners {row} and {partner} hold different GPUs"
+        )
     shared = np.flatnonzero(pool.beside != NONE)
-    assert (jobs.partner[pool.job[shared]] == pool.beside[shared]).all(), "a GPU is under two leases of no pair"
+    assert (jobs.partner[pool.job[shared]] == pool.beside[shared]).all(), (
+        "a GPU has two leases of jobs that are not partners"
+    )
     assert shared.size == jobs.gpus[rows].sum() // 2, "a pair does not share all of its GPUs"
     order = np.lexsort((pairs.gpu_type, pairs.second, pairs.first))
     assert (order == np.arange(pairs.count)).all(), "the table of pairs is out of order"
-    assert (pairs.first < pairs.second).all(), "a pair stands the wrong way round"
+    assert (pairs.first < pairs.second).all(), "a pair is not in ascending order"
     if len(rows):
         pairs.find(rows, partners, jobs.lease_type[rows])
 
@@ -104,8 +108,8 @@ def _check_pairs(core: SchedulerCore) -> None:
 def _check_checkpoints(core: SchedulerCore) -> None:
     jobs, n = core.jobs, core.jobs.count
     lease, saved = jobs.saved_lease[:n], jobs.steps_saved[:n]
-    assert (saved[lease >= 0] > 0).all(), "a lease is named for a checkpoint of no steps"
-    assert (lease < core.leases.next_lease).all(), "a checkpoint was written under a lease that was never given out"
+    assert (saved[lease >= 0] > 0).all(), "a checkpoint has a lease, but no steps"
+    assert (lease < core.leases.next_lease).all(), "a checkpoint has a lease serial that was never assigned"
     _check_directories(core)
 
 
@@ -115,15 +119,15 @@ def _check_directories(core: SchedulerCore) -> None:
     assert len(set(named)) == len(named), "a directory has two rows"
     for name in DIRECTORY_COLUMNS:
         column = getattr(jobs, name)[:n]
-        assert (column < len(pool.directories)).all(), f"{name} names a directory that there is not"
+        assert (column < len(pool.directories)).all(), f"{name} has a directory row that does not exist"
         is_known = np.array([bool(name) for name in pool.directories]) | (np.arange(len(pool.directories)) == CLUSTERS)
-        assert is_known[column[column >= 0]].all(), f"{name} names a directory that has become another"
+        assert is_known[column[column >= 0]].all(), f"{name} has a directory row that was merged"
         assert not pool.shares_checkpoints or not (column[jobs.active] > CLUSTERS).any(), (
-            f"{name} is out of reach of domains by type"
+            f"{name} is not the cluster's directory, but domains are GPU types"
         )
-    assert ((jobs.lease_in[:n] >= 0) == (jobs.lease[:n] >= 0)).all(), "a job writes to a directory without a lease"
+    assert ((jobs.lease_in[:n] >= 0) == (jobs.lease[:n] >= 0)).all(), "a job without a lease writes to a directory"
     assert not pool.shares_checkpoints or not any(pool.node_directory), (
-        "nodes use several directories, and domains are types"
+        "nodes use several directories, but domains are GPU types"
     )
 
 
@@ -137,39 +141,41 @@ def _check_accounts(core: SchedulerCore) -> None:
         values = getattr(jobs.pairs, name)
         assert (np.isfinite(values) & (values >= 0)).all(), f"{name} of a pair is not finite or negative"
     active = jobs.active
-    assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= ALIVE[-1])), "the list of active jobs is stale"
-    assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "a job is owed more than all of its time"
-    assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than it has"
+    assert np.array_equal(active, np.flatnonzero(jobs.state[:n] <= ALIVE[-1])), "the list of active jobs is out of date"
+    assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "the shares of a job add up to more than 1"
+    assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than its total"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
 
 
 def _check_pauses(core: SchedulerCore) -> None:
     jobs, n, settings = core.jobs, core.jobs.count, core.settings
-    assert (jobs.misses[:n] >= 0).all(), "a job failed less than never"
-    assert (jobs.losses[:n] >= 0).all(), "a job was lost less than never"
-    assert (jobs.began_s[:n] <= core.now_s).all(), "a lease began in the future"
-    assert (jobs.worked_s[:n] <= core.now_s).all(), "a job got on in the future"
-    assert (jobs.slow_lease[:n] < core.leases.next_lease).all(), "a slow lease has a serial that was never given out"
-    assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are held for a job that has some"
+    assert (jobs.misses[:n] >= 0).all(), "a count of failed leases is negative"
+    assert (jobs.losses[:n] >= 0).all(), "a count of lost starts is negative"
+    assert (jobs.began_s[:n] <= core.now_s).all(), "a lease starts in the future"
+    assert (jobs.worked_s[:n] <= core.now_s).all(), "a job made progress in the future"
+    assert (jobs.slow_lease[:n] < core.leases.next_lease).all(), "a slow lease has a serial that was never assigned"
+    assert (jobs.held_type[jobs.leased] < 0).all(), "GPUs are reserved for a job that has a lease"
     ends_s = jobs.retry_at_s[jobs.active]
     ahead_s = ends_s[ends_s > core.now_s]
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
-    assert (ahead_s <= (core.now_s + pause_s_max) * (1 + 1e-9)).all(), "a job waits longer than any pause lasts"
-    assert core.retry_due_s <= ahead_s.min(initial=np.inf), "nobody is woken when a pause is over"
+    assert (ahead_s <= (core.now_s + pause_s_max) * (1 + 1e-9)).all(), "a job waits longer than the longest pause"
+    assert core.retry_due_s <= ahead_s.min(initial=np.inf), "no wakeup is due when a pause ends"
 
 
 def _check_kept(core: SchedulerCore) -> None:
     jobs, kept = core.jobs, unsaved.kept(core.leases, core.settings, core.woken_s)
-    assert np.array_equal(core.kept.jobs, kept.jobs), "the list of jobs that no plan may stop is out of step"
+    assert np.array_equal(core.kept.jobs, kept.jobs), "the list of jobs that no plan may preempt is wrong"
     ours, theirs = core.kept.open_gpus, kept.open_gpus
-    assert (ours is None) == (theirs is None) == (not len(kept.jobs)), "GPUs are open next to no kept job"
-    assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is out of step"
+    assert (ours is None) == (theirs is None) == (not len(kept.jobs)), (
+        "the open GPUs are set without a kept job, or the reverse"
+    )
+    assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is wrong"
     single = kept.jobs[jobs.partner[kept.jobs] < 0]
-    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "a kept job is not owed what it gets"
+    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "a kept job has a share below 1"
 
 
 def _check_timer(core: SchedulerCore) -> None:
     assert core.settled_s <= core.now_s, "time is booked ahead"
     if len(core.jobs.leased):
-        assert core.is_in_round, "leases are in force outside of a round"
+        assert core.is_in_round, "leases are in force outside a round"
         assert core.wakeup_s < np.inf, "leases are in force and no wakeup is due"

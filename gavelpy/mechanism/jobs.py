@@ -1,4 +1,4 @@
-"""The core's table of jobs: columns of arrays, a row a job, rows by serial and never reused."""
+"""The core's table of jobs: one row per job, by serial; rows are never reused."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class JobTable:
     """All jobs ever submitted; N rows allocated, `count` used. Integer columns use -1 for none."""
 
     state: Ints  # (N,) JobState
-    gpus: Ints  # (N,) asked for, all of one type
+    gpus: Ints  # (N,) requested, all of one type
     failures: Ints  # (N,)
-    lease: Ints  # (N,) serial of the lease promised or running
+    lease: Ints  # (N,) serial of the lease granted or running
     lease_type: Ints  # (N,) its GPU type
     stopping: Ints  # (N,) serial of the lease that is being stopped
-    gpu_first: Ints  # (N,) first GPU of the lease; gangs have all theirs in gang_gpus
-    stopping_first: Ints  # (N,) first GPU of the lease that is being stopped; gangs have all theirs in stopping_gangs
-    saved_lease: Ints  # (N,) serial of the lease that wrote the checkpoint of steps_saved; -1 = none, or not ours
+    gpu_first: Ints  # (N,) first GPU of the lease; gang_gpus has all GPUs of gangs
+    stopping_first: Ints  # (N,) first GPU of the lease that is being stopped; stopping_gangs has all GPUs of gangs
+    saved_lease: Ints  # (N,) lease that wrote the checkpoint of steps_saved; -1 = none, or not by a LeaseIterator
     saved_in: Ints  # (N,) row of the directory that holds that checkpoint
     lease_in: Ints  # (N,) row of the directory that the lease writes to
     stopping_in: Ints  # (N,) the same of the lease that is being stopped
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
     partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
-    misses: Ints  # (N,) leases in a row that came to nothing; see back_off
-    losses: Ints  # (N,) starts in a row that servers lost
-    avoid: Ints  # (N,) row of the server that could not start the last of them
-    slow_lease: Ints  # (N,) serial of the last lease that was kept because the job showed no progress yet; see guard
-    resumes: Ints  # (N,) Resumes: what is known of whether the job resumes after a stop
+    misses: Ints  # (N,) consecutive leases without progress; see back_off
+    losses: Ints  # (N,) consecutive starts that were lost with their nodes
+    avoid: Ints  # (N,) row of the node that lost the last of them
+    slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see guard
+    resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
-    held_type: Ints  # (N,) GPU type of which free GPUs are held for the job in this round; see guard
+    held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see guard
 
     weight: Floats  # (N,)
     steps_total: Floats
@@ -59,32 +59,32 @@ class JobTable:
     steps_saved: Floats  # at the last checkpoint
     submitted_s: Floats
     deadline_at_s: Floats  # absolute
-    since_s: Floats  # up to when the lease's time is in received_s
+    since_s: Floats  # end of the lease's time that is booked in received_s
     attained_gpu_s: Floats
     isolated_s: Floats  # time the steps up to isolated_steps would have taken on an isolated share
     isolated_rate: Floats
     isolated_steps: Floats
-    until_s: Floats  # (N,) the latest end that a plan has promised the lease
+    until_s: Floats  # (N,) the latest end of the lease in any plan
     stopping_until_s: Floats  # (N,) the same of the lease that is being stopped
-    began_s: Floats  # (N,) when the last lease began, or was promised if it has not begun
-    worked_s: Floats  # (N,) when the job first showed progress under the last lease; negative = not yet
-    done_at_s: Floats  # (N,) when it was
-    retry_at_s: Floats  # (N,) the job gets no lease before
+    began_s: Floats  # (N,) start of the last lease, or its grant if it has not started
+    worked_s: Floats  # (N,) first report of progress under the last lease; negative = none yet
+    done_at_s: Floats  # (N,) when the last step was reported
+    retry_at_s: Floats  # (N,) the job gets no lease before this time
 
-    rate: Floats  # (N, T) believed steps/s; NaN = unknown
-    target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for time with others
+    rate: Floats  # (N, T) estimated steps/s; NaN = unknown
+    target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for co-located time
     owed_s: Floats  # (N, T) target integrated over time
     received_s: Floats  # (N, T) time under lease, alone
-    deficit_s: Floats  # (N, T) OSDI20: owed less received up to the last allocation
+    deficit_s: Floats  # (N, T) OSDI20: owed minus received time up to the last allocation
 
     def __init__(self, type_count: int) -> None:
         self.count = 0
         self.specs: list[JobSpec] = []
-        self.serial_of: dict[JobId, int] = {}  # of the last job of an id; ids of jobs that are over may come again
+        self.serial_of: dict[JobId, int] = {}  # of the last job with this id; ids of jobs that are over can be reused
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see late_ends
-        self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes that lost a job in a row; see back_off
+        self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see back_off
         self.entities: list[str] = []
         self.pairs = PairTable()
         for name in INT_COLUMNS:
@@ -96,7 +96,7 @@ class JobTable:
         self._active: Ints | None = None
 
     def add(self, spec: JobSpec, gpu_types: tuple[str, ...], now_s: float) -> int:
-        """A row for a new job; returns its serial."""
+        """Adds a job; returns its serial."""
         row = self.count
         self.reserve(row + 1)
         self.count += 1
@@ -119,13 +119,13 @@ class JobTable:
         return row
 
     def skip(self, count: int, gpu_types: tuple[str, ...], now_s: float) -> None:
-        """Rows up to `count` for jobs of which nothing is known but that they are over."""
+        """Adds rows up to `count`, for jobs with lost records; they count as failed."""
         for row in range(self.count, count):
             self.add(lost_spec(row), gpu_types, now_s)
             self.state[row] = JobState.FAILED
 
     def add_type(self, gpu_type: str) -> None:
-        """A column for a GPU type that has just joined."""
+        """Adds a column for a new GPU type."""
         for name in WIDE_COLUMNS:
             column = getattr(self, name)
             setattr(self, name, np.column_stack([column, np.zeros(len(column))]))
@@ -144,7 +144,7 @@ class JobTable:
 
     @property
     def active(self) -> Ints:
-        """Serials of jobs that still live, ascending."""
+        """Serials of jobs that are not over, ascending."""
         if self._active is None:
             self._active = np.flatnonzero(self.state[: self.count] <= ALIVE[-1])
             self._active.setflags(write=False)
@@ -152,33 +152,33 @@ class JobTable:
 
     @property
     def unmeasured(self) -> Ints:
-        """Serials of living jobs whose rate on some type nobody knows, ascending."""
+        """Serials of active jobs with an unknown rate on some type, ascending."""
         active = self.active
         return active[np.isnan(self.rate[active]).any(axis=1)]
 
     @property
     def leased(self) -> Ints:
-        """Serials of jobs with a lease promised or running, ascending."""
+        """Serials of jobs with a lease granted or running, ascending."""
         active = self.active
         return active[self.lease[active] >= 0]
 
     @property
     def share(self) -> Floats:
-        """Share of each job's time on each type that the allocation in force gives it, alone or with others, (N, T)."""
+        """Share of each job on each type in the allocation in force, alone and co-located, (N, T)."""
         return self.total("target")
 
     def total(self, name: str) -> Floats:
-        """`target`, `owed_s` or `received_s` of each job, alone and with others, (N, T); to be read only."""
+        """`target`, `owed_s` or `received_s` of each job, alone and co-located, (N, T); do not write to it."""
         own: Floats = getattr(self, name)
         return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
 
     def with_partners(self, rows: Ints) -> Ints:
-        """These jobs and those who share GPUs with them."""
+        """These jobs and their co-located partners."""
         partners = self.partner[rows]
         return np.union1d(rows, partners[partners >= 0])
 
     def marks(self, rows: Ints) -> Bools:
-        """Which of all jobs are among `rows`, (count,): for set differences without sorting."""
+        """Whether each job is among `rows`, (count,): for set differences without sorting."""
         marked = np.zeros(self.count, dtype=np.bool_)
         marked[rows] = True
         return marked
@@ -189,13 +189,13 @@ class JobTable:
         return gang if gang is not None else self.gpu_first[row : row + 1]
 
     def gpus_stopping(self, row: int) -> Ints:
-        """GPUs of a job's stopping lease, as far as they may still be in use; none where there is no such lease."""
+        """GPUs of a job's stopping lease that may still be in use; empty without such a lease."""
         gang = self.stopping_gangs.get(row)
         first = self.stopping_first[row : row + 1]
         return gang if gang is not None else first[first >= 0]
 
     def stop(self, rows: Ints) -> None:
-        """The leases of these jobs, who have no other that is stopping, are being stopped."""
+        """Makes the leases of these jobs their stopping leases; they must not have any yet."""
         self.stopping[rows] = self.lease[rows]
         self.stopping_first[rows], self.stopping_in[rows] = self.gpu_first[rows], self.lease_in[rows]
         self.stopping_until_s[rows] = self.until_s[rows]
@@ -203,14 +203,14 @@ class JobTable:
             self.stopping_gangs[row] = self.gang_gpus[row]
 
     def stopped(self, rows: Ints) -> None:
-        """The stopping leases of these jobs are over."""
+        """Removes the stopping leases of these jobs, which have ended."""
         self.stopping[rows] = self.stopping_first[rows] = self.stopping_in[rows] = -1
         self.stopping_until_s[rows] = 0.0
         for row in rows[self.gpus[rows] > 1].tolist():
             self.stopping_gangs.pop(row, None)
 
     def stopping_on(self, gpus: Bools) -> Ints:
-        """Serials of jobs, living or not, whose stopping lease may still use any of these GPUs (G,), ascending."""
+        """Jobs, active or over, with a stopping lease that may still use any of these GPUs (G,); serials, ascending."""
         first = self.stopping_first[: self.count]
         rows = np.flatnonzero(first >= 0)
         hit = gpus[first[rows]]
@@ -218,7 +218,7 @@ class JobTable:
         return np.union1d(rows[hit], np.array(gangs, dtype=np.int64))
 
     def reserve(self, count: int) -> None:
-        """Room for this many rows; doubles when short, so that adding a job costs little on average."""
+        """Allocates at least this many rows; capacity doubles, so the amortized cost of a new job is constant."""
         while len(self.state) < count:
             for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
                 column = getattr(self, name)
@@ -227,5 +227,5 @@ class JobTable:
 
 
 def lost_spec(serial: int) -> JobSpec:
-    """What stands for a job whose description is lost."""
+    """Placeholder for a job with a lost description."""
     return JobSpec(JobId(f"job-{serial}"), 1.0)

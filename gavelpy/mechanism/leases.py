@@ -1,10 +1,11 @@
-"""Leases as the difference between two rounds: what goes on, what ends, what begins.
+"""Extends, revokes and grants leases: the difference between two rounds. `selection` chooses the jobs.
 
-Nothing here decides who runs; `selection` has. A lease goes on when its job stays on the same type and all its GPUs may
-still be used: then the job keeps exactly the GPUs it has.
+A lease is extended if its job stays in the same checkpoint domain and all its GPUs are still usable. The job then keeps
+exactly these GPUs.
 
-Two jobs of a pair hold a lease each on the same GPUs. When they part, one stays there; when two come together, one
-stays and the other comes to it. If one of them is gone within a round, the other goes on alone.
+Each of two co-located jobs holds a lease on the same GPUs. When a pair separates, one job keeps the GPUs. When two
+running jobs become a pair, one keeps its GPUs and the other moves there. If one job of a pair ends within a round, the
+other continues alone.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ NOT_RUNNING_S = -1.0
 
 
 class LeaseBook:
-    """Hands out lease serials and keeps jobs and GPUs in agreement about who holds what."""
+    """Assigns lease serials, and keeps the tables of jobs and GPUs consistent."""
 
     def __init__(self, jobs: JobTable, pool: GpuPool) -> None:
         self.jobs = jobs
         self.pool = pool
         self.next_lease = 0
-        self.in_force = 0  # leases promised or running
+        self.in_force = 0  # leases granted or running
 
     @property
     def pinned(self) -> Ints:
-        """Serials of jobs that run on servers which can begin no lease, ascending: they go on, beside every plan.
+        """Running jobs on unhealthy nodes, which every plan leaves running; serials, ascending.
 
-        Nobody else could begin there, and what they do there could not be saved if they were stopped.
+        No other job could start there, and a stopped job might be unable to save a checkpoint.
         """
         jobs, pool = self.jobs, self.pool
         if not pool.any_hindered:
@@ -44,15 +45,15 @@ class LeaseBook:
         hindered = pool.hindered
         rows = pool.jobs_holding(hindered)
         rows = rows[jobs.state[rows] == JobState.RUNNING]
-        is_elsewhere = np.isin(rows, pool.jobs_holding(~pool.usable & ~hindered))  # too, and must leave there
+        is_elsewhere = np.isin(rows, pool.jobs_holding(~pool.usable & ~hindered))  # also on GPUs that it must leave
         return np.asarray(rows[~is_elsewhere])
 
     def capacity(self, fixed: Ints) -> Ints:
-        """GPUs of each domain that a plan may give out where the leases of `fixed` jobs continue, (L,)."""
+        """GPUs of each domain that a plan may allocate while the leases of `fixed` jobs continue, (L,)."""
         return self.pool.domain_counts(self.open_gpus(fixed)) if len(fixed) else self.pool.usable_counts
 
     def open_gpus(self, fixed: Ints) -> Bools:
-        """Usable GPUs that are under no lease of these jobs, (G,)."""
+        """Whether each GPU is usable and not leased to any of these jobs, (G,)."""
         pool = self.pool
         gpus, holders = pool.holdings(pool.usable)
         is_open = pool.usable.copy()
@@ -60,7 +61,7 @@ class LeaseBook:
         return is_open
 
     def staying(self, chosen: Chosen) -> Ints:
-        """Of the chosen jobs, those whose lease goes on, (K,) ascending."""
+        """The chosen jobs whose lease is extended, (K,) ascending."""
         jobs, pool = self.jobs, self.pool
         rows, domains, partner = chosen
         held = jobs.lease[rows] >= 0
@@ -70,10 +71,8 @@ class LeaseBook:
             same = rows[held & (pool.domain_of[jobs.gpu_first[rows]] == domains)]
             held_gpus, holders = pool.holdings(np.ones(len(pool.job), dtype=np.bool_))
             domain_of = pool.domain_of
-            torn = holders[
-                domain_of[held_gpus] != domain_of[jobs.gpu_first[holders]]
-            ]  # its nodes share a directory no longer
-            same = same[~jobs.marks(torn)[same]]
+            is_split = domain_of[held_gpus] != domain_of[jobs.gpu_first[holders]]  # its nodes use different directories
+            same = same[~jobs.marks(holders[is_split])[same]]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
         if (partner >= 0).any() or (jobs.partner[same] >= 0).any():
@@ -81,7 +80,7 @@ class LeaseBook:
         return np.sort(same)
 
     def _one_of_each(self, same: Ints, rows: Ints, partner: Ints) -> Ints:
-        """Of jobs that part, or come together, only the first keeps its GPUs; others of `same` stay."""
+        """`same` without the second job of each pair that separates or forms: only the first keeps its GPUs."""
         jobs = self.jobs
         coming = np.full(jobs.count, -1)
         coming[rows] = partner
@@ -122,13 +121,13 @@ class LeaseBook:
         return revoked, granted, offsets, gpus
 
     def _is_second(self, chosen: Chosen) -> Bools:
-        """Which of the jobs to be granted leases come to GPUs that their partner has, or gets with them, (K,)."""
+        """Whether each chosen job uses GPUs that its partner has or gets in the same plan, (K,)."""
         rows, _, partner = chosen
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 
     def _placed(self, chosen: Chosen) -> tuple[Ints, Ints]:
-        """GPU rows for each job, as `place` gives them; a job that comes to its partner gets the partner's."""
+        """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
         jobs = self.jobs
         rows, domains, partner = chosen
         is_second = self._is_second(chosen)
@@ -154,10 +153,10 @@ class LeaseBook:
         return offsets, gpus
 
     def revoke(self, rows: Ints, now_s: float) -> None:
-        """The leases of these jobs stop; their GPUs may be promised again at once.
+        """Revokes the leases of these jobs; their GPUs can be granted again at once.
 
-        A lease that is still promised while an older one of the job is stopping cannot have started: it is just
-        dropped. Any other becomes the job's stopping lease until LeaseEnded.
+        A granted lease cannot have started while an older lease of the job is stopping, so it is dropped. Any other
+        lease becomes the stopping lease of its job until LeaseEnded.
         """
         jobs = self.jobs
         credit(jobs, rows, now_s)
@@ -166,11 +165,11 @@ class LeaseBook:
         jobs.change(rows, JobFact.STOPPED)
 
     def extend(self, rows: Ints, until_s: float) -> None:
-        """These leases go on. A promise that was already longer is remembered: nobody can be sure it was taken back."""
+        """Extends the leases of these jobs. A later end is kept: the node may not have received a shorter one."""
         self.jobs.until_s[rows] = np.maximum(self.jobs.until_s[rows], until_s)
 
     def vacate(self, rows: Ints) -> None:
-        """These jobs hold no lease any more; their states are the caller's. Partners of theirs go on alone."""
+        """Removes the leases of these jobs; the caller changes their states. Their partners continue alone."""
         jobs = self.jobs
         self.in_force -= len(rows)
         paired = rows[jobs.partner[rows] >= 0]
@@ -191,5 +190,5 @@ class LeaseBook:
 
 
 def leases_on(jobs: JobTable, pool: GpuPool, gpus: Bools) -> Ints:
-    """Serials of jobs with a lease, be it in force or stopping, on any of these GPUs (G,), ascending."""
+    """Serials of jobs with a lease, in force or stopping, on any of these GPUs (G,), ascending."""
     return np.union1d(pool.jobs_holding(gpus), jobs.stopping_on(gpus))

@@ -80,10 +80,10 @@ class Planner:
             rows = rows[jobs.solved[rows] >= 0]
         if pool.any_silent:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
-        by_lot = None if pool.shares_checkpoints else Domains(jobs, pool)
+        by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         if settings.queue is QueueRule.GLOBAL:
             if jobs.pairs.count:
-                return select_packed(jobs, rows, free, settings, by_lot, self.reserved)
-            return alone(select_global(jobs, rows, free, settings, by_lot, self.reserved))
+                return select_packed(jobs, rows, free, settings, by_domain, self.reserved)
+            return alone(select_global(jobs, rows, free, settings, by_domain, self.reserved))
         order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
-        return alone(select_by_type(jobs, rows, free, settings, order, by_lot, self.reserved))
+        return alone(select_by_type(jobs, rows, free, settings, order, by_domain, self.reserved))

@@ -1,7 +1,7 @@
-"""The slow questions the core asks: which share of time for whom, and how fast is a job nobody measured.
+"""The core's requests to slow services: allocations from the policy, and rates of jobs submitted without any.
 
-One question of a kind is out at a time. An answer counts for the jobs that still live; if the world has moved on
-meanwhile, the question is asked again. Open questions are state: after a restart they are asked again.
+At most one request of each kind is open. An answer applies to the jobs that are still active. If jobs or GPUs changed
+in the meantime, the request is sent again, and so is an open request after a restart.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
-FAILURES_MAX = 16  # in a row, and the question rests until the world changes; the last pause is 2 ** 15 rounds long
+FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
 
 
 class AllocationQuestion:
-    """Whether the allocation in force is out of date, and the question that is out about it."""
+    """Whether the allocation in force is out of date, and the open request for a new one."""
 
     def __init__(self) -> None:
         self.stale = False
-        self.epoch = 0  # of the last question
+        self.epoch = 0  # of the last request
         self.open_epoch = NONE_OPEN
         self.asked_s = -math.inf
         self.asked_jobs: Ints = NO_INTS
-        self.failures = 0  # in a row
-        self.retry_s = -math.inf  # after a failure: not before
+        self.failures = 0  # consecutive
+        self.retry_s = -math.inf  # earliest retry after a failure
 
     def may_ask(self, now_s: float, interval_s: float) -> bool:
-        """Whether a new question is due and allowed."""
+        """Whether a new request is due and allowed."""
         return self.stale and self.open_epoch == NONE_OPEN and now_s >= self.allowed_s(interval_s)
 
     def allowed_s(self, interval_s: float) -> float:
-        """When the policy may be asked again. A question at time 0 does not count, as in the original."""
+        """Earliest time of the next request. A request at time 0 does not delay it, as in the original Gavel."""
         return max(self.retry_s, self.asked_s + interval_s if self.asked_s > 0 else 0.0)
 
     def renew(self) -> None:
-        """The world has changed: whatever was asked or failed before, the question is a new one."""
+        """Marks the allocation as out of date because jobs or GPUs changed; failures no longer delay a request."""
         self.stale = True
         self.retry_s = -math.inf
 
     def expire(self, now_s: float, every_s: float) -> None:
-        """An answer that was asked for `every_s` ago is out of date, as time alone may change it; 0 = never."""
+        """Marks an allocation as out of date `every_s` after its request, as answers depend on time; 0 = never."""
         if every_s and self.open_epoch == NONE_OPEN and now_s >= self.asked_s + every_s:
             self.stale = True
 
     def put_off(self, now_s: float, round_s: float) -> None:
-        """The policy failed. The same question may be put again after a round, then two, then four."""
+        """The policy failed: the same request is sent again after one round, then two, then four."""
         self.failures += 1
         if not self.stale:
             pause_s = round_s * 2.0 ** (self.failures - 1) if self.failures <= FAILURES_MAX else math.inf
@@ -71,7 +71,7 @@ class AllocationQuestion:
         packing: bool = False,
         kept: Kept = NONE_KEPT,
     ) -> list[SolveAllocation]:
-        """The question about these jobs, if there are any, next to those that are `kept`."""
+        """Opens a request for these jobs, if there are any. `kept` jobs and their GPUs are excluded."""
         self.stale = False
         if not len(rows):
             return []
@@ -82,23 +82,23 @@ class AllocationQuestion:
         return [SolveAllocation(self.epoch, problem, rows, packing, job_types)]
 
     def forget(self) -> bool:
-        """Whether a question was open; its answer will not come, and it may be put again at once."""
+        """Drops the open request; returns whether there was one. It may be sent again at once."""
         was_open = self.open_epoch != NONE_OPEN
         if was_open:
             self.open_epoch, self.asked_s = NONE_OPEN, -math.inf
         return was_open
 
     def close(self, epoch: int) -> bool:
-        """Whether an answer is to the open question; it is no longer open then."""
+        """Closes the open request if the answer belongs to it; returns whether it does."""
         if epoch != self.open_epoch:
             return False
         self.open_epoch = NONE_OPEN
         return True
 
     def apply(self, answer: AllocationSolved, jobs: JobTable, forgotten_s: float = 0.0) -> None:
-        """Puts the shares in force; those of jobs that died meanwhile have no effect.
+        """Puts the shares in force; those of jobs that are over have no effect.
 
-        Of pairs without a share those are forgotten that are owed and have received less than `forgotten_s`.
+        A pair without a share is deleted if both its owed and its received time are below `forgotten_s`.
         """
         self.failures, self.retry_s = 0, -math.inf
         jobs.target[jobs.active] = 0.0
@@ -120,30 +120,30 @@ def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> 
 
 
 class ThroughputQuestion:
-    """The jobs whose rates nobody knows, and the question that is out about some of them."""
+    """Jobs with unknown rates, and the open request for some of them."""
 
     def __init__(self) -> None:
-        self.wanted: list[int] = []  # jobs to ask about
-        self.asked: Ints = NO_INTS  # jobs of the open question that are not answered yet, ascending
+        self.wanted: list[int] = []  # jobs of the next request
+        self.asked: Ints = NO_INTS  # jobs of the open request that have no answer yet, ascending
 
     @property
     def may_ask(self) -> bool:
-        """Whether a question is due and none is out."""
+        """Whether a request is due and none is open."""
         return bool(self.wanted) and not len(self.asked)
 
     def want(self, rows: list[int]) -> None:
-        """Asks about these jobs next."""
+        """Adds these jobs to the next request."""
         self.wanted += rows
 
     def ask(self, jobs: JobTable, pool: GpuPool) -> EstimateThroughput:
-        """The question about all jobs that wait for one; those that have died meanwhile are answered for nobody."""
+        """Opens a request for all jobs that wait for one. `apply` ignores answers for jobs that are over by then."""
         rows = self.asked = np.unique(np.array(self.wanted, dtype=np.int64))
         self.wanted = []
         specs = [jobs.specs[row] for row in rows.tolist()]
         return EstimateThroughput(rows, tuple(s.job_type for s in specs), jobs.gpus[rows], pool.gpu_types)
 
     def apply(self, answer: ThroughputEstimated, jobs: JobTable) -> bool:
-        """Believes the rates that are known; returns whether living jobs got any."""
+        """Stores the estimated rates; returns whether any active job got one."""
         self.asked = np.setdiff1d(self.asked, answer.jobs)
         rates: Floats = answer.rates_steps_per_s
         known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
@@ -153,13 +153,13 @@ class ThroughputQuestion:
 
 
 def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, kept: Kept = NONE_KEPT) -> AllocationProblem:
-    """The allocation problem of these jobs now; books the isolated time of the work done since the last one.
+    """The allocation problem of these jobs now; also books the isolated time of the steps since the last problem.
 
-    What is divided are the GPUs that no `kept` job holds. An isolated share is one of the whole cluster among all.
+    The capacity excludes GPUs that `kept` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
     counts = pool.counts if kept.open_gpus is None else pool.type_counts(kept.open_gpus)
     gpus = jobs.gpus[rows]
-    usable = can_run(jobs, pool, rows, kept.open_gpus)  # unknown, or a gang too large: not run there
+    usable = can_run(jobs, pool, rows, kept.open_gpus)  # false: the rate is unknown, or the gang too large
     rate = np.where(usable, jobs.rate[rows], 0.0)
     _book_isolated(jobs, np.union1d(rows, kept.jobs) if len(kept.jobs) else rows, pool.counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
@@ -188,7 +188,7 @@ def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, kept: Ke
 
 
 def _book_isolated(jobs: JobTable, rows: Ints, counts: Ints) -> None:
-    """Adds what the steps since the last question would have cost alone on 1/n of each type. Gavel §4.2, Themis."""
+    """Adds the time that the steps since the last problem take on 1/n of each GPU type. Gavel §4.2, Themis."""
     progressed = jobs.steps_done[rows] - jobs.isolated_steps[rows]
     before = jobs.isolated_rate[rows]
     jobs.isolated_s[rows] += np.divide(progressed, before, out=np.zeros(len(rows)), where=before > 0).clip(min=0.0)

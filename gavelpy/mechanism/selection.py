@@ -33,7 +33,7 @@ class Reserved(NamedTuple):
     """GPUs that a job may take only if it can be preempted, or if they are reserved for the job itself."""
 
     gpus: Ints  # (L,) how many are reserved in each domain
-    gang: Ints  # (L,) serial of the job for which they are, -1 = none
+    gang: Ints  # (L,) serial of the job that they are reserved for, -1 = none
     barred: Bools  # (N,) jobs that are not preempted once they run
 
 
@@ -41,7 +41,7 @@ NONE_CHOSEN = Chosen(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
 def alone(selection: Selection) -> Chosen:
-    """Jobs that share their GPUs with nobody."""
+    """These jobs without partners."""
     return Chosen(*selection, np.full(len(selection[0]), -1))
 
 
@@ -53,9 +53,9 @@ def select_global(
     domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Selection:
-    """One queue of all (job, type) pairs with a share; then, if the settings say so, leftover GPUs.
+    """One queue of all (job, type) with a share; with `fill_leftover`, other jobs then get the leftover GPUs.
 
-    `rows` are the jobs that may be chosen, `free` (L,) the GPUs to give out. Order: priority, time owed less received,
+    `rows` are the jobs that may be chosen, `free` (L,) the GPUs to allocate. Order: priority, owed minus received time,
     share, serial, type.
     """
     local, gpu_type = np.nonzero(jobs.target[rows] > 0)
@@ -78,9 +78,9 @@ def select_packed(
     domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Chosen:
-    """One queue of all (job, type) and (pair, type) with a share; then leftover GPUs, for jobs alone.
+    """One queue of all (job, type) and (pair, type) with a share; then leftover GPUs, for single jobs.
 
-    In order as in `select_global`; of two equals a job alone comes before its pairs.
+    The order is that of `select_global`; of two equals, a single job comes before its pairs.
     """
     pairs, is_open = jobs.pairs, jobs.marks(rows)
     local, alone_type = np.nonzero(jobs.target[rows] > 0)
@@ -104,18 +104,18 @@ def select_packed(
 def select_leftover(
     jobs: JobTable, rows: Ints, free: Ints, domains: Domains | None = None, reserved: Reserved | None = None
 ) -> Selection:
-    """Free GPUs for whoever can use them: the most neglected job first, on the fastest type it still fits on."""
+    """Allocates free GPUs to jobs that can use them: largest lag first, on the fastest type with enough GPUs."""
     if not free.any() or not len(rows):
         return rows[:0], rows[:0]
     runs = jobs.rate[rows] > 0
     usable = runs & (jobs.gpus[rows, None] <= free[None, :]) if domains is None else runs
     rows = rows[usable.any(axis=1)]
     owed_s, received_s = jobs.total("owed_s"), jobs.total("received_s")
-    neglect = (owed_s[rows] - received_s[rows]).sum(axis=1)
-    rows = rows[np.lexsort((rows, -neglect))]
+    lag = (owed_s[rows] - received_s[rows]).sum(axis=1)
+    rows = rows[np.lexsort((rows, -lag))]
     left = _Left(free, domains, reserved)
     chosen_jobs: list[int] = []
-    chosen_lots: list[int] = []
+    chosen_domains: list[int] = []
     by_speed = np.argsort(-jobs.rate[rows], axis=1, kind="stable")
     slots = by_speed if domains is None else np.take_along_axis(domains.slots(rows), by_speed, axis=1)
     for job, gpus, types, places in zip(
@@ -126,12 +126,12 @@ def select_leftover(
             if domain != NOT_THERE and jobs.rate[job, gpu_type] > 0:
                 left.take(domain, gpus)
                 chosen_jobs.append(job)
-                chosen_lots.append(domain)
+                chosen_domains.append(domain)
                 break
         if not any(left.free):
             break
     free[:] = left.free
-    return np.array(chosen_jobs, dtype=np.int64), np.array(chosen_lots, dtype=np.int64)
+    return np.array(chosen_jobs, dtype=np.int64), np.array(chosen_domains, dtype=np.int64)
 
 
 def select_by_type(
@@ -143,9 +143,9 @@ def select_by_type(
     domains: Domains | None = None,
     reserved: Reserved | None = None,
 ) -> Selection:
-    """One queue a GPU type, types in the given order; jobs without a share stand at its end.
+    """One queue per GPU type, types in the given order; with `fill_leftover`, jobs without a share come last.
 
-    Only rates matter for who may stand there; the original's order: priority, deficit, share, arrival.
+    Order as in the original Gavel: priority, deficit, share, arrival.
     """
     left = free.copy()
     waiting = rows
@@ -178,7 +178,7 @@ def _merit_of_pairs(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> 
 
 
 def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
-    """Where both jobs may take GPUs of a type, (K,), as `Domains.slots` says it; a job alone has itself beside it."""
+    """Where both jobs may use GPUs of a type, (K,), as in `Domains.slots`; a single job (second < 0) decides alone."""
     one = domains.slots(first)[np.arange(len(first)), gpu_type]
     other = domains.slots(np.where(second >= 0, second, first))[np.arange(len(first)), gpu_type]
     anywhere = domains.count + gpu_type
@@ -188,11 +188,11 @@ def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -
 
 
 class _Left:
-    """GPUs that are left in each domain while a plan goes down its queue."""
+    """Free GPUs of each domain while a plan processes its queue."""
 
     def __init__(self, free: Ints, domains: Domains | None, reserved: Reserved | None) -> None:
         self.free: list[int] = free.tolist()
-        self.is_plain = domains is None and reserved is None  # domains are types, and each job may take any free GPU
+        self.is_plain = domains is None and reserved is None  # domains are types; all jobs may use all free GPUs
         self._domains, self._reserved = domains, reserved
         self._unreserved = self.free
         if reserved is not None:
@@ -201,19 +201,19 @@ class _Left:
             self._unreserved = [count - kept for count, kept in zip(self.free, self._gpus, strict=True)]
 
     def find(self, slot: int, need: int, job: int, partner: int = -1) -> int:
-        """The domain in which a job or pair takes GPUs; NOT_THERE if there is none. `slot`: see `Domains.slots`."""
+        """The domain with enough GPUs for a job or pair, or NOT_THERE. `slot`: see `Domains.slots`."""
         free, key = self._open_to(job, partner)
         domain = slot if self._domains is None else self._domains.resolve(slot, need, free, key)
         return domain if domain != NOT_THERE and need <= free[domain] else NOT_THERE
 
     def take(self, domain: int, need: int) -> None:
-        """These GPUs are no longer free."""
+        """Subtracts these GPUs from the free ones."""
         self.free[domain] -= need
         if self._reserved is not None:
             self._unreserved[domain] -= need
 
     def _open_to(self, job: int, partner: int) -> tuple[list[int], int]:
-        """GPUs of each domain that these jobs may take, and a number that names who may."""
+        """GPUs of each domain that these jobs may use, and a key for jobs with the same answer."""
         reserved = self._reserved
         if reserved is None or not (reserved.barred[job] or (partner >= 0 and reserved.barred[partner])):
             return self.free, -2
@@ -232,7 +232,7 @@ def _take_packed(
     domains: Domains | None,
     reserved: Reserved | None,
 ) -> Chosen:
-    """As `_take`, of jobs alone (second is -1) and of pairs."""
+    """As `_take`, for single jobs (second is -1) and pairs."""
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
@@ -260,7 +260,7 @@ def _take_packed(
 def _take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
-    """Goes down a queue once; each job at most once, each domain at most `free` (which it lowers)."""
+    """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()

@@ -1,7 +1,7 @@
-"""The whole state of a core as plain values and arrays, and back, exactly.
+"""Writes the state of a core as plain values and arrays, and restores it exactly.
 
-A core restored from a snapshot answers every later event as the original would. Derived values are not kept. Snapshots
-of older versions are read too: what they do not tell was not known then.
+A restored core handles all later events as the original would. Derived values are recomputed. Snapshots of older
+versions are readable; fields that they lack get the value for unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gavelpy.model.job import JobKind, JobSpec
 
 VERSION = 6
 OLDEST = 1  # version that can still be read
-_SHARED = -2  # up to version 5, where a checkpoint is that all nodes which see the shared directory can read
+_SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
          "retry_due_s", "woken_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
@@ -80,7 +80,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> SchedulerCore:
-    """The core of a snapshot; raises JournalCorrupt when it is of another version or not whole."""
+    """The core of a snapshot. Raises JournalCorrupt if the version is not readable or the snapshot incomplete."""
     version = state.get("version")
     if type(version) is not int or not OLDEST <= version <= VERSION:
         raise JournalCorrupt(f"snapshot version must be in [{OLDEST}, {VERSION}], got {version!r}")
@@ -95,7 +95,7 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
 
 
 def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 2. Which GPUs a stopping lease uses, and under which lease a job was saved, is unknown."""
+    """Version 1 as version 2. The GPUs of stopping leases and the leases of checkpoints are unknown."""
     jobs, gpus, count = state["jobs"], state["gpus"], len(state["specs"])
     node_of = np.array(gpus["node_of"], dtype=np.int64)
     nodes, first = np.unique(node_of, return_index=True)
@@ -130,7 +130,7 @@ def _from_version_1(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_2(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 3: nobody shared GPUs."""
+    """Version 2 as version 3: no jobs are co-located."""
     none = {name: np.zeros(0, dtype=np.int64) for name in PAIR_INT_COLUMNS}
     return state | {
         "gpus": state["gpus"] | {"beside": np.full(len(state["gpus"]["job"]), -1)},
@@ -140,7 +140,7 @@ def _from_version_2(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 4: nobody paused, nothing was held. Leases began not later than their time was booked."""
+    """Version 3 as version 4: no pauses or reservations. The start of a lease is taken from its booked time."""
     jobs, core, count = state["jobs"], state["core"], len(state["specs"])
     since_s = np.array(jobs["since_s"])
     return state | {
@@ -157,7 +157,7 @@ def _from_version_3(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 5: nobody told starts that servers lost from others, whether a job got on, or hindrances."""
+    """Version 4 as version 5: no starts were lost with their nodes, all leases have progress, all nodes are healthy."""
     count = len(state["specs"])
     return state | {
         "nodes": state["nodes"] | {"hindrance": [""] * len(state["nodes"]["ids"])},
@@ -171,9 +171,9 @@ def _from_version_4(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
-    """The same in version 6: no drain was by force, no program declared that it saves, lost leases were over.
+    """Version 5 as version 6: no forced drains, no declarations that programs save, no lost leases that may still end.
 
-    A node saw the cluster's directory, or had one of its own that is known by the node.
+    A node uses the cluster's directory, or a directory of its own without an id.
     """
     nodes, jobs = state["nodes"], state["jobs"]
     pool = GpuPool()

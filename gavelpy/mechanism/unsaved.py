@@ -1,19 +1,18 @@
-"""Jobs that would lose all their work if they were stopped: their leases are extended until they end by themselves.
+"""Exempts jobs from preemption that would lose all their work: their leases are extended until they end.
 
 Theory of operation. A program that never saves a checkpoint starts from scratch under each lease, so stopping it for
 the sake of a better share destroys work, and again in the next round. With `keep_unsaved` a job is preempted only if it
-is known to resume: its owner said so when it was submitted, its program registered a LeaseIterator (a declaration that
-it saves when its lease ends), or a checkpoint of it is on record. A declaration that did not come true is void: the
-lease was stopped and no checkpoint came from it; from then on only a checkpoint counts.
+is known to resume: its owner submitted it as preemptible, its program registered a LeaseIterator (a declaration that it
+saves when its lease ends), or a checkpoint of it is on record. If a lease is stopped and no checkpoint follows, the
+declaration becomes void; from then on only a checkpoint counts.
 
-All other jobs keep the GPUs they have. These GPUs are subtracted before a plan is made, and from the capacity that the
-policy divides; the jobs themselves are not in its question. The share that the core books for them is all of their
-time where they run, so that a job is owed what it received when it becomes preemptible. Gangs that wait behind such
-jobs have reservations: see `reservations`.
+All other jobs keep their GPUs. Plans exclude these GPUs, and so does the capacity that the policy divides; the jobs are
+not part of its problem. The core books a share of all of their time on their GPU type, so when a job becomes
+preemptible, it is owed exactly what it received. Gangs that wait for these GPUs have reservations: see `reservations`.
 
-Only other jobs' shares are turned away. Cancelling a job, draining its node by force and losing the node end the lease
-as ever. A lease on a silent node is not extended, as the order could not reach the node, but it is not called off
-either: if the node returns before the lease ends, the job continues.
+This exempts jobs from preemption only. Cancelling a job, draining its node by force and losing the node end the lease.
+A lease on an unreachable node is not extended, as the order could not reach the node, but it is not revoked either: if
+the node returns before the lease ends, the job continues.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ NEVER_SAVED = "never saved: not preemptible until its first checkpoint"
 
 
 class Kept(NamedTuple):
-    """The jobs whose leases no plan may end, and what that leaves to the others."""
+    """The jobs that no plan may preempt, and the GPUs left to others."""
 
     jobs: Ints  # (K,) ascending
-    open_gpus: Bools | None  # (G,) usable GPUs that none of them holds; None = there are no such jobs
+    open_gpus: Bools | None  # (G,) usable and held by none of them; None = there are no such jobs
 
 
 NONE_KEPT = Kept(np.zeros(0, dtype=np.int64), None)
 
 
 def is_preemptible(jobs: JobTable, rows: Ints) -> Bools:
-    """Whether these jobs may be stopped for others' sake under `keep_unsaved`, (K,)."""
+    """Whether these jobs may be preempted under `keep_unsaved`, (K,)."""
     return np.asarray((jobs.resumes[rows] >= Resumes.DECLARED) | (jobs.saved_lease[rows] >= 0))
 
 
 def declared(jobs: JobTable, rows: Ints) -> None:
-    """The programs of these jobs registered that they save a checkpoint when their lease ends."""
+    """Books that the programs of these jobs declared to save a checkpoint when their lease ends."""
     jobs.resumes[rows[jobs.resumes[rows] == Resumes.UNKNOWN]] = Resumes.DECLARED
 
 
 def stopped(jobs: JobTable, rows: Ints) -> None:
-    """Leases of these jobs were stopped, and what they saved is on record: declarations that did not hold are void."""
+    """Voids the declarations of jobs that have no checkpoint after their lease was stopped."""
     jobs.resumes[rows[(jobs.resumes[rows] == Resumes.DECLARED) & (jobs.saved_lease[rows] < 0)]] = Resumes.VOID
 
 
 def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[bool, str]:
-    """Whether a job may be preempted, and on what evidence."""
+    """Whether a job may be preempted, and why."""
     if not settings.keep_unsaved:
         return True, "preemptible: keep_unsaved is off"
     if jobs.saved_lease[row] >= 0:
@@ -75,10 +74,10 @@ def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[boo
 
 
 def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Kept:
-    """The jobs whose leases no plan may end, those that are finishing included; both of a pair if it is so of one.
+    """The jobs that no plan may preempt, finishing jobs included; if one of a pair is among them, both are.
 
-    A promised lease counts as soon as it may have started: not while older leases of its job, or on its GPUs, are
-    being stopped, and not on a node that can begin none.
+    A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping, and
+    not on an unhealthy node.
     """
     if not settings.keep_unsaved and not settings.finish_grace_s:
         return NONE_KEPT
@@ -102,19 +101,19 @@ def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Kept:
 
 
 def reachable(leases: LeaseBook, rows: Ints) -> Ints:
-    """Of these jobs with leases, those that run on no silent node."""
+    """Those of these jobs that have no lease on an unreachable node."""
     jobs, pool = leases.jobs, leases.pool
     return rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]] if pool.any_silent else rows
 
 
 def behind(leases: LeaseBook, rows: Ints, round_end_s: float) -> Ints:
-    """Of these jobs, those whose leases end before the round though they can be reached: they were silent before."""
+    """Reachable jobs among these whose leases end before the round, because their nodes were unreachable earlier."""
     rows = reachable(leases, rows)
     return rows[(leases.jobs.lease[rows] >= 0) & (leases.jobs.until_s[rows] < round_end_s)]
 
 
 def claim(jobs: JobTable, rows: Ints) -> None:
-    """Gives these jobs, which hold leases, all of their time where they run."""
+    """Sets the share of these leased jobs to all of their time on the GPU type where they run."""
     _disclaim(jobs, rows)
     single, paired = rows[jobs.partner[rows] < 0], rows[jobs.partner[rows] >= 0]
     jobs.target[single, jobs.lease_type[single]] = 1.0
@@ -124,7 +123,7 @@ def claim(jobs: JobTable, rows: Ints) -> None:
 
 
 def release(jobs: JobTable, rows: Ints) -> None:
-    """Those of these jobs that hold no lease any more have no share until the policy gives them one."""
+    """Removes the share of those of these jobs that have no lease any more; the policy decides their next one."""
     _disclaim(jobs, rows[jobs.lease[rows] < 0])
 
 
@@ -136,7 +135,7 @@ def _disclaim(jobs: JobTable, rows: Ints) -> None:
 
 
 def _waits_for_older(jobs: JobTable, rows: Ints, gpu_count: int) -> Bools:
-    """Whether a lease that is still being stopped keeps the leases of these jobs from starting, (K,)."""
+    """Whether the leases of these jobs wait for an older lease to stop, (K,)."""
     ending: Bools = np.zeros(gpu_count, dtype=np.bool_)
     first = jobs.stopping_first[: jobs.count]
     ending[first[first >= 0]] = True
