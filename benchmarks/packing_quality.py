@@ -13,7 +13,7 @@ import numpy as np
 from gavelpy.engine import PAIR_QUANTILE
 from gavelpy.estimator.completion import Completion, EstimatorModel
 from gavelpy.estimator.evaluate import one_gpu
-from gavelpy.estimator.pairs import kept
+from gavelpy.estimator.pairs import slowdown_quantile
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.model.throughput import ThroughputTable
@@ -72,7 +72,7 @@ def _believed(
     completion = Completion(left, model)
     alone = np.where(np.isnan(rates), completion.estimates(table.keys, table.gpu_types).rates(), rates)
     slowdowns, fits = completion.pairs(table.keys, table.gpu_types)
-    share = kept(slowdowns, fits, PAIR_QUANTILE)
+    share = slowdown_quantile(slowdowns, fits, PAIR_QUANTILE)
     known = _true_pairs(left)
     return alone, np.where(np.isnan(known), share, known)
 

@@ -190,7 +190,7 @@ class Engine:
         running: Ints,
     ) -> PairCandidates:
         kinds = list(dict.fromkeys(keys))
-        slowdowns, fits = estimator.company(kinds, gpu_types)
+        slowdowns, fits = estimator.slowdowns(kinds, gpu_types)
         cautious = estimator.pairs(kinds, gpu_types, self.pair_quantile)
         return pair_candidates(keys, slowdowns, fits, cautious, worth, gpu_s_left, running)
 

@@ -81,7 +81,7 @@ def test_an_estimator_says_which_pairs_gain() -> None:
     engine = Engine(policy_named("max_min_fairness"), estimator=estimator)
     before = solved(engine, make_question("ant", "ant", "ant"))
 
-    assert all(estimator.observe_beside(*beside).accepted for _ in range(5))
+    assert all(estimator.observe_colocated(*beside).accepted for _ in range(5))
     after = solved(engine, make_question("ant", "ant", "ant"))
 
     assert 0 in before.pair_gpu_type

@@ -96,24 +96,24 @@ def isolated_from_one_type(
     parts = []
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        rates, asked = table.rate_steps_per_s.copy(), np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
+        rates, target = table.rate_steps_per_s.copy(), np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
         for rows in _held_rows(table, rng, whole_job_types):
             first = rows[int(np.argmin([table.keys[row][1] for row in rows]))]
             column = int(rng.integers(len(table.gpu_types)))
             rates[rows] = np.nan
             rates[first, column] = table.rate_steps_per_s[first, column]
-            asked[first] = True
-            asked[first, column] = False
-        asked &= table.rate_steps_per_s > 0
+            target[first] = True
+            target[first, column] = False
+        target &= table.rate_steps_per_s > 0
         left = replace(table, rate_steps_per_s=rates)
         chosen = model.fitted(left) if refit else model.calibrated(left)
         blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
-        truth = np.log(table.rate_steps_per_s[asked])
-        sd = np.hypot(blocks.sd[asked], chosen.scales.noise)
-        places = np.argwhere(asked).tolist()
+        truth = np.log(table.rate_steps_per_s[target])
+        sd = np.hypot(blocks.sd[target], chosen.scales.noise)
+        places = np.argwhere(target).tolist()
         labels = [_family(table, i) for i, _ in places]
         types = [table.gpu_types[t] for _, t in places]
-        parts.append(_hold_out("estimator", blocks.mean[asked], truth, sd, labels, types))
+        parts.append(_hold_out("estimator", blocks.mean[target], truth, sd, labels, types))
     return _joined(parts)
 
 
@@ -130,18 +130,18 @@ def half_full(
             keep[row] = False
             if len(columns):
                 keep[row, rng.choice(columns)] = True
-        asked = is_known & ~keep
-        left = replace(table, rate_steps_per_s=np.where(asked, np.nan, table.rate_steps_per_s))
+        target = is_known & ~keep
+        left = replace(table, rate_steps_per_s=np.where(target, np.nan, table.rate_steps_per_s))
         chosen = model.fitted(left) if refit else model.calibrated(left)
         blocks = chosen.given(left).blocks(table.keys, table.gpu_types)
-        sd = np.hypot(blocks.sd, chosen.scales.noise)[asked]
+        sd = np.hypot(blocks.sd, chosen.scales.noise)[target]
         with np.errstate(divide="ignore"):
             known = np.where(keep, np.log(table.rate_steps_per_s), np.nan)
-        truth, places = np.log(table.rate_steps_per_s[asked]), np.argwhere(asked).tolist()
+        truth, places = np.log(table.rate_steps_per_s[target]), np.argwhere(target).tolist()
         labels, types = [_family(table, i) for i, _ in places], [table.gpu_types[t] for _, t in places]
         guesses = {"row plus column": row_plus_column(known), "row plus column, and rank 1": row_column_rank(known, 1)}
-        parts = [_hold_out("estimator", blocks.mean[asked], truth, sd, labels, types)]
-        parts += [_hold_out(name, guess[asked], truth, None, labels, types) for name, guess in guesses.items()]
+        parts = [_hold_out("estimator", blocks.mean[target], truth, sd, labels, types)]
+        parts += [_hold_out(name, guess[target], truth, None, labels, types) for name, guess in guesses.items()]
         for part in parts:
             found.setdefault(part.method, []).append(part)
     if not found:
@@ -175,15 +175,15 @@ def _without_pairs_of(
 ) -> list[HoldOut]:
     truth = _slowdowns(table)
     left, hidden = _with_hidden_pairs(table, job, rng, share)
-    asked = hidden & ~np.isnan(truth)
+    target = hidden & ~np.isnan(truth)
     estimated = (model.fitted(left) if refit else model).given(left).slowdowns(table.keys, table.gpu_types)
-    sd = np.hypot(estimated.sd, estimated.noise_sd)[asked]
-    labels = [_family(table, job)] * int(asked.sum())
-    types = [table.gpu_types[t] for t in np.nonzero(asked)[2].tolist()]
-    parts = [_hold_out("estimator", estimated.mean[asked], truth[asked], sd, labels, types)]
+    sd = np.hypot(estimated.sd, estimated.noise_sd)[target]
+    labels = [_family(table, job)] * int(target.sum())
+    types = [table.gpu_types[t] for t in np.nonzero(target)[2].tolist()]
+    parts = [_hold_out("estimator", estimated.mean[target], truth[target], sd, labels, types)]
     for method, guess in _guesses(_slowdowns(left), job).items():
-        cells = np.where(np.isnan(guess), np.nanmean(guess), guess)[asked]
-        parts.append(_hold_out(method, cells, truth[asked], None, labels, types))
+        cells = np.where(np.isnan(guess), np.nanmean(guess), guess)[target]
+        parts.append(_hold_out(method, cells, truth[target], None, labels, types))
     return parts
 
 

@@ -62,12 +62,12 @@ class Fitting:
         column = {name: t for t, name in enumerate(self.table.gpu_types)}
         row = np.array([place.get(key, -1) for key in self.table.keys], dtype=np.int64)
         pairs = row[self.table.pair_rows]
-        asked = (pairs >= 0).all(axis=1)
-        first, second = pairs[asked].T
+        included = (pairs >= 0).all(axis=1)
+        first, second = pairs[included].T
         for t, name in enumerate(gpu_types):
             if name not in column:
                 continue
-            rates = self.table.pair_rate_steps_per_s[asked, :, column[name]]
+            rates = self.table.pair_rate_steps_per_s[included, :, column[name]]
             ran, failed = (rates > 0).any(axis=1), (rates == 0).any(axis=1)
             known = ran | failed
             fits[first[known], second[known], t] = fits[second[known], first[known], t] = ~failed[known]

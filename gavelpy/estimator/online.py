@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gavelpy.estimator.claims import with_claims
-from gavelpy.estimator.company import CompanyReadings
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
-from gavelpy.estimator.gauge import Gauge
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
+from gavelpy.estimator.interference import ColocatedReadings
 from gavelpy.estimator.isolated import Blocks
 from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.pairs import Alone, Slowdowns, kept
+from gavelpy.estimator.pairs import Alone, Slowdowns, slowdown_quantile
+from gavelpy.estimator.rate_filter import RateFilter
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
@@ -32,8 +32,8 @@ _FAR = math.log(1000.0)  # distance from the expectation at which a reading is r
 _FAR_SD = 6.0
 _AGREEING, _AGREE = 3, math.log(1.5)  # far readings in a row that are accepted if each is close to the last
 _OWN_LEVEL_SD = 0.3  # of a running job against the table's rates for its type: another script, another phase
-_PHASE_DOUBT = 0.3  # sd added to the other types when one type has a new phase
-_HINTS_MAX, _HINT_DOUBT = 4.0, 0.15  # largest weight of a hint in co-located readings, and their common sd
+_PHASE_SD = 0.3  # sd added to the other types when one type has a new phase
+_HINTS_MAX, _HINT_SD = 4.0, 0.15  # largest weight of a hint in co-located readings, and their common sd
 _UNINFORMED = 0.99  # share of the prior variance above which a posterior counts as uninformed
 _NOTABLE = 0.1  # least deviation of a claim that is reported to the user
 
@@ -67,10 +67,10 @@ class _Entry:
     fits: Floats  # (1, T)
     kinds: tuple[int, ...]  # provenance of the base estimate, T
     claims: dict[str, float] = field(default_factory=dict)  # log steps/s by GPU type
-    gauges: dict[str, Gauge] = field(default_factory=dict)
+    filters: dict[str, RateFilter] = field(default_factory=dict)
     idle_s: dict[str, float] = field(default_factory=dict)  # without a step, by GPU type
-    doubted: dict[str, list[float]] = field(default_factory=dict)  # refused log rates in a row that agree
-    hints: dict[str, Gauge] = field(default_factory=dict)  # rates alone that co-located rates suggest
+    refused: dict[str, list[float]] = field(default_factory=dict)  # refused log rates in a row that agree
+    hints: dict[str, RateFilter] = field(default_factory=dict)  # rates alone that co-located rates suggest
     weighed: set[str] = field(default_factory=set)  # GPU types with hints from all pairs of the table
 
 
@@ -88,7 +88,7 @@ class ThroughputEstimator:
         self._column = {name: t for t, name in enumerate(self.gpu_types)}
         self._entries: dict[Key, _Entry] = {}
         self._completion = Completion(table, self.model)
-        self._company = CompanyReadings()
+        self._colocated = ColocatedReadings()
         self._weigh_pairs()
 
     # Updates -----------------------------------------------------------------------------------------------------
@@ -97,13 +97,13 @@ class ThroughputEstimator:
         """Adds a user's rates in steps/s by GPU type; 0 = the job does not fit."""
         if not rates_steps_per_s:
             return []
-        self._meet(rates_steps_per_s)
+        self._add_gpu_types(rates_steps_per_s)
         entry, verdicts = self._entry((job_type, gpus)), []
         for gpu_type, rate in rates_steps_per_s.items():
             wrong = _impossible(rate)
             if not wrong and rate > 0:
                 entry.claims[gpu_type] = math.log(rate)
-            elif not wrong and gpu_type not in entry.gauges:
+            elif not wrong and gpu_type not in entry.filters:
                 entry.fits[0, self._column[gpu_type]] = 0.0
             verdicts.append(_verdict(job_type, gpu_type, wrong and f"claimed {rate!r} steps/s: {wrong}"))
         return verdicts
@@ -113,48 +113,48 @@ class ThroughputEstimator:
         where = reading.job_type, reading.gpu_type
         if wrong := _unusable(reading):
             return _verdict(*where, wrong)
-        self._meet((reading.gpu_type,))
+        self._add_gpu_types((reading.gpu_type,))
         entry = self._entry((reading.job_type, reading.gpus))
         if reading.steps == 0:
             return self._idle(entry, reading)
         rate = reading.steps / reading.seconds
         if wrong := _unused(reading, rate):
             return _verdict(*where, wrong)
-        believed, reason = self._judged(entry, reading, math.log(rate))
+        believed, reason = self._screened(entry, reading, math.log(rate))
         if not believed:
             return _verdict(*where, reason)
         entry.idle_s.pop(reading.gpu_type, None)
         entry.fits[0, self._column[reading.gpu_type]] = 1.0
-        gauge = entry.gauges.setdefault(reading.gpu_type, Gauge())
-        jump = sum(gauge.read(log_rate) for log_rate in believed)
+        rate_filter = entry.filters.setdefault(reading.gpu_type, RateFilter())
+        jump = sum(rate_filter.read(log_rate) for log_rate in believed)
         if jump:
-            for gpu_type, other in entry.gauges.items():
+            for gpu_type, other in entry.filters.items():
                 if gpu_type != reading.gpu_type:
-                    other.shift(jump, _PHASE_DOUBT)
+                    other.shift(jump, _PHASE_SD)
             reason = reason or f"a new phase, {math.exp(jump):.3g} times as fast"
         return Verdict(True, f"{reading.job_type} on {reading.gpu_type}: {reason}" if reason else "", bool(jump))
 
-    def observe_beside(self, reading: Reading, partner: Key) -> Verdict:
+    def observe_colocated(self, reading: Reading, partner: Key) -> Verdict:
         """Adds a reading of a job that is co-located with another."""
         where = reading.job_type, reading.gpu_type
         if wrong := _unusable(reading):
             return _verdict(*where, wrong)
-        self._meet((reading.gpu_type,))
+        self._add_gpu_types((reading.gpu_type,))
         key = reading.job_type, reading.gpus
         entry, _ = self._entry(key), self._entry(partner)
         cell = key, partner, reading.gpu_type
         if reading.steps == 0:
-            stuck = self._company.idle(cell, reading.seconds)
+            stuck = self._colocated.idle(cell, reading.seconds)
             return Verdict(True, f"{where[0]} on {where[1]} with {partner[0]}: no step, so they do not fit" * stuck)
         rate = reading.steps / reading.seconds
         if wrong := _unused(reading, rate):
             return _verdict(*where, wrong)
-        self._company.read(cell, math.log(rate))
-        if reading.gpu_type not in entry.gauges and reading.gpu_type not in entry.weighed:
-            guess, sd = self._company.guess(cell)
-            hint = entry.hints.setdefault(reading.gpu_type, Gauge(deviation=sd))
+        self._colocated.read(cell, math.log(rate))
+        if reading.gpu_type not in entry.filters and reading.gpu_type not in entry.weighed:
+            guess, sd = self._colocated.guess(cell)
+            hint = entry.hints.setdefault(reading.gpu_type, RateFilter(deviation=sd))
             hint.read(math.log(rate) - guess)
-            hint.count, hint.doubt = min(hint.count, _HINTS_MAX), _HINT_DOUBT
+            hint.count, hint.extra_sd = min(hint.count, _HINTS_MAX), _HINT_SD
         return Verdict(True)
 
     def absorb(self, of: Iterable[Key] | None = None) -> None:
@@ -170,8 +170,8 @@ class ThroughputEstimator:
             self.table.provenance,
         )
         for key, entry in entries.items():
-            for gpu_type, gauge in entry.gauges.items():
-                rates[row[key], self._column[gpu_type]] = math.exp(gauge.level)
+            for gpu_type, rate_filter in entry.filters.items():
+                rates[row[key], self._column[gpu_type]] = math.exp(rate_filter.level)
                 kinds[row[key], self._column[gpu_type]] = int(Provenance.MEASURED)
             for gpu_type, idle_s in entry.idle_s.items():
                 if idle_s >= STUCK_S:
@@ -179,28 +179,28 @@ class ThroughputEstimator:
         source = (*self.table.source, *("measured here" for _ in keys[known[0] :]))
         pairs = np.full((len(self.table.pair_rows), 2, len(self.gpu_types)), math.nan)
         pairs[:, :, : known[1]] = self.table.pair_rate_steps_per_s
-        pair_rows, pairs = self._company.into(row, self._column, self.table.pair_rows, pairs)
+        pair_rows, pairs = self._colocated.update_pairs(row, self._column, self.table.pair_rows, pairs)
         self.table = ThroughputTable(keys, self.gpu_types, rates, kinds, source, pair_rows, pairs)
         self._completion = Completion(self.table, self.model)
-        self._begin_anew()
+        self._reset_estimates()
         self._weigh_pairs()
 
     def adopt(self, model: EstimatorModel) -> None:
         """Replaces the model, for example after a new fit; claims and measurements are kept."""
         self.model, self._completion = model, Completion(self.table, model)
-        self._begin_anew()
+        self._reset_estimates()
         self._weigh_pairs()
 
     def keep(self, keys: Collection[Key]) -> None:
         """Drops claims and measurements of all other keys; the table keeps what it has absorbed."""
         self._entries = {key: entry for key, entry in self._entries.items() if key in keys}
-        self._company.keep(keys)
+        self._colocated.keep(keys)
 
     # Queries -----------------------------------------------------------------------------------------------------
 
     def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
         """Estimated rates alone of these keys on these types."""
-        self._meet(gpu_types)
+        self._add_gpu_types(gpu_types)
         self._prepare(keys)
         size, T, columns = len(keys), len(gpu_types), [self._column[name] for name in gpu_types]
         mean, covariance, fits = np.zeros((size, T)), np.zeros((size, T, T)), np.zeros((size, T))
@@ -210,7 +210,7 @@ class ThroughputEstimator:
             belief = self._posterior(entry)
             mean[i], covariance[i] = belief.mean[0, columns], belief.covariance[0][np.ix_(columns, columns)]
             fits[i] = entry.fits[0, columns]
-            measured = [name in entry.gauges for name in gpu_types]
+            measured = [name in entry.filters for name in gpu_types]
             kinds[i] = np.where(measured, int(Provenance.MEASURED), np.array(entry.kinds)[columns])
         return Estimates(tuple(keys), tuple(gpu_types), Blocks(mean, covariance), fits, kinds)
 
@@ -219,23 +219,23 @@ class ThroughputEstimator:
         found = self.estimates(keys, gpu_types).rates(quantile)
         known = aligned(self.table, keys, gpu_types)
         is_reported = np.array(
-            [bool(entry.gauges or entry.idle_s) for entry in map(self._entries.__getitem__, keys)], dtype=np.bool_
+            [bool(entry.filters or entry.idle_s) for entry in map(self._entries.__getitem__, keys)], dtype=np.bool_
         )
         return np.where(np.isnan(known) | is_reported[:, None], found, known)
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str], quantile: float = 0.5) -> Floats:
         """Slowdown of each key with each partner, (N, N, T), as a share of its rate alone; 0 = likely do not fit."""
-        return kept(*self.company(keys, gpu_types), quantile)
+        return slowdown_quantile(*self.slowdowns(keys, gpu_types), quantile)
 
-    def company(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
+    def slowdowns(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
         """Log slowdowns of every key with every partner, and the probability that the two fit, (N, N, T)."""
         with np.errstate(divide="ignore"):
             log_alone = np.log(self.rates(keys, gpu_types))
-        return self._company.believed(self._completion, keys, gpu_types, log_alone)
+        return self._colocated.estimates(self._completion, keys, gpu_types, log_alone)
 
     def is_measured(self, key: Key) -> bool:
         """Whether any job of this key has reported a rate."""
-        return key in self._entries and bool(self._entries[key].gauges)
+        return key in self._entries and bool(self._entries[key].filters)
 
     def differences(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float] | None = None) -> list[str]:
         """A message for each type on which measurements contradict a claim: the given rates, else the last claim."""
@@ -245,12 +245,12 @@ class ThroughputEstimator:
             claims = {name: math.log(rate) for name, rate in rates_steps_per_s.items() if rate > 0}
         found = []
         for gpu_type, claim in claims.items():
-            gauge = entry.gauges.get(gpu_type) if entry is not None else None
-            if gauge is None:
+            rate_filter = entry.filters.get(gpu_type) if entry is not None else None
+            if rate_filter is None:
                 continue
-            sd = math.sqrt(gauge.variance)
-            if abs(claim - gauge.level) > max(2.0 * sd, _NOTABLE):
-                rate = math.exp(gauge.level)
+            sd = math.sqrt(rate_filter.variance)
+            if abs(claim - rate_filter.level) > max(2.0 * sd, _NOTABLE):
+                rate = math.exp(rate_filter.level)
                 claimed, measured = f"{math.exp(claim):.3g} steps/s on {gpu_type}", f"{rate:.3g} ± {rate * sd:.1g}"
                 found.append(f"claimed {claimed}; measured {measured}")
         return found
@@ -263,25 +263,25 @@ class ThroughputEstimator:
         if idle_s < STUCK_S:
             return _verdict(reading.job_type, reading.gpu_type, f"no step in {idle_s:g} s yet")
         entry.fits[0, self._column[reading.gpu_type]] = 0.0
-        entry.gauges.pop(reading.gpu_type, None)
+        entry.filters.pop(reading.gpu_type, None)
         return Verdict(
             True, f"{reading.job_type} on {reading.gpu_type}: no step in {idle_s:g} s, so it does not run there"
         )
 
-    def _judged(self, entry: _Entry, reading: Reading, log_rate: float) -> tuple[list[float], str]:
+    def _screened(self, entry: _Entry, reading: Reading, log_rate: float) -> tuple[list[float], str]:
         """The log rates to accept, none if this one is absurd and no earlier ones agree; and the reason."""
-        known, t, doubted = self._posterior(entry), self._column[reading.gpu_type], entry.doubted
+        known, t, refused = self._posterior(entry), self._column[reading.gpu_type], entry.refused
         mean, sd = float(known.mean[0, t]), float(known.sd[0, t])
         if abs(log_rate - mean) <= max(_FAR, _FAR_SD * sd):
-            doubted.pop(reading.gpu_type, None)
+            refused.pop(reading.gpu_type, None)
             return [log_rate], ""
-        before = doubted.get(reading.gpu_type, [])
+        before = refused.get(reading.gpu_type, [])
         agreeing = [*before, log_rate] if before and abs(log_rate - before[-1]) <= _AGREE else [log_rate]
         reason = f"reported {math.exp(log_rate):g} steps/s where {math.exp(mean):.3g} are expected"
         if len(agreeing) < _AGREEING:
-            doubted[reading.gpu_type] = agreeing
+            refused[reading.gpu_type] = agreeing
             return [], f"{reason}: absurd"
-        doubted.pop(reading.gpu_type, None)
+        refused.pop(reading.gpu_type, None)
         base = entry.blocks  # assume that it is off by as much on all types
         entry.blocks = Blocks(base.mean, base.covariance + (log_rate - float(base.mean[0, t])) ** 2)
         return agreeing, f"{reason}, {_AGREEING} times in a row: accepted"
@@ -293,18 +293,18 @@ class ThroughputEstimator:
 
     def _reported(self, entry: _Entry) -> Blocks:
         """The base estimate after rate filters, without claims."""
-        heard, mean = entry.hints | entry.gauges, entry.blocks.mean
-        if not heard:
+        filters, mean = entry.hints | entry.filters, entry.blocks.mean
+        if not filters:
             return entry.blocks
         seen, variance = mean.copy(), np.full(len(self.gpu_types), UNKNOWN_VARIANCE)
-        for gpu_type, gauge in heard.items():
-            seen[0, self._column[gpu_type]] = gauge.level
-            variance[self._column[gpu_type]] = gauge.variance
+        for gpu_type, rate_filter in filters.items():
+            seen[0, self._column[gpu_type]] = rate_filter.level
+            variance[self._column[gpu_type]] = rate_filter.variance
         return Blocks(*updated(mean, entry.blocks.covariance, seen, np.diag(variance)[None]))
 
     def _weigh_pairs(self) -> None:
         """Infers hints of unmeasured rates alone jointly from all pairs of the table."""
-        half_known = _known_beside_only(self.table)
+        half_known = _known_colocated_only(self.table)
         if not half_known:
             return
         self._prepare(half_known)
@@ -323,7 +323,7 @@ class ThroughputEstimator:
                 continue
             precision = 1.0 / now - 1.0 / before
             level = float(alone.mean[row, column]) + moved / (now * precision)
-            entry.hints[gpu_type] = Gauge(level, 1.0, math.sqrt(1.0 / precision))
+            entry.hints[gpu_type] = RateFilter(level, 1.0, math.sqrt(1.0 / precision))
             entry.weighed.add(gpu_type)
 
     def _entry(self, key: Key) -> _Entry:
@@ -341,30 +341,30 @@ class ThroughputEstimator:
             own = Blocks(base.blocks.mean[i : i + 1], base.blocks.covariance[i : i + 1] + _OWN_LEVEL_SD**2)
             self._entries[key] = _Entry(own, base.fits[i : i + 1].copy(), tuple(base.provenance[i].tolist()))
 
-    def _meet(self, gpu_types: Iterable[str]) -> None:
+    def _add_gpu_types(self, gpu_types: Iterable[str]) -> None:
         """Adds new GPU types to the estimates."""
         new = [name for name in dict.fromkeys(gpu_types) if name not in self._column]
         if new:
             self.gpu_types = (*self.gpu_types, *new)
             self._column = {name: t for t, name in enumerate(self.gpu_types)}
-            self._begin_anew()
+            self._reset_estimates()
 
-    def _begin_anew(self) -> None:
+    def _reset_estimates(self) -> None:
         """Recomputes base estimates; keeps claims and measurements."""
         before, self._entries = self._entries, {}
         self._prepare(list(before))
         for key, entry in before.items():
-            kept = self._entries[key]
-            kept.claims, kept.gauges, kept.idle_s = entry.claims, entry.gauges, entry.idle_s
-            kept.doubted, kept.weighed = entry.doubted, entry.weighed
-            kept.hints = {name: hint for name, hint in entry.hints.items() if name not in entry.gauges}
-            for gpu_type in entry.gauges:
-                kept.fits[0, self._column[gpu_type]] = 1.0
+            renewed = self._entries[key]
+            renewed.claims, renewed.filters, renewed.idle_s = entry.claims, entry.filters, entry.idle_s
+            renewed.refused, renewed.weighed = entry.refused, entry.weighed
+            renewed.hints = {name: hint for name, hint in entry.hints.items() if name not in entry.filters}
+            for gpu_type in entry.filters:
+                renewed.fits[0, self._column[gpu_type]] = 1.0
             for gpu_type in (name for name, idle_s in entry.idle_s.items() if idle_s >= STUCK_S):
-                kept.fits[0, self._column[gpu_type]] = 0.0
+                renewed.fits[0, self._column[gpu_type]] = 0.0
 
 
-def _known_beside_only(table: ThroughputTable) -> list[Key]:
+def _known_colocated_only(table: ThroughputTable) -> list[Key]:
     """Keys with co-located rates on a type on which they were not measured alone."""
     is_open = np.isnan(table.rate_steps_per_s[table.pair_rows]) & (table.pair_rate_steps_per_s > 0)
     return [table.keys[row] for row in np.unique(table.pair_rows[is_open.any(axis=2)]).tolist()]

@@ -50,7 +50,7 @@ def pair_candidates(
     keys: Sequence[Key],  # J
     slowdowns: Slowdowns,  # of the K distinct keys in order of first occurrence, as the next two
     fits: Floats,  # (K, K, T)
-    told: Floats,  # (K, K, T) slowdowns that the policy uses
+    planned: Floats,  # (K, K, T) slowdowns that the policy uses
     worth: Floats,  # (J, T) of each job alone
     gpu_s_left: Floats,  # (J,)
     running: Ints,  # (P, 3) rows of two jobs and a type on which the policy co-locates them
@@ -75,6 +75,6 @@ def pair_candidates(
         np.stack([slowdowns.sd[a, b, t], slowdowns.sd[b, a, t]], axis=1),
         fits[a, b, t],
         value,
-        (value * np.stack([told[a, b, t], told[b, a, t]], axis=1)).sum(axis=1),
+        (value * np.stack([planned[a, b, t], planned[b, a, t]], axis=1)).sum(axis=1),
         np.where(a == b, 0.5, 1.0) * np.minimum(of_kind[a], of_kind[b]),
     )

@@ -129,11 +129,11 @@ class PairPosterior:
         if len(first) == 0:
             return latent.none(N)
         kinds = k.all_types**2 + cells.kinds @ cells.kinds.T
-        alone, beside = jobs[np.ix_(first, first)], jobs[np.ix_(second, second)]
+        alone, partner = jobs[np.ix_(first, first)], jobs[np.ix_(second, second)]
 
         def covariance_of(pairs_own: float) -> Floats:
-            both = (pairs_own * k.both) ** 2 * alone * beside
-            covariance = kinds * (k.first**2 * alone + k.second**2 * beside + both)
+            both = (pairs_own * k.both) ** 2 * alone * partner
+            covariance = kinds * (k.first**2 * alone + k.second**2 * partner + both)
             return np.asarray(covariance + np.diag(k.noise**2 / cells.types))
 
         return latent.learned(cells, N, covariance_of)
@@ -229,10 +229,10 @@ class PairPosterior:
     def _sums(self, jobs: Floats, mine: Bools) -> Floats:
         """Weighted sums of covariances over these observations, (N, N)."""
         k, seen, weight = self.scales, self.seen, self.posterior.weight[mine]
-        alone, beside = jobs[:, seen.first[mine]], jobs[:, seen.second[mine]]
-        together = (k.both**2 * weight * alone) @ beside.T
+        alone, partner = jobs[:, seen.first[mine]], jobs[:, seen.second[mine]]
+        together = (k.both**2 * weight * alone) @ partner.T
         together += (k.first**2 * (alone @ weight))[:, None]
-        together += (k.second**2 * (beside @ weight))[None, :]
+        together += (k.second**2 * (partner @ weight))[None, :]
         return np.asarray(together)
 
     def _variance(self, jobs: Floats, first: Ints, second: Ints, column: Ints, place: Ints) -> Floats:
@@ -241,9 +241,9 @@ class PairPosterior:
         variance = self._variances(first, second, place)
         for start in range(0, len(first), 4096):
             part = slice(start, start + 4096)
-            alone, beside = jobs[first[part]][:, seen.first], jobs[second[part]][:, seen.second]
+            alone, partner = jobs[first[part]][:, seen.first], jobs[second[part]][:, seen.second]
             kinds = k.all_types**2 + (column[part][:, None] == seen.gpu_type[None, :])
-            cross = kinds * (k.first**2 * alone + k.second**2 * beside + k.both**2 * alone * beside)
+            cross = kinds * (k.first**2 * alone + k.second**2 * partner + k.both**2 * alone * partner)
             if factors.scale > 0.0:
                 cross += factors.covariance(place[first[part]], place[second[part]], seen.first, seen.second)
             variance[part] -= np.square(self.posterior.explained(np.asarray(cross.T))).sum(axis=0)
@@ -295,16 +295,18 @@ class PairPosterior:
         types = np.full(len(self.table.gpu_types) + len(columns), -1)
         types[columns] = np.arange(len(columns))
         first, second, t = rows[seen.first], rows[seen.second], types[seen.gpu_type]
-        asked = (first >= 0) & (second >= 0) & (t >= 0)
-        cell = first[asked], second[asked], t[asked]
-        noise = self.model.scales.noise**2 + seen.alone_variance[asked] / np.square(self.spread[seen.gpu_type[asked]])
+        included = (first >= 0) & (second >= 0) & (t >= 0)
+        cell = first[included], second[included], t[included]
+        noise = self.model.scales.noise**2 + seen.alone_variance[included] / np.square(
+            self.spread[seen.gpu_type[included]]
+        )
         gain = variance[cell] / (variance[cell] + noise)
-        residual = (seen.log_slowdown[asked] - self.mean) / self.spread[seen.gpu_type[asked]]
+        residual = (seen.log_slowdown[included] - self.mean) / self.spread[seen.gpu_type[included]]
         mean[cell] += gain * (residual - mean[cell])
         variance[cell] *= 1.0 - gain
 
 
-def kept(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
+def slowdown_quantile(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Floats:
     """This quantile of slowdowns, (N, N, T): shares of a key's rate alone when co-located with another.
 
     A pair that does not fit, with probability 1 - fits, has slowdown 0; so has one for which that is as likely as the
@@ -368,10 +370,10 @@ def _spreads(seen: Measured, mean: float, types: int) -> Floats:
 
 
 def _covariance(k: PairScales, jobs: Floats, a: Measured, b: Measured) -> Floats:
-    alone, beside = jobs[np.ix_(a.first, b.first)], jobs[np.ix_(a.second, b.second)]
+    alone, partner = jobs[np.ix_(a.first, b.first)], jobs[np.ix_(a.second, b.second)]
     covariance = k.both**2 * alone
     covariance += k.second**2  # second, and both, times how alike the partners are
-    covariance *= beside
+    covariance *= partner
     alone *= k.first**2
     covariance += alone
     covariance *= np.array([k.all_types**2, k.all_types**2 + 1.0])[(a.gpu_type[:, None] == b.gpu_type).view(np.int8)]

@@ -63,7 +63,7 @@ class PairCandidates:
     sd: Floats  # (P, 2)
     fits: Floats  # (P,) probability
     worth: Floats  # (P, 2) value of the job alone on that type over the cost of its GPUs
-    told: Floats  # (P,) sum of the two co-located values by the policy's estimates
+    planned: Floats  # (P,) sum of the two co-located values by the policy's estimates
     gpu_s_left: Floats  # (P,) GPU time for which the result is useful
 
 
@@ -131,7 +131,7 @@ def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_
     over = share.sum(axis=1) - 1.0
     z = over / spread
     expected = spread * np.exp(-0.5 * np.square(z)) / math.sqrt(2.0 * math.pi) + over * ndtr(z)
-    gain = pairs.fits * expected - np.maximum(pairs.told - 1.0, 0.0)
+    gain = pairs.fits * expected - np.maximum(pairs.planned - 1.0, 0.0)
     first, second = pairs.rows.T
     is_open = jobs.is_open[first, pairs.gpu_type] & jobs.is_open[second, pairs.gpu_type] & (gain > _GAIN_MIN)
     total = gain * pairs.gpu_s_left * prices[pairs.gpu_type]

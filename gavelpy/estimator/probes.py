@@ -23,18 +23,18 @@ class Shares:
 
 
 def with_probes(
-    shares: Shares, gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, beside: float = 0.0
+    shares: Shares, gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, pair_fraction: float = 0.0
 ) -> Shares:
-    """The shares with the time share `fraction` for each probe alone and `beside` for each probe of a pair.
+    """The shares with the time share `fraction` for each probe alone and `pair_fraction` for each probe of a pair.
 
     Other shares shrink: those of a probed job by the time of its probes, those of a pair by that of the member with
     more probes, and all shares on a type that has too few GPUs. `gpus` (J,) are GPUs per job, `counts` (T,) GPUs per
     type. Raises InvalidInput unless both fractions are in [0, 1].
     """
-    for name, value in (("fraction", fraction), ("beside", beside)):
+    for name, value in (("fraction", fraction), ("pair_fraction", pair_fraction)):
         if not 0.0 <= value <= 1.0:
             raise InvalidInput(f"{name} must be in [0, 1], got {value!r}")
-    extra = _of_probes(shares.alone.shape, gpus, counts, probes, fraction, beside)
+    extra = _of_probes(shares.alone.shape, gpus, counts, probes, fraction, pair_fraction)
     spent = _job_time(extra)
     alone = shares.alone * (1.0 - spent)[:, None]
     together = shares.together * (1.0 - spent[shares.pairs].max(axis=1, initial=0.0))
@@ -50,7 +50,7 @@ def with_probes(
 
 
 def _of_probes(
-    shape: tuple[int, ...], gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, beside: float
+    shape: tuple[int, ...], gpus: Floats, counts: Floats, probes: Sequence[Probe], fraction: float, pair_fraction: float
 ) -> Shares:
     """Shares of the probes alone, limited to the jobs' time and the types' GPUs."""
     alone = np.zeros(shape)
@@ -59,7 +59,7 @@ def _of_probes(
             alone[probe.row, probe.gpu_type] = fraction
     paired = [(probe.row, probe.partner, probe.gpu_type) for probe in probes if probe.partner >= 0]
     members = np.array(paired, dtype=np.int64).reshape(-1, 3)
-    extra = Shares(alone, members[:, :2], members[:, 2], np.full(len(members), beside))
+    extra = Shares(alone, members[:, :2], members[:, 2], np.full(len(members), pair_fraction))
     over = np.maximum(_job_time(extra), 1.0)
     alone, together = alone / over[:, None], extra.together / over[extra.pairs].max(axis=1, initial=1.0)
     taken = _used(Shares(alone, extra.pairs, extra.pair_type, together), gpus)

@@ -21,7 +21,7 @@ from gavelpy.model.throughput import Provenance, ThroughputTable
 
 _START = (0.4, 0.6, 0.01, 0.1)
 _SD_START = 0.7  # of a log rate before any calibration
-_DOUBT = 3.0  # log distance of a parameter from its start that costs as much as an error of 1
+_PARAMETER_SD = 3.0  # log distance of a parameter from its start that costs as much as an error of 1
 _MAD_TO_SD = 1.4826
 _FAMILIES_WORTH = 1.0  # weight of _SD_START, in families: one family is little evidence for the next
 
@@ -73,7 +73,7 @@ class Roofline:
         def residuals(x: Floats) -> Floats:
             with np.errstate(over="ignore"):
                 error = (_log_rate(terms, *np.exp(x)) - target)[known]
-            return np.concatenate([error, (x - start) / _DOUBT])
+            return np.concatenate([error, (x - start) / _PARAMETER_SD])
 
         found = least_squares(residuals, start, loss="soft_l1", f_scale=0.2)
         error = residuals(found.x)[: np.count_nonzero(known)]

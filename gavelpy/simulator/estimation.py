@@ -135,7 +135,7 @@ class Estimation:
 
     def _read_co_located(self, row: int, partner: int, reading: Reading) -> bool:
         """Passes the reading of a co-located job to the estimator; returns whether its rate changed notably."""
-        verdict = self.estimator.observe_beside(reading, self._keys[partner])
+        verdict = self.estimator.observe_colocated(reading, self._keys[partner])
         self._note(verdict.reason)
         cell, rate = (self._keys[row], self._keys[partner], reading.gpu_type), reading.steps / reading.seconds
         before = self._shown.get(cell)

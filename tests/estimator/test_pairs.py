@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.estimator import pairs
 from gavelpy.estimator.memory import Fitting
-from gavelpy.estimator.pairs import PairModel, Slowdowns, kept
+from gavelpy.estimator.pairs import PairModel, Slowdowns, slowdown_quantile
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import TYPES, lawful_pairs, lawful_rates, make_table, slowdown
 
@@ -133,7 +133,7 @@ def test_a_pair_that_ran_fits_and_one_that_did_not_does_not_whatever_others_tell
 def test_a_pair_that_fails_to_fit_as_likely_as_the_quantile_keeps_nothing() -> None:
     one = Slowdowns(np.full((1, 1, 3), -0.5), np.full((1, 1, 3), 0.01), np.ones(3), np.ones(3))
 
-    found = kept(one, np.array([[[0.7, 0.81, 1.0]]]), 0.2)
+    found = slowdown_quantile(one, np.array([[[0.7, 0.81, 1.0]]]), 0.2)
 
     assert found[0, 0, 0] == 0.0
     assert found[0, 0, 1:] == pytest.approx(math.exp(-0.5), rel=0.05)
@@ -143,7 +143,7 @@ def test_caution_grows_with_what_measurements_explain() -> None:
     sd = np.array([[[0.4, 0.2, 0.1]]])
     some = Slowdowns(np.full((1, 1, 3), -0.5), sd, np.ones(3), np.full(3, 0.4))
 
-    found = np.log(kept(some, np.ones((1, 1, 3)), 0.2)[0, 0])
+    found = np.log(slowdown_quantile(some, np.ones((1, 1, 3)), 0.2)[0, 0])
 
     assert found[0] == pytest.approx(-0.5)  # nothing is explained: the median
     assert found[2] == pytest.approx(-0.5 - 0.842 * 0.1, abs=0.03)  # nearly all is: the quantile

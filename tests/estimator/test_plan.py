@@ -32,7 +32,7 @@ def make_pairs(rows: Any, kept: Any, sd: Any, **changes: Any) -> PairCandidates:
     given: dict[str, Any] = {
         "fits": np.ones(count),
         "worth": np.ones((count, 2)),
-        "told": np.zeros(count),
+        "planned": np.zeros(count),
         "gpu_s_left": np.full(count, 3600.0),
     }
     return PairCandidates(
@@ -120,7 +120,7 @@ def test_no_jobs_no_probes() -> None:
 def test_a_pair_that_the_policy_counts_on_already_is_not_measured() -> None:
     jobs = make_jobs([[0.0]] * 2, [[0.0]] * 2)
 
-    assert plan(jobs, 1e6, pairs=make_pairs([(0, 1)], [[0.9, 0.9]], [[0.01, 0.01]], told=np.array([1.81]))) == []
+    assert plan(jobs, 1e6, pairs=make_pairs([(0, 1)], [[0.9, 0.9]], [[0.01, 0.01]], planned=np.array([1.81]))) == []
 
 
 def test_a_pair_of_jobs_that_do_better_elsewhere_is_not_measured() -> None:

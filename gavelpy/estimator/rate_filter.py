@@ -19,7 +19,7 @@ _SLACK, _ALARM = 0.75, 6.0  # of the sums, in standard deviations of a reading
 
 
 @dataclass
-class _Drift:
+class _Cusum:
     """One CUSUM statistic, and the readings since it was last 0."""
 
     sum: float = 0.0
@@ -32,55 +32,55 @@ class _Drift:
 
 
 @dataclass
-class Gauge:
+class RateFilter:
     """State of one rate."""
 
     level: float = 0.0  # logarithm of steps/s
     count: float = 0.0  # weight of the level, in readings
     deviation: float = _SD_START  # of a reading
-    doubt: float = 0.0  # sd added to the level: it was measured in another phase
-    _up: _Drift = field(default_factory=_Drift)
-    _down: _Drift = field(default_factory=_Drift)
+    extra_sd: float = 0.0  # sd added after a phase change on another GPU type
+    _up: _Cusum = field(default_factory=_Cusum)
+    _down: _Cusum = field(default_factory=_Cusum)
 
     @property
     def variance(self) -> float:
         """Variance of the level; very large before the first reading."""
-        return self.deviation**2 / max(self.count, 1e-9) + FLOOR_SD**2 + self.doubt**2
+        return self.deviation**2 / max(self.count, 1e-9) + FLOOR_SD**2 + self.extra_sd**2
 
     def read(self, log_rate: float) -> float:
         """Adds a reading; returns the jump of the level if a new phase is detected, else 0."""
         if self.count == 0:
             self.level, self.count = log_rate, 1.0
             return 0.0
-        spread = math.hypot(self.deviation, self.doubt)
+        spread = math.hypot(self.deviation, self.extra_sd)
         z = max(-_WINSOR, min(_WINSOR, (log_rate - self.level) / spread))
         self._up.add(z, log_rate)
         self._down.add(-z, log_rate)
-        for drift in (self._up, self._down):
-            if drift.sum > _ALARM:
-                return self._restart(drift)
-        held, weight = z * spread, self._weight()
-        self.level += held * weight
+        for cusum in (self._up, self._down):
+            if cusum.sum > _ALARM:
+                return self._restart(cusum)
+        clipped, weight = z * spread, self._weight()
+        self.level += clipped * weight
         self.count = min(self.count + 1.0, READINGS_MAX)
-        self.doubt *= math.sqrt(1.0 - weight)
-        deviation = math.sqrt(_MEMORY * self.deviation**2 + (1.0 - _MEMORY) * held**2)
+        self.extra_sd *= math.sqrt(1.0 - weight)
+        deviation = math.sqrt(_MEMORY * self.deviation**2 + (1.0 - _MEMORY) * clipped**2)
         self.deviation = min(max(deviation, _SD_MIN), _SD_MAX)
         return 0.0
 
-    def shift(self, jump: float, doubt: float) -> None:
+    def shift(self, jump: float, extra_sd: float) -> None:
         """Follows a new phase that was detected on another GPU type, with added uncertainty."""
         self.level += jump
-        self.doubt = math.hypot(self.doubt, doubt)
-        self._up, self._down = _Drift(), _Drift()
+        self.extra_sd = math.hypot(self.extra_sd, extra_sd)
+        self._up, self._down = _Cusum(), _Cusum()
 
     def _weight(self) -> float:
         """Weight of a reading relative to the level."""
-        level = self.deviation**2 / self.count + self.doubt**2
+        level = self.deviation**2 / self.count + self.extra_sd**2
         return level / (level + self.deviation**2)
 
-    def _restart(self, drift: _Drift) -> float:
-        fresh = drift.total / drift.count
+    def _restart(self, cusum: _Cusum) -> float:
+        fresh = cusum.total / cusum.count
         jump, self.level = fresh - self.level, fresh
-        self.count, self.deviation, self.doubt = float(drift.count), _SD_START, 0.0
-        self._up, self._down = _Drift(), _Drift()
+        self.count, self.deviation, self.extra_sd = float(cusum.count), _SD_START, 0.0
+        self._up, self._down = _Cusum(), _Cusum()
         return jump

@@ -23,7 +23,7 @@ def make_estimator(*, knows: bool = True) -> ThroughputEstimator:
 def beside(known: ThroughputEstimator, rate: float, times: int = 3) -> list[str]:
     """Ant beside bee on the old type, a minute at a time; returns reasons."""
     reading = Reading(*ANT, "old", rate * 60.0, 60.0)
-    return [known.observe_beside(reading, BEE).reason for _ in range(times)]
+    return [known.observe_colocated(reading, BEE).reason for _ in range(times)]
 
 
 def test_before_any_reading_two_jobs_keep_what_the_model_expects() -> None:
@@ -83,7 +83,9 @@ def test_all_pairs_together_tell_rates_alone_and_each_other_although_none_was_me
     known.claim(*ANT, {"old": 300.0})
     claimed = known.rates([ANT], TYPES)[0, OLD]
 
-    assert all(known.observe_beside(*seen).accepted for seen in zip(readings, partners, strict=True) for _ in range(3))
+    assert all(
+        known.observe_colocated(*seen).accepted for seen in zip(readings, partners, strict=True) for _ in range(3)
+    )
     known.absorb()
 
     truth = 55.0 / math.exp(-0.55)
@@ -133,7 +135,7 @@ def test_a_table_that_has_a_pair_but_no_rate_alone_tells_it_from_the_start() -> 
 def test_readings_that_are_none_are_refused(steps: float, seconds: float, age_s: float, complaint: str) -> None:
     known = make_estimator()
 
-    verdict = known.observe_beside(Reading(*ANT, "old", steps, seconds, age_s), BEE)
+    verdict = known.observe_colocated(Reading(*ANT, "old", steps, seconds, age_s), BEE)
 
     assert complaint in verdict.reason
     assert not verdict.accepted
