@@ -27,7 +27,7 @@ from gavelpy.runtime.daemon.driver import Stopping
 from gavelpy.runtime.daemon.facts import name_of
 from gavelpy.runtime.daemon.forecast import Forecaster
 from gavelpy.runtime.daemon.log_query import LogStream
-from gavelpy.runtime.daemon.scheduler import LimitReached, NodeWish, Scheduler
+from gavelpy.runtime.daemon.scheduler import LimitReached, NodeAction, Scheduler
 from gavelpy.runtime.security.identity import caller
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -41,10 +41,10 @@ PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
 JOBS_NAMED_MAX = 10_000
 WAIT_S_MAX = 60.0
 _AT_ONCE = 200  # jobs between two yields to the event loop
-_WISHES = {
-    pb.NODE_WISH_DRAIN: NodeWish.DRAIN,
-    pb.NODE_WISH_RESUME: NodeWish.RESUME,
-    pb.NODE_WISH_LOST: NodeWish.LOST,
+_ACTIONS = {
+    pb.NODE_WISH_DRAIN: NodeAction.DRAIN,
+    pb.NODE_WISH_RESUME: NodeAction.RESUME,
+    pb.NODE_WISH_LOST: NodeAction.LOST,
 }
 _ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
 _PARAMETERS_CHARACTERS_MAX = 10_000
@@ -160,9 +160,9 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def SetNode(self, request: pb.SetNodeRequest, context: Context) -> pb.SetNodeResponse:
         """Drains, resumes or gives up a node, and returns it when that is durable."""
-        checks.require(request.wish in _WISHES, "wish", "drain, resume or lost", request.wish)
+        checks.require(request.wish in _ACTIONS, "wish", "drain, resume or lost", request.wish)
         self._cluster.node(request.node_id, caller())
-        await _done(self._scheduler.set_node(request.node_id, _WISHES[request.wish], force=request.force))
+        await _done(self._scheduler.set_node(request.node_id, _ACTIONS[request.wish], force=request.force))
         return pb.SetNodeResponse(node=self._cluster.node(request.node_id, caller()))
 
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:

@@ -44,7 +44,7 @@ from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.core_copy import copied
 from gavelpy.runtime.daemon.engine_process import EngineProcess
-from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.facts import JobHistory
 from gavelpy.runtime.daemon.lease_values import PartReport, Patience
 from gavelpy.runtime.daemon.leases import LeaseTable
 from gavelpy.runtime.daemon.measuring import Measuring
@@ -67,11 +67,11 @@ _OF_NODES = (NodeUnreachable, NodeLost, NodeDraining, NodeUnhealthy, DirectorySe
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
-class Surroundings(Protocol):
+class ExecutorContext(Protocol):
     """The parts of the scheduler that commands need."""
 
     core: SchedulerCore
-    facts: Facts
+    facts: JobHistory
     clock: SchedulerClock
     cluster_id: str
     engine: EngineProcess
@@ -84,12 +84,12 @@ class Surroundings(Protocol):
         """A batch of events was applied."""
 
 
-class Execution:
+class CommandExecutor:
     """The driver's shell: the lease table and the nodes."""
 
     def __init__(
         self,
-        around: Surroundings,
+        around: ExecutorContext,
         settings: NodeSettings,
         host_id: str,
         throughputs: ThroughputSettings = UNMEASURED,

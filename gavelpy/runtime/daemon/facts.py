@@ -48,7 +48,7 @@ def name_of(job_id: str) -> str:
     return job_id.rpartition(SEPARATOR)[0] or job_id
 
 
-class Happened(NamedTuple):  # faster to make than a dataclass: a restart makes one per entry
+class HistoryEntry(NamedTuple):  # faster to make than a dataclass: a restart makes one per entry
     """One entry of a job's history."""
 
     now_s: float
@@ -76,7 +76,7 @@ class PolicyAnswer:
     failure: str = ""  # of the last request, if an older allocation is in force because of it
 
 
-class Facts:
+class JobHistory:
     """Columns and histories by serial, and serials by (owner, name)."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Facts:
         self._started_s: Floats = np.full(64, np.nan)
         self._ended_s: Floats = np.full(64, np.nan)
         self._starts: Ints = np.zeros(64, dtype=np.int64)
-        self._history: list[tuple[Happened, ...]] = []  # tuples never change: a snapshot copies the list only
+        self._history: list[tuple[HistoryEntry, ...]] = []  # tuples never change: a snapshot copies the list only
         self._notes: dict[int, str] = {}  # last note of each job that has one
         self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
         self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
@@ -109,7 +109,7 @@ class Facts:
         """The last note on it; empty = none."""
         return self._notes.get(job, "")
 
-    def history(self, job: int) -> tuple[Happened, ...]:
+    def history(self, job: int) -> tuple[HistoryEntry, ...]:
         """The newest entries, oldest first."""
         return self._history[job]
 
@@ -130,10 +130,10 @@ class Facts:
                 self._lease_ended(event, now_s, core)
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
-                self._add(event.job, Happened(now_s, "cancelled"))
+                self._add(event.job, HistoryEntry(now_s, "cancelled"))
             case JobAnnotated() if 0 <= event.job < self.count:
                 self._notes[event.job] = event.text
-                self._add(event.job, Happened(now_s, "noted", event.lease, 0.0, event.text))
+                self._add(event.job, HistoryEntry(now_s, "noted", event.lease, 0.0, event.text))
             case IdsReserved():
                 self._skipped(event, now_s)
             case NodeJoined() if event.state_id:
@@ -153,15 +153,15 @@ class Facts:
 
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
         spec = core.jobs.specs[self.count]
-        self._named[spec.owner, name_of(spec.id)] = self._begun(Happened(now_s, "submitted"))
+        self._named[spec.owner, name_of(spec.id)] = self._begun(HistoryEntry(now_s, "submitted"))
 
     def _skipped(self, event: IdsReserved, now_s: float) -> None:
         for _ in range(self.count, event.jobs):
-            job = self._begun(Happened(now_s, "noted", text=event.text))
+            job = self._begun(HistoryEntry(now_s, "noted", text=event.text))
             self._notes[job] = event.text
             self._ended_s[job] = now_s
 
-    def _begun(self, happened: Happened) -> int:
+    def _begun(self, happened: HistoryEntry) -> int:
         """A row for a new job; its serial."""
         job = self.count
         if job == len(self._starts):
@@ -175,7 +175,7 @@ class Facts:
         self._starts[rows] += 1
         self._started_s[rows] = np.where(np.isnan(self._started_s[rows]), now_s, self._started_s[rows])
         for job, lease in zip(rows.tolist(), event.leases.tolist(), strict=True):
-            self._add(job, Happened(now_s, "started", lease))
+            self._add(job, HistoryEntry(now_s, "started", lease))
 
     def _lease_ended(self, event: LeaseEnded, now_s: float, core: SchedulerCore) -> None:
         rows = event.jobs
@@ -183,9 +183,9 @@ class Facts:
         self._ended_s[over] = now_s
         kind = Outcome(event.outcome).name.lower()
         for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
-            self._add(job, Happened(now_s, kind, lease, steps))
+            self._add(job, HistoryEntry(now_s, kind, lease, steps))
 
-    def _add(self, job: int, happened: Happened) -> None:
+    def _add(self, job: int, happened: HistoryEntry) -> None:
         self._history[job] = (*self._history[job][1 - HISTORY_MAX :], happened)
 
     def _grow(self) -> None:
@@ -210,7 +210,7 @@ class Facts:
         }
 
     @classmethod
-    def restore(cls, state: dict[str, Any], core: SchedulerCore) -> Facts:
+    def restore(cls, state: dict[str, Any], core: SchedulerCore) -> JobHistory:
         """The history in a snapshot; raises JournalCorrupt."""
         facts = cls()
         try:
@@ -219,7 +219,7 @@ class Facts:
                 facts._grow()
             facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
             facts._starts[:n] = state["starts"]
-            facts._history = [tuple(map(Happened._make, line[-HISTORY_MAX:])) for line in state["history"]]
+            facts._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
             facts._notes = {int(job): text for job, text in state["notes"].items()}
             facts.agents = dict(state.get("agents", {}))  # an earlier version had none
             facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])

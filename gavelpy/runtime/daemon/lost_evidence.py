@@ -20,17 +20,17 @@ LIMIT_S: Final = 60.0  # for the directory to answer
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CheckpointEvidence:
     """Contents of a checkpoint directory that identify a cluster and its jobs."""
 
     cluster_id: str = ""  # of its owner; empty = none
     numbers: Numbers = field(default_factory=Numbers)  # the first unused ones
 
 
-def evidence_in(directory: str, limit_s: float = LIMIT_S) -> Evidence:
+def evidence_in(directory: str, limit_s: float = LIMIT_S) -> CheckpointEvidence:
     """Reads a checkpoint directory; empty = there is none. Raises InvalidInput where it cannot be read in time."""
     if not directory:
-        return Evidence()
+        return CheckpointEvidence()
     try:
         with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop
             return thread.submit(asyncio.run, _read(directory, limit_s)).result()
@@ -44,7 +44,7 @@ def evidence_in(directory: str, limit_s: float = LIMIT_S) -> Evidence:
     )
 
 
-async def _read(directory: str, limit_s: float) -> Evidence:
+async def _read(directory: str, limit_s: float) -> CheckpointEvidence:
     storage = StorageWorkers()
     try:
         async with asyncio.timeout(limit_s):
@@ -54,4 +54,4 @@ async def _read(directory: str, limit_s: float) -> Evidence:
         raise StorageSilent(f"storage did not answer within {limit_s:g} s") from None
     finally:
         storage.close()
-    return Evidence(cluster_id, Numbers(jobs, leases))
+    return CheckpointEvidence(cluster_id, Numbers(jobs, leases))

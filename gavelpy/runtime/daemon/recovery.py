@@ -19,8 +19,8 @@ from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
 from gavelpy.runtime.daemon.absences import VIEWS
 from gavelpy.runtime.daemon.config import Config
-from gavelpy.runtime.daemon.facts import Facts
-from gavelpy.runtime.daemon.lost_evidence import LIMIT_S, Evidence, evidence_in
+from gavelpy.runtime.daemon.facts import JobHistory
+from gavelpy.runtime.daemon.lost_evidence import LIMIT_S, CheckpointEvidence, evidence_in
 from gavelpy.runtime.daemon.policy_choice import PolicyChoice
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Recovered:
     """The state of the previous scheduler."""
 
     core: SchedulerCore
-    facts: Facts
+    facts: JobHistory
     clock: clocks.SchedulerClock
     cluster_id: str
     incarnation: int
@@ -51,17 +51,19 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
     """
     incarnation = store.begin_incarnation()
     loaded = store.load()
-    core, facts = SchedulerCore(), Facts()
+    core, facts = SchedulerCore(), JobHistory()
     if loaded.state is not None:
         if loaded.state.keys() != {"core", "facts"}:
             raise JournalCorrupt("snapshot is not a scheduler's: it must contain core and facts")
         core = restore(loaded.state["core"])
-        facts = Facts.restore(loaded.state["facts"], core)
+        facts = JobHistory.restore(loaded.state["facts"], core)
     count = 0
     for _, now_s, event in loaded.events:
         replay(core, facts, event, now_s)
         count += 1
-    evidence = Evidence() if loaded.loss is None else evidence_in(config.nodes.checkpoint_directory, storage_s)
+    evidence = (
+        CheckpointEvidence() if loaded.loss is None else evidence_in(config.nodes.checkpoint_directory, storage_s)
+    )
     skipped = [] if loaded.loss is None else [numbers_skipped(loaded.loss, core, evidence.numbers)]
     if loaded.damage:
         logger.error("journal was damaged", extra={"detail": loaded.damage})
@@ -79,7 +81,7 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
     )  # fmt: skip
 
 
-def _cluster_id(store: EventStore, evidence: Evidence) -> str:
+def _cluster_id(store: EventStore, evidence: CheckpointEvidence) -> str:
     """The id of the cluster: from the journal, else from the checkpoint directory, else new.
 
     With another id, the directory and all nodes would belong to another cluster.
@@ -99,7 +101,7 @@ def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) ->
     return skipped
 
 
-def replay(core: SchedulerCore, facts: Facts, event: Event, now_s: float) -> None:
+def replay(core: SchedulerCore, facts: JobHistory, event: Event, now_s: float) -> None:
     """Applies one event of the journal; its commands were executed before and are discarded."""
     try:
         core.handle(event, now_s)
@@ -140,7 +142,7 @@ def _added(before: str, config: Config) -> dict[str, Any] | None:
 
 
 def _configured(
-    store: EventStore, config: Config, core: SchedulerCore, facts: Facts
+    store: EventStore, config: Config, core: SchedulerCore, facts: JobHistory
 ) -> tuple[PolicyChoice, list[Event]]:
     """The policy to continue with: the file's if the file has changed, else the policy in force."""
     choice, kept = configured_choice(config), facts.policy

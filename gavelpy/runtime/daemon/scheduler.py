@@ -42,7 +42,7 @@ from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine_process import EngineProcess
 from gavelpy.runtime.daemon.estimation_values import RatesLearned
-from gavelpy.runtime.daemon.execution import Execution
+from gavelpy.runtime.daemon.execution import CommandExecutor
 from gavelpy.runtime.daemon.facts import NAMELESS, full_id
 from gavelpy.runtime.daemon.log_nodes import LogNodes
 from gavelpy.runtime.daemon.measuring import estimation_choice
@@ -68,7 +68,7 @@ class LimitReached(GavelError):
     """A limit of the configuration is reached; the message has the limit."""
 
 
-class NodeWish(Enum):
+class NodeAction(Enum):
     """An operator's action on a node."""
 
     DRAIN = "drain"
@@ -101,7 +101,7 @@ class Scheduler:
         estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
         choice = replace(self.choice, round_s=self.core.settings.round_s)
         self.engine = EngineProcess(choice, self._answered, estimation=estimation)
-        self.execution = Execution(self, config.nodes, boot_id(), config.throughputs, recovered.views)
+        self.execution = CommandExecutor(self, config.nodes, boot_id(), config.throughputs, recovered.views)
         self.execution.absences.keep = self._keep_views
         self.measuring = self.execution.measuring
         self.storage = StorageWorkers()  # for storage that may hang
@@ -234,7 +234,7 @@ class Scheduler:
 
     # Nodes and policy ---------------------------------------------------------------------------------------------
 
-    async def set_node(self, node_id: str, wish: NodeWish, *, force: bool = False) -> None:
+    async def set_node(self, node_id: str, action: NodeAction, *, force: bool = False) -> None:
         """Drains a node (with `force`, also of jobs that are not preempted), resumes it, or declares it lost.
 
         Raises InvalidInput.
@@ -245,14 +245,14 @@ class Scheduler:
             raise InvalidInput(
                 f"node must be one of {', '.join(self.core.pool.node_ids) or 'none yet'}, got {node_id!r}"
             )
-        match wish:
-            case NodeWish.DRAIN:
+        match action:
+            case NodeAction.DRAIN:
                 event: Event = NodeDraining(NodeId(node_id), force)
-            case NodeWish.RESUME:
+            case NodeAction.RESUME:
                 if node is None or not node.is_connected:
                     raise InvalidInput(f"node {node_id!r} must be connected to be resumed; it is not")
                 event = joined(self.core.pool, node, self.cluster_id)
-            case NodeWish.LOST:
+            case NodeAction.LOST:
                 if node is not None and node.is_connected:
                     raise InvalidInput(
                         f"node {node_id!r} must be disconnected to be declared lost; it is connected: drain it"

@@ -38,8 +38,8 @@ from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
 from gavelpy.runtime.daemon import lease_values
 from gavelpy.runtime.daemon.config import NodeSettings
-from gavelpy.runtime.daemon.execution import Execution
-from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.execution import CommandExecutor
+from gavelpy.runtime.daemon.facts import JobHistory
 from gavelpy.runtime.daemon.metrics import Metrics
 from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
 from tests.mechanism.faults.agent import CLUSTER, Said
@@ -122,11 +122,11 @@ class Service:
     def begin(self, now_s: float, first: Sequence[Event] = ()) -> None:
         """Snapshot, replay, a new incarnation."""
         position, state = self.snapshot
-        self.core, self.facts = SchedulerCore(), Facts()
+        self.core, self.facts = SchedulerCore(), JobHistory()
         if state:
             kept = decode_state(state)
             self.core = restore(kept["core"])
-            self.facts = Facts.restore(kept["facts"], self.core)
+            self.facts = JobHistory.restore(kept["facts"], self.core)
         for record in self.journal[position:]:
             then_s, event = decode(record)
             with suppress(InvalidInput):  # as it was then
@@ -136,7 +136,7 @@ class Service:
         self.clock.time_s = max(now_s, self.core.now_s)
         self.incarnation += 1
         self.engine = Engine()
-        self.execution = Execution(self, self.settings, "the scheduler's host", views=self.views)
+        self.execution = CommandExecutor(self, self.settings, "the scheduler's host", views=self.views)
         self.execution.absences.keep = self._keep_views
         self.streams: dict[tuple[str, int], Stream] = {}
         self.sent: dict[str, tuple[int, float]] = {}  # sequence and time of the last orders by node

@@ -22,14 +22,14 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.facts import HISTORY_MAX, Facts, full_id, name_of
+from gavelpy.runtime.daemon.facts import HISTORY_MAX, JobHistory, full_id, name_of
 
 ONE = np.array([1])
 
 
-def folded(*events: Event) -> tuple[Facts, SchedulerCore]:
-    """Facts after one event a second, on a node with GPUs enough and two jobs, train#0 and job-1#1."""
-    core, facts = SchedulerCore(), Facts()
+def folded(*events: Event) -> tuple[JobHistory, SchedulerCore]:
+    """JobHistory after one event a second, on a node with GPUs enough and two jobs, train#0 and job-1#1."""
+    core, facts = SchedulerCore(), JobHistory()
     specs = [JobSpec(JobId(full_id(name, i)), 10.0, owner="alice") for i, name in enumerate(("train", "-"))]
     first: list[Event] = [NodeJoined(NodeId("n0"), "v100", 8), *map(JobSubmitted, specs)]
     for now_s, event in enumerate([*first, *events]):
@@ -78,14 +78,14 @@ def test_a_nodes_agent_is_the_last_that_joined_until_the_node_is_lost() -> None:
     del older["agents"]
 
     assert facts.agents == {"n0": "state of n0", "n1": "new"}
-    assert Facts.restore(decode_state(encode_state(facts.snapshot())), core).agents == facts.agents
-    assert Facts.restore(older, core).agents == {}
+    assert JobHistory.restore(decode_state(encode_state(facts.snapshot())), core).agents == facts.agents
+    assert JobHistory.restore(older, core).agents == {}
 
 
 def test_a_snapshot_brings_everything_back() -> None:
     facts, core = folded(started(0), JobAnnotated(1, 0, "so"), PolicyChanged("fifo", "{}", ""), JobCancelled(1))
 
-    again = Facts.restore(decode_state(encode_state(facts.snapshot())), core)
+    again = JobHistory.restore(decode_state(encode_state(facts.snapshot())), core)
 
     assert again.history(1) == facts.history(1)
     assert (again.started_s(1), again.ended_s(1), again.starts(1), again.detail(1)) == (3.0, 6.0, 1, "so")
@@ -99,7 +99,7 @@ def test_a_snapshot_says_what_was_so_when_it_was_taken() -> None:
     taken = facts.snapshot()
     facts.apply(ended(0, Outcome.STOPPED), 9.0, core)
 
-    before = Facts.restore(decode_state(encode_state(taken)), core)
+    before = JobHistory.restore(decode_state(encode_state(taken)), core)
 
     assert [happened.kind for happened in before.history(1)] == ["submitted", "started"]
     assert [happened.kind for happened in facts.history(1)] == ["submitted", "started", "stopped"]
@@ -110,4 +110,4 @@ def test_a_snapshot_that_is_not_whole_is_said(broken: dict[str, object]) -> None
     facts, core = folded(started(0))
 
     with pytest.raises(JournalCorrupt):
-        Facts.restore({**facts.snapshot(), **broken}, core)
+        JobHistory.restore({**facts.snapshot(), **broken}, core)

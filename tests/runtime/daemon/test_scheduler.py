@@ -18,7 +18,7 @@ from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.agent_service import AgentService
 from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
-from gavelpy.runtime.daemon.scheduler import NodeWish
+from gavelpy.runtime.daemon.scheduler import NodeAction
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
@@ -155,11 +155,11 @@ def test_an_operator_declares_a_node_lost_that_is_away(tmp_path: Path) -> None:
                 (job,) = await cluster.submit(make_spec())
                 await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
                 with pytest.raises(InvalidInput, match="'n0' must be disconnected to be declared lost"):
-                    await cluster.scheduler.set_node("n0", NodeWish.LOST)
+                    await cluster.scheduler.set_node("n0", NodeAction.LOST)
                 is_here = bool(here.launches)
             await cluster.until(lambda: not cluster.scheduler.nodes.get("n0").is_connected, "it is away")  # type: ignore[union-attr]
 
-            await cluster.scheduler.set_node("n0", NodeWish.LOST)
+            await cluster.scheduler.set_node("n0", NodeAction.LOST)
             await cluster.until(lambda: bool(there.launches), "it runs on the node that is left")
 
             assert is_here == (len(there.launches) == 1 and there.launches[0][0] > 0)
@@ -244,7 +244,7 @@ def test_an_operator_frees_the_name_of_a_node_whose_agent_is_gone(tmp_path: Path
             newcomer = Agent("n0", state_id="second")
             assert "or after `gavel node lost" in await refusal_of(newcomer, cluster)
 
-            await cluster.scheduler.set_node("n0", NodeWish.LOST)
+            await cluster.scheduler.set_node("n0", NodeAction.LOST)
             async with newcomer.connected(cluster):
                 await cluster.until(lambda: bool(newcomer.launches), "it gets the job")
         async with running(config) as cluster:
@@ -261,7 +261,7 @@ def test_a_drained_node_stays_drained_whichever_agent_speaks_for_it(tmp_path: Pa
             pool, agents = cluster.core.pool, cluster.scheduler.facts.agents
             async with Agent("n0").connected(cluster):
                 await cluster.until(lambda: pool.counts.sum() == 1, "it joins, and does not say who it is")
-                await cluster.scheduler.set_node("n0", NodeWish.DRAIN)
+                await cluster.scheduler.set_node("n0", NodeAction.DRAIN)
             async with Agent("n0", state_id="first").connected(cluster):
                 await cluster.until(lambda: agents.get("n0") == "first", "now it does")
 
@@ -276,13 +276,13 @@ def test_a_node_that_is_drained_by_force_gives_up_its_jobs_with_the_round_and_is
             (job,) = await cluster.submit(make_spec())
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
 
-            await cluster.scheduler.set_node("n0", NodeWish.DRAIN, force=True)
+            await cluster.scheduler.set_node("n0", NodeAction.DRAIN, force=True)
             await cluster.until(lambda: not agent.leases, "the node is empty")
-            await cluster.scheduler.set_node("n0", NodeWish.RESUME)
+            await cluster.scheduler.set_node("n0", NodeAction.RESUME)
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs again")
 
             with pytest.raises(InvalidInput, match="node must be one of n0, got 'n7'"):
-                await cluster.scheduler.set_node("n7", NodeWish.DRAIN)
+                await cluster.scheduler.set_node("n7", NodeAction.DRAIN)
 
     run(scenario())
 
