@@ -1,4 +1,4 @@
-"""What jobs show beside each other: believed once the rate alone is known, and learned by job types alike."""
+"""Slowdowns of co-located jobs: they follow from readings once the rate alone is known, and similar jobs share them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def make_estimator(*, knows: bool = True) -> ThroughputEstimator:
     return ThroughputEstimator(make_table(lawful_rates() if knows else {}, TYPES))
 
 
-def beside(known: ThroughputEstimator, rate: float, times: int = 3) -> list[str]:
-    """Ant beside bee on the old type, a minute at a time; returns reasons."""
+def colocated(known: ThroughputEstimator, rate: float, times: int = 3) -> list[str]:
+    """Readings of ant, co-located with bee on the old type for a minute each; returns reasons."""
     reading = Reading(*ANT, "old", rate * 60.0, 60.0)
     return [known.observe_colocated(reading, BEE).reason for _ in range(times)]
 
@@ -33,10 +33,10 @@ def test_before_any_reading_two_jobs_keep_what_the_model_expects() -> None:
     assert kept == pytest.approx(np.full(kept.shape, math.exp(-0.55)), rel=0.03)
 
 
-def test_a_rate_beside_a_partner_over_the_rate_alone_is_what_is_kept() -> None:
+def test_slowdown_is_the_colocated_rate_over_the_rate_alone() -> None:
     known = make_estimator()
     alone = known.rates([ANT], TYPES)[0, OLD]
-    beside(known, 0.8 * alone)
+    colocated(known, 0.8 * alone)
 
     kept = known.pairs(KEYS, TYPES)
 
@@ -47,7 +47,7 @@ def test_a_rate_beside_a_partner_over_the_rate_alone_is_what_is_kept() -> None:
 def test_what_is_absorbed_moves_pairs_that_nobody_has_seen() -> None:
     known = make_estimator()
     before = known.pairs(KEYS, TYPES)
-    beside(known, 0.95 * known.rates([ANT], TYPES)[0, OLD])
+    colocated(known, 0.95 * known.rates([ANT], TYPES)[0, OLD])
 
     known.absorb()
 
@@ -59,7 +59,7 @@ def test_what_is_absorbed_moves_pairs_that_nobody_has_seen() -> None:
 def test_a_pair_without_a_step_for_some_minutes_does_not_fit() -> None:
     known = make_estimator()
 
-    reasons = beside(known, 0.0, times=5)
+    reasons = colocated(known, 0.0, times=5)
     known.absorb()
 
     assert "do not fit" in reasons[-1]
@@ -70,7 +70,7 @@ def test_a_pair_without_a_step_for_some_minutes_does_not_fit() -> None:
 def test_where_the_rate_alone_is_unknown_company_hints_at_it() -> None:
     known = make_estimator(knows=False)
 
-    beside(known, 58.0, times=8)
+    colocated(known, 58.0, times=8)
 
     assert known.rates([ANT], TYPES)[0, OLD] == pytest.approx(100.0, rel=0.35)
     assert known.pairs(KEYS, TYPES)[0, 1, OLD] == pytest.approx(0.58, rel=0.35)
@@ -97,11 +97,11 @@ def test_all_pairs_together_tell_rates_alone_and_each_other_although_none_was_me
 
 def test_hints_of_all_pairs_are_not_counted_again_when_the_same_is_read_again() -> None:
     known = make_estimator(knows=False)
-    beside(known, 50.0)
+    colocated(known, 50.0)
     known.absorb()
     before = known.estimates([ANT], TYPES).blocks.sd[0, OLD]
 
-    beside(known, 50.0, times=20)
+    colocated(known, 50.0, times=20)
 
     assert known.estimates([ANT], TYPES).blocks.sd[0, OLD] == before
 
@@ -143,7 +143,7 @@ def test_readings_that_are_none_are_refused(steps: float, seconds: float, age_s:
 
 def test_what_is_not_kept_is_forgotten() -> None:
     known = make_estimator()
-    beside(known, 0.9 * known.rates([ANT], TYPES)[0, OLD])
+    colocated(known, 0.9 * known.rates([ANT], TYPES)[0, OLD])
     known.keep({BEE})
 
     assert known.pairs(KEYS, TYPES)[0, 1, OLD] == pytest.approx(math.exp(-0.55), rel=0.03)

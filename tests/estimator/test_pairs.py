@@ -1,4 +1,4 @@
-"""Pairs: what one job costs another is learned from others, and what does not fit is told apart."""
+"""Slowdowns of pairs are learned from other pairs, and pairs that do not fit are recognised."""
 
 from __future__ import annotations
 
