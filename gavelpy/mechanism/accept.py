@@ -1,7 +1,7 @@
-"""Whether an event makes sense to a core, asked before anything changes.
+"""Validates an event before the core changes anything.
 
-What may come late, twice or never (leases that are over, answers to old questions) is accepted and ignored. What nobody
-could have meant (servers and jobs that never were, times and shares that are no numbers) is refused.
+Events that may come late or twice (reports on leases that are over, answers to old requests) are accepted, and the core
+ignores them. Events that cannot be valid (unknown nodes and jobs, times and shares that are not numbers) are refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DIRECTORY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def check(core: SchedulerCore, event: Event) -> None:
-    """Raises InvalidInput naming the field, its value and what is allowed. The core is as before."""
+    """Raises InvalidInput with the field, its value and the allowed values. Never changes the core."""
     match event:
         case WakeupDue():
             _type_order(core, event.type_order)
@@ -110,7 +110,7 @@ def check(core: SchedulerCore, event: Event) -> None:
 
 
 def _within(name: str, values: Ints, count: int) -> None:
-    """Rows of a table of `count`."""
+    """All values must be rows of a table with `count` rows."""
     if len(values) and not (values.min() >= 0 and values.max() < count):
         wrong = values[(values < 0) | (values >= count)][0]
         raise InvalidInput(f"{name} must be in [0, {count}), got {wrong}")
@@ -133,7 +133,7 @@ def _all(name: str, values: Floats | Ints, ok: Bools, allowed: str) -> None:
 
 
 def _leases(leases: Ints) -> None:
-    _all("leases", leases, leases >= 0, "0 or more")  # -1 stands for none in tables, and never in events
+    _all("leases", leases, leases >= 0, "0 or more")  # -1 means none in tables, and is invalid in events
 
 
 def _steps(steps_done: Floats) -> None:

@@ -1,4 +1,4 @@
-"""What one job is owed, has received and holds at a moment: for whoever asks, without changing the core."""
+"""The account of one job at a moment: owed and received time, lease and GPUs. Reading it does not change the core."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class JobAccount:
 
     state: JobState
     gpu_types: tuple[str, ...]
-    rate_steps_per_s: Floats  # (T,) believed; NaN = unknown
-    share: Floats  # (T,) of the allocation in force, alone and with partners
+    rate_steps_per_s: Floats  # (T,) estimated; NaN = unknown
+    share: Floats  # (T,) of the allocation in force, alone and co-located
     owed_s: Floats  # (T,) as the priority rule counts it
     received_s: Floats  # (T,)
-    lease: int  # promised or running, -1 = none
-    until_s: float  # its latest end that a plan has promised
-    gpus: Ints  # that the lease holds, as the core numbers them
-    node_ids: tuple[NodeId, ...]  # theirs, each once
-    partner: int  # whose lease is on the same GPUs, -1 = nobody's
+    lease: int  # granted or running, -1 = none
+    until_s: float  # its latest end in any plan
+    gpus: Ints  # of the lease, as the core numbers them
+    node_ids: tuple[NodeId, ...]  # of these GPUs, each once
+    partner: int  # the co-located job, -1 = none
     stopping_lease: int  # -1 = none
-    saved_lease: int  # under which the last checkpoint was written, -1 = none
+    saved_lease: int  # that wrote the last checkpoint, -1 = none
     steps_saved: float
     steps_done: float
 
 
 def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
-    """What the core would book for a job if it settled its accounts at `now_s`, which is not before its last event."""
+    """The account of a job as if the core booked time at `now_s`, which must not be before the last event."""
     jobs, pool = core.jobs, core.pool
     owed_s, received_s, share = (jobs.total(name)[job].copy() for name in ("owed_s", "received_s", "target"))
     elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= ALIVE[-1]

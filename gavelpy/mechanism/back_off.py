@@ -1,14 +1,13 @@
-"""When a job whose lease came to nothing may be tried again: later each time, up to a longest pause.
+"""Exponential back-off: the pause of a job after a lease without progress, doubled each time up to `retry_max_s`.
 
-A lease comes to nothing if it ends without progress: it failed, or it was lost before it saved a checkpoint and before
-it had run for as long as the longest pause. (With `loss_nodes_max` = 0 a loss counts only before the lease has begun.)
-The reason decides what counts towards `failures_max`: a failure does. A loss is taken for the node's fault: the first
-`losses_free` in a row cost no pause, as another node may do better; more do, so that neither a node that can start
-nothing nor a job that kills its shim makes the core spin. A job that was lost in a row on `loss_nodes_max` different
-nodes is taken for the cause: that loss, and each after it, is a failure.
+A lease has no progress if it failed, or if it was lost before it saved a checkpoint and before it had run for
+`retry_max_s`. (With `loss_nodes_max` = 0 a loss counts only before the lease has started.) Failures count towards
+`failures_max`. A loss is attributed to the node: the first `losses_free` consecutive losses cause no pause, as another
+node may work; further ones do, so that neither a broken node nor a job that kills its shim causes a busy loop. After
+consecutive losses on `loss_nodes_max` different nodes the job is considered the cause: that loss and each later one
+count as failures.
 
-A lease that was stopped in good order, or lost after progress, or that ran for as long as the longest pause, clears the
-counts.
+A lease that was stopped in order, lost after progress, or ran for `retry_max_s` resets the counts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DOUBLINGS_MAX = 64
 
 
 def missed(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSettings, now_s: float) -> None:
-    """The leases of these jobs came to nothing after they had run for `ran_s` (K,)."""
+    """Books leases of these jobs that ended without progress after running for `ran_s` (K,)."""
     is_fresh = ran_s >= settings.retry_max_s
     jobs.misses[rows] = np.where(is_fresh, 0, jobs.misses[rows]) + 1
     jobs.losses[rows] = np.where(is_fresh, 0, jobs.losses[rows])
@@ -35,7 +34,7 @@ def missed(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSetting
 
 
 def lost(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, now_s: float) -> bool:
-    """The leases in force of these jobs (K,) are lost on these nodes (K,); returns whether any job must pause."""
+    """Books that the leases of these jobs (K,) were lost on these nodes (K,); returns whether any job must pause."""
     has_begun = jobs.state[rows] == JobState.RUNNING
     ran_s = np.where(has_begun, now_s - jobs.began_s[rows], 0.0)
     progressed = (jobs.saved_lease[rows] == jobs.lease[rows]) | (ran_s >= settings.retry_max_s)
@@ -52,7 +51,7 @@ def lost(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, n
 
 
 def _blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) -> None:
-    """Counts the different nodes that lost each job in a row; from `loss_nodes_max` on the job is the cause."""
+    """Counts the different nodes of consecutive losses; from `loss_nodes_max` on each loss is a failure of the job."""
     if not settings.loss_nodes_max:
         return
     for row, node in zip(rows.tolist(), nodes.tolist(), strict=True):
@@ -63,21 +62,21 @@ def _blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings)
 
 
 def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:
-    """Rows of the nodes that lost a job without progress since it last made any, the most recent one last."""
+    """Rows of the nodes that lost a job since its last progress, the most recent one last."""
     last = int(jobs.avoid[row])
     seen = [node for node in jobs.loss_nodes.get(row, ()) if node != last]
     return [*seen, last] if last >= 0 else seen
 
 
 def forgive(jobs: JobTable, rows: Ints) -> None:
-    """The leases of these jobs made progress, or were stopped in good order."""
+    """Resets the counts of these jobs, as their leases made progress or were stopped in order."""
     jobs.misses[rows] = jobs.losses[rows] = 0
     for row in rows.tolist() if jobs.loss_nodes else ():
         jobs.loss_nodes.pop(row, None)
 
 
 def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> float:
-    """No pause is longer from now on than these settings allow; returns when the next one is over, as `due_s` does."""
+    """Shortens pauses to what the settings allow; returns when the next one ends, as `due_s` does."""
     active = jobs.active
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
     jobs.retry_at_s[active] = np.minimum(jobs.retry_at_s[active], now_s + pause_s_max)
@@ -85,17 +84,17 @@ def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> float:
 
 
 def is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
-    """Whether these jobs may have leases, (K,). One that has a lease keeps it, whatever became of its older one."""
+    """Whether these jobs are not in a pause, (K,). A job with a lease never is, even if an older lease failed."""
     return np.asarray((jobs.retry_at_s[rows] <= now_s) | (jobs.lease[rows] >= 0))
 
 
 def due_s(jobs: JobTable, now_s: float) -> float:
-    """When the next pause of a living job is over; infinite when there is none."""
+    """When the next pause of an active job ends; infinite if there is none."""
     ends_s = jobs.retry_at_s[jobs.active]
     return float(np.min(ends_s[ends_s > now_s], initial=math.inf))
 
 
 def in_words(misses: int, when: str, last: str = "") -> str:
-    """What people are told of a job that waits like this; `last` is what was said of its last lease."""
+    """A message on a job in a pause; `last` describes the end of its last lease."""
     times = "once" if misses == 1 else f"{misses} times"
     return f"failed {times}{f' (last: {last})' if last else ''}, tried again {when}"

@@ -1,13 +1,13 @@
-"""Ends of leases that were believed lost: what a node recorded outranks what the scheduler inferred.
+"""Late reports on the end of lost leases: a node's record takes precedence over the scheduler's inference.
 
-A lease is lost when its node is declared dead, stays silent until the lease is surely over, or returns without it. The
-node may still hold a record of how the lease really ended. So a lost lease stays open: if its end is reported later, it
-counts as follows.
+A lease is lost when its node is declared lost, stays unreachable until the lease must be over, or returns without it.
+The node may still have a record of how the lease ended. So a lost lease stays open: a later report of its end counts as
+follows.
 
-- *Finished*: the job is finished, at any time while it lives. A newer lease of the job is revoked if it has not started
-  and killed if it has: the work is done, and a second run of it must not count as well.
-- *Stopped* and *failed*: count only while no newer lease runs. A checkpoint of a stopped lease counts only while the
-  job has no newer lease, which would resume from another one, and if no newer lease has saved one.
+- *Finished*: finishes the job if it is not over yet. A newer lease of the job is revoked if it has not started and
+  killed if it has: the work is done, and a second run must not count as well.
+- *Stopped* and *failed*: count only while no newer lease runs. The checkpoint of a stopped lease counts only while the
+  job has no newer lease, which would resume from another checkpoint, and if no newer lease has saved one.
 
 A lease is closed by its late end and when its job is over. Only the newest `OPEN_MAX` lost leases of a job are open.
 """
@@ -25,15 +25,15 @@ OPEN_MAX = 8
 
 
 def keep_open(jobs: JobTable, rows: Ints, leases: Ints) -> None:
-    """The leases of these jobs, in force or stopping, are lost on some of their GPUs; which ones all are is kept."""
+    """Opens lost leases: the leases of these jobs, in force or stopping, and all their GPUs."""
     for row, lease in zip(rows.tolist(), leases.tolist(), strict=True):
         held = jobs.gpus_held(row) if jobs.lease[row] == lease else jobs.gpus_stopping(row)
-        known = {lease: held.copy()} | jobs.lost_leases.get(row, {})  # the first loss of a gang's lease knows all GPUs
+        known = {lease: held.copy()} | jobs.lost_leases.get(row, {})  # a gang's first loss still has all GPUs
         jobs.lost_leases[row] = {each: known[each] for each in sorted(known)[-OPEN_MAX:]}
 
 
 def close(jobs: JobTable, rows: Ints, leases: Ints) -> None:
-    """These leases have ended as reported: no other end of theirs counts."""
+    """Closes these lost leases, as their end is known."""
     if not jobs.lost_leases:
         return
     for row, lease in zip(rows.tolist(), leases.tolist(), strict=True):
@@ -48,7 +48,7 @@ def is_open(jobs: JobTable, row: int, lease: int) -> bool:
 
 
 def counting(jobs: JobTable, event: LeaseEnded) -> Bools:
-    """Which of these ends are late ones that count, (K,)."""
+    """Whether each of these ends is late and counts, (K,)."""
     counts: Bools = np.zeros(len(event.jobs), dtype=np.bool_)
     if not jobs.lost_leases or event.outcome is Outcome.LOST:
         return counts
@@ -61,7 +61,7 @@ def counting(jobs: JobTable, event: LeaseEnded) -> Bools:
 
 
 def first_gpus(jobs: JobTable, rows: Ints, leases: Ints, otherwise: Ints) -> Ints:
-    """First GPU of each lost lease, (K,); of other leases as given."""
+    """First GPU of each open lost lease, (K,); `otherwise` (K,) for other leases."""
     if not jobs.lost_leases:
         return otherwise
     found = otherwise.copy()

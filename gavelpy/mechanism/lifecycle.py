@@ -1,4 +1,4 @@
-"""Which state follows which: the whole protocol of a job and of its leases, as tables.
+"""States of jobs, leases and nodes, and the transitions of a job.
 
 A job:
     WAITING ──granted──▶ GRANTED ──started──▶ RUNNING
@@ -6,9 +6,9 @@ A job:
        └────── stopped ─────┴───── stopped ──────┘      (revoked, expired, failed, node lost)
     any of the three ──finished──▶ FINISHED, ──cancelled──▶ CANCELLED, ──given up──▶ FAILED
 
-A lease: PROMISED ──started──▶ RUNNING ──revoked──▶ STOPPING ──ended──▶ (gone). A job has at most one lease that is
-promised or running, and at most one that is stopping; a new lease of the job starts when the stopping one has ended.
-A WAITING job can finish: the last report of its stopping lease may say so.
+A lease: GRANTED ──started──▶ RUNNING ──revoked──▶ STOPPING ──ended──▶ (gone). A job has at most one lease that is
+granted or running, and at most one that is stopping; a new lease of the job starts when the stopping one has ended.
+A WAITING job can finish, by the last report of its stopping lease.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gavelpy.model.arrays import Ints
 
 
 class JobState(IntEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     WAITING = 0
     GRANTED = 1
@@ -32,7 +32,7 @@ class JobState(IntEnum):
 
 
 class JobFact(IntEnum):
-    """What can happen to a job."""
+    """Transition of a job."""
 
     GRANTED = 0
     STARTED = 1
@@ -43,7 +43,7 @@ class JobFact(IntEnum):
 
 
 class NodeState(IntEnum):
-    """Whether a server's GPUs may be leased."""
+    """State of a node; its GPUs may be leased only if it is UP."""
 
     UP = 0
     DRAINING = 1
@@ -51,10 +51,10 @@ class NodeState(IntEnum):
 
 
 class Resumes(IntEnum):
-    """What is known, other than by a checkpoint on record, of whether a job resumes after a stop."""
+    """Evidence other than a checkpoint that a job resumes after a stop."""
 
     UNKNOWN = -1
-    VOID = 0  # its program declared it, and a stop showed the contrary
+    VOID = 0  # its program declared it, but a stopped lease left no checkpoint
     DECLARED = 1  # by its program: a LeaseIterator with a `save` function
     BY_OWNER = 2  # when it was submitted
 
@@ -78,7 +78,7 @@ for (_state, _fact), _next_state in JOB_TRANSITIONS.items():
 
 
 def states_after(states: Ints, fact: JobFact) -> Ints:
-    """The state of each job after a fact, (K,). A transition that is not in the table is a bug of ours."""
+    """The state of each job after a transition, (K,); asserts that it is in the table."""
     following: Ints = _NEXT[states, fact]
     assert (following >= 0).all(), f"no transition for {fact.name} from {[JobState(s).name for s in states]}"
     return following

@@ -1,8 +1,8 @@
-"""What follows for leases and jobs when servers come, change, fall silent, die or come back.
+"""Applies node events to leases and jobs: a node joins, drains, becomes unhealthy, unreachable or lost, or returns.
 
-Three kinds of absence. A *draining* server gives up its leases with the round. A *silent* one may be dead or cut off,
-and nobody can tell: what runs there is neither extended nor declared over, and its jobs wait until somebody knows. A
-*lost* one is surely dead: its leases are over, and of a gang that reaches further the rest is killed.
+The leases of a *draining* node end with the round. An *unreachable* node may be down or only disconnected: its leases
+are neither extended nor considered over, and their jobs wait until that is resolved. A *lost* node is down: its leases
+are over, and gangs that also use other nodes are killed there.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill
 
 @dataclass(frozen=True)
 class Changed:
-    """What a server that joined, changed or left has changed."""
+    """The consequences of a node event."""
 
     kills: Kills
     is_new_type: bool = False
 
 
 def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: MechanismSettings) -> Changed:
-    """Books one such event."""
+    """Applies a node event."""
     match event:
         case NodeJoined():
             return joined(leases, event, now_s)
@@ -62,7 +62,7 @@ def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: Mechani
 
 
 def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
-    """A server offers its GPUs. Leases on GPUs that it had and has no longer are revoked and killed."""
+    """Adds the GPUs of a node. Leases on GPUs that it no longer has are revoked and killed."""
     jobs, pool = leases.jobs, leases.pool
     displaced = pool.displaced(event.node_id, event.gpu_type, event.gpu_count)
     kills = _kill(leases, displaced, now_s) if len(displaced) else []
@@ -86,9 +86,9 @@ def _directory(leases: LeaseBook, event: NodeJoined) -> int:
 
 
 def directory_seen(leases: LeaseBook, event: DirectorySeen) -> bool:
-    """A node names the directory that it writes to; returns whether that is news.
+    """Books the id of the directory that a node writes to; returns whether anything changed.
 
-    What was known of the node's directory without its id is about the directory that it names first.
+    Checkpoints in the node's directory without an id are in the directory that it reports first.
     """
     pool, row = leases.pool, leases.pool.node_row[event.node_id]
     names, before = pool.directories, pool.node_directory[row]
@@ -112,7 +112,7 @@ def directory_seen(leases: LeaseBook, event: DirectorySeen) -> bool:
 
 
 def _merge(leases: LeaseBook, one: int, other: int) -> None:
-    """Two rows of directories are the same directory: `other` from now on."""
+    """Merges row `one` of the directories into row `other`, as they are the same directory."""
     jobs, pool = leases.jobs, leases.pool
     for name in DIRECTORY_COLUMNS:
         column = getattr(jobs, name)[: jobs.count]
@@ -122,7 +122,7 @@ def _merge(leases: LeaseBook, one: int, other: int) -> None:
 
 
 def _relate(leases: LeaseBook) -> None:
-    """Notices whether jobs are bound to other directories than the cluster's, where that matters."""
+    """Recomputes whether active jobs have checkpoints or leases in other directories than the cluster's."""
     jobs, pool = leases.jobs, leases.pool
     pool.is_scattered = len(pool.directories) > 1 and any(
         (getattr(jobs, name)[jobs.active] > CLUSTERS).any() for name in DIRECTORY_COLUMNS
@@ -131,9 +131,9 @@ def _relate(leases: LeaseBook) -> None:
 
 
 def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSettings) -> Kills:
-    """A server is dead. Work goes back to the last checkpoint; returns the leases that were in force there.
+    """A node is lost: its jobs return to their last checkpoints. Returns the leases to kill.
 
-    A gang that reaches other servers is being stopped until they tell. Leases that were being stopped here are over.
+    A gang that also uses other nodes is stopping until these report its end. Leases that were stopping here are over.
     """
     jobs, pool = leases.jobs, leases.pool
     pool.set_state(node_id, NodeState.LOST)
@@ -149,11 +149,11 @@ def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSe
 
 
 def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: MechanismSettings) -> Kills:
-    """Compares what a node runs, or holds GPUs for, with what it should run; returns the leases to kill.
+    """Compares the leases that a node reports with those it should run; returns the leases to kill.
 
-    Known and running: adopted. Running but not ours any more: killed. Ours but not running: it ended unheard, or was
-    granted by a scheduler that crashed before the node heard of it; its job waits again. A gang of which this node
-    runs nothing any more is being stopped until its other nodes tell.
+    Expected and reported: continues. Reported but not expected: killed. Expected but not reported: it ended without a
+    report, or the scheduler crashed before the node received the grant; its job waits again. A gang that no longer runs
+    on this node is stopping until its other nodes report its end.
     """
     jobs, pool = leases.jobs, leases.pool
     pool.set_silent(event.node_id, False)
@@ -173,7 +173,7 @@ def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: Me
 
 
 def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: MechanismSettings) -> Kills:
-    """Nothing of these jobs' leases runs on the GPUs `here` (G,) any more."""
+    """Ends the leases of these jobs on the GPUs `here` (G,); returns the leases to kill."""
     jobs = leases.jobs
     if settings.late_ends:
         late_ends.keep_open(jobs, rows, jobs.lease[rows])
@@ -192,7 +192,7 @@ def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: Me
 
 
 def _kill(leases: LeaseBook, rows: Ints, now_s: float) -> Kills:
-    """The leases of these jobs are revoked, and nothing they still do counts but whole checkpoints."""
+    """Revokes the leases of these jobs; from now on only complete checkpoints count."""
     jobs = leases.jobs
     dead = list(zip(rows.tolist(), jobs.lease[rows].tolist(), strict=True))
     leases.revoke(rows, now_s)
@@ -201,7 +201,7 @@ def _kill(leases: LeaseBook, rows: Ints, now_s: float) -> Kills:
 
 
 def _narrow(jobs: JobTable, rows: Ints, here: Bools, settings: MechanismSettings) -> None:
-    """The stopping leases of these jobs use the GPUs `here` (G,) no more; those that use none are over."""
+    """Removes the GPUs `here` (G,) from the stopping leases of these jobs; leases without GPUs are over."""
     if settings.late_ends:
         alive = rows[jobs.state[rows] <= ALIVE[-1]]
         late_ends.keep_open(jobs, alive, jobs.stopping[alive])

@@ -1,11 +1,10 @@
-"""The core's table of pairs: two jobs that the policy gives time together on the GPUs of one type.
+"""The core's table of pairs: two jobs with a share of co-located time on GPUs of one type.
 
-A row a pair and type, in order of (first, second, type), with first < second, all by serial. What a pair is owed and
-has received is kept apart from what its members are owed and receive alone, as each is a claim of its own (Gavel, OSDI
-'20, section 5); a job's time is the sum of both. While one member runs and the other does not yet, half of the time
-counts.
+One row per pair and type, in order of (first, second, type), with first < second, all by serial. Owed and received time
+of a pair is separate from that of its members alone, as in Gavel (OSDI '20, section 5); a job's time is the sum of
+both. While only one member runs yet, half of the time counts.
 
-A pair without a share is remembered as long as its claim is worth remembering: policies change their minds often.
+A pair without a share keeps its row while its owed or received time matters, as the policy may choose it again soon.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _SERIAL_BITS, _TYPE_BITS = 26, 10  # of a key: 67 million jobs, 1,024 types
 
 
 class PairTable:
-    """P rows; empty unless a policy packs."""
+    """P rows; empty unless the policy co-locates jobs."""
 
     first: Ints  # (P,) serial of a job
     second: Ints  # (P,) serial of another, larger
     gpu_type: Ints  # (P,)
     target: Floats  # (P,) share of the allocation in force
     owed_s: Floats  # (P,) target integrated over time
-    received_s: Floats  # (P,) time together under lease
+    received_s: Floats  # (P,) co-located time under lease
 
     def __init__(self) -> None:
         for name in INT_COLUMNS:
@@ -42,7 +41,7 @@ class PairTable:
         return len(self.first)
 
     def find(self, jobs: Ints, partners: Ints, gpu_type: Ints) -> Ints:
-        """Rows of these pairs on these types, (K,), whichever job is named first; they must be there."""
+        """Rows of these pairs on these types, (K,), in either order of the jobs; asserts that all exist."""
         wanted = _keys(np.minimum(jobs, partners), np.maximum(jobs, partners), gpu_type)
         keys = _keys(self.first, self.second, self.gpu_type)
         rows = np.searchsorted(keys, wanted)
@@ -51,7 +50,7 @@ class PairTable:
         return np.asarray(rows, dtype=np.int64)
 
     def put(self, members: Ints, gpu_type: Ints, share: Floats, remembered: Bools) -> None:
-        """The shares (K,) of these pairs (K, 2) are in force, no others; of the rows only `remembered` (P,) stay."""
+        """Puts these shares (K,) of pairs (K, 2) in force, and deletes other rows that are not `remembered` (P,)."""
         first, second = members.min(axis=1), members.max(axis=1)
         fresh = _keys(first, second, gpu_type)
         before = _keys(self.first, self.second, self.gpu_type)[remembered]
@@ -70,16 +69,16 @@ class PairTable:
         self.target[new] = share
 
     def settle(self, elapsed_s: float, fade: float) -> None:
-        """Brings owed time up to now; old time fades."""
+        """Books owed time up to now; older time is multiplied by `fade`."""
         self.owed_s = self.owed_s * fade + self.target * elapsed_s
         self.received_s = self.received_s * fade
 
     def credit(self, jobs: Ints, partners: Ints, gpu_type: Ints, time_s: Floats) -> None:
-        """Books time that these jobs ran beside their partners; each of the two counts for half."""
+        """Books time that these jobs ran co-located; each of the two counts for half."""
         np.add.at(self.received_s, self.find(jobs, partners, gpu_type), time_s / 2)
 
     def by_job(self, name: str, count: int, type_count: int) -> Floats:
-        """A column of claims summed by member and type, (count, type_count)."""
+        """A column summed by member and type, (count, type_count)."""
         total, values = np.zeros((count, type_count)), getattr(self, name)
         np.add.at(total, (self.first, self.gpu_type), values)
         np.add.at(total, (self.second, self.gpu_type), values)
@@ -87,6 +86,6 @@ class PairTable:
 
 
 def _keys(first: Ints, second: Ints, gpu_type: Ints) -> Ints:
-    """One number a row, in the order of the rows."""
+    """One key per row, in the order of the rows."""
     assert not len(second) or second.max() < 1 << _SERIAL_BITS, "more jobs than a pair can name"
     return (first << (_SERIAL_BITS + _TYPE_BITS)) | (second << _TYPE_BITS) | gpu_type

@@ -1,7 +1,7 @@
-"""Which GPUs a selected job gets: large gangs first, on as few servers as possible, the tightest fit.
+"""Places selected jobs on GPUs: large gangs first, on as few nodes as possible, best fit.
 
-A job that stays on its type keeps the GPUs it has (see leases); only the others come here. Large gangs go first because
-whole servers are scarce; one-GPU jobs then fill the servers that are broken into already, which leaves whole ones.
+Jobs with extended leases keep their GPUs (see leases); only new leases are placed. Large gangs come first because empty
+nodes are scarce; one-GPU jobs then fill partly used nodes, which leaves other nodes empty.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
 def steer(
     pool: GpuPool, free: Bools, domains: Ints, offsets: Ints, flat: Ints, avoid: Mapping[int, Sequence[int]]
 ) -> None:
-    """Moves one-GPU jobs off the nodes that each should avoid if another node has a GPU left.
+    """Moves each one-GPU job off the nodes that it should avoid, if another node has a free GPU.
 
-    `avoid` holds rows of nodes by position, the most recent one last: if all nodes with a GPU are among them, that one
-    is avoided. `domains`, `offsets` and `flat` are those of `place`; `flat` is changed.
+    `avoid` has rows of nodes by position, the most recent one last: if all nodes with a free GPU are among them, only
+    the most recent one is avoided. `domains`, `offsets` and `flat` are those of `place`; `flat` is changed.
     """
     left = free.copy()
     left[flat] = False
@@ -70,9 +70,9 @@ def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
 
 
 class _Servers:
-    """Free GPUs of one type by server: positions of a server's GPUs are consecutive, and taken from its first on.
+    """Free GPUs of one domain by node. The positions of a node's GPUs are consecutive, and taken in ascending order.
 
-    Servers wait in a heap for each number of free GPUs, so that the tightest that suffices is found at once.
+    There is one heap of nodes for each number of free GPUs, so the best fit is found without a search over nodes.
     """
 
     def __init__(self, node_of: Ints) -> None:
@@ -89,7 +89,7 @@ class _Servers:
         return heaps
 
     def take(self, size: int) -> Ints:
-        """Positions of `size` free GPUs on the fewest servers; the last of them is the tightest that suffices."""
+        """Positions of `size` free GPUs on the fewest nodes; the last node is the best fit for the rest."""
         taken: list[Ints] = []
         missing = size
         while missing > 0:
@@ -100,7 +100,7 @@ class _Servers:
         return taken[0] if len(taken) == 1 else np.concatenate(taken)
 
     def tightest_first(self) -> Ints:
-        """Positions of the GPUs that are left, in an order that empties the servers with the fewest first."""
+        """Positions of the remaining free GPUs, on nodes with the fewest free GPUs first."""
         free = np.array(self._free, dtype=np.int64)
         used = self._counts - free
         position = np.arange(self._starts[-1])

@@ -1,7 +1,6 @@
-"""Plans who runs: for a coming round, or on GPUs that fall free within one.
+"""Plans the jobs of a round, or of free GPUs within a round.
 
-`selection` chooses by urgency, `guard` protects leases that have just begun, `reservations` keeps GPUs together for
-gangs. Here they meet.
+Combines `selection` (by urgency), `guard` (protects recent leases) and `reservations` (reserves GPUs for gangs).
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Planner:
     leases: LeaseBook
     settings: MechanismSettings
     kept: Kept  # jobs that are not preempted
-    type_order: Ints  # of the queues by type; empty = as types are numbered
-    is_solved: bool  # the allocation in force answers for the jobs and GPUs that there are
+    type_order: Ints  # of the queues by type; empty = in the order of type numbers
+    is_solved: bool  # the allocation in force is up to date
     now_s: float
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
-        """Who of these jobs runs in the coming round, and whether that is so by urgency alone.
+        """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
 
-        `capacity` (L,): GPUs of each domain that may be given out.
+        `capacity` (L,): GPUs of each domain that may be allocated.
         """
         jobs = self.leases.jobs
         wanted = chosen = guard.unguarded(self.leases, rows, capacity, self._select)
@@ -56,7 +55,7 @@ class Planner:
         return chosen, chosen is wanted
 
     def filled(self, waiting: Ints) -> Chosen:
-        """Who of these jobs gets GPUs that are free within a round."""
+        """Waiting jobs that get free GPUs within a round."""
         pool = self.leases.pool
         free = pool.domain_counts(pool.usable & (pool.job == NONE))
         chosen = guard.filled(self.leases, waiting, free, self._select)
@@ -65,7 +64,7 @@ class Planner:
         return chosen
 
     def reserve(self) -> None:
-        """Marks the gangs for which GPUs are reserved, so that they come first when they can start."""
+        """Marks gangs with reserved GPUs, so that they come first when they can start."""
         if self.reserved is not None:
             reservations.mark(self.leases, self.kept, self.reserved, is_solved=self.is_solved)
 

@@ -1,8 +1,8 @@
-"""Who is owed what: time that shares promise, time that leases gave, and the urgency that follows.
+"""Accounts of owed time (by shares) and received time (under leases), and the priority computed from both.
 
-Two rules. `LAG` remembers, with a half-life, everything owed and received since a job arrived, so that allocations may
-change at any moment without anybody losing a claim. `OSDI20` is the original Gavel's: counters start over with each
-allocation, at half a round, and what was missed till then breaks ties.
+`LAG` counts all owed and received time since a job arrived, with a half-life, so that a new allocation does not erase
+owed time. `OSDI20` is the original Gavel's rule: counters restart with each allocation, at half a round, and the
+deficit up to then breaks ties.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gavelpy.model.arrays import Floats, Ints
 
 
 def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s: float) -> None:
-    """Brings owed and received time of all living jobs up to now."""
+    """Books owed and received time of all active jobs up to now."""
     active, pairs = jobs.active, jobs.pairs
     if elapsed_s > 0 and pairs.count:
         is_fading = settings.priority is PriorityRule.LAG
@@ -33,7 +33,7 @@ def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s:
 
 
 def credit(jobs: JobTable, rows: Ints, now_s: float) -> None:
-    """Books the time that these leased jobs, and those who share GPUs with them, have run since it was last booked."""
+    """Books the time that these leased jobs and their co-located partners have run since it was last booked."""
     rows = jobs.with_partners(rows) if jobs.pairs.count else rows
     running = rows[jobs.since_s[rows] >= 0]
     time_s, gpu_type = now_s - jobs.since_s[running], jobs.lease_type[running]
@@ -46,7 +46,7 @@ def credit(jobs: JobTable, rows: Ints, now_s: float) -> None:
 
 
 def start_over(jobs: JobTable, settings: MechanismSettings) -> None:
-    """OSDI20: a new allocation is in force; everybody starts with half a round on every type."""
+    """OSDI20: restarts the counters for a new allocation, with half a round received on each type."""
     active, prior_s = jobs.active, settings.round_s / 2
     jobs.deficit_s[active] += jobs.owed_s[active] - (jobs.received_s[active] - prior_s)
     jobs.owed_s[active] = 0.0
@@ -56,12 +56,12 @@ def start_over(jobs: JobTable, settings: MechanismSettings) -> None:
 
 
 def newcomer_received_s(settings: MechanismSettings) -> float:
-    """What a job counts as received on each type when it arrives."""
+    """Received time of a new job on each type."""
     return settings.round_s / 2 if settings.priority is PriorityRule.OSDI20 else 0.0
 
 
 def forgotten_s(settings: MechanismSettings) -> float:
-    """Below how much time, owed or received, a pair without a share is forgotten at an allocation."""
+    """A pair without a share is deleted at an allocation if its owed and received time are below this."""
     return settings.round_s / 32 if settings.priority is PriorityRule.LAG else math.inf
 
 

@@ -1,7 +1,7 @@
-"""What nodes report about leases, and what follows for jobs.
+"""Applies nodes' reports on leases to jobs.
 
-Reports may come twice, late, or never. A report counts only if the lease it names is still the job's (promised,
-running or stopping); steps are absolute, so hearing them twice does no harm.
+Reports may come twice, late or never. A report counts only if its lease is still a lease of the job (granted, running
+or stopping). Steps are absolute, so duplicates have no effect.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gavelpy.model.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class Ended:
-    """What the end of leases has changed."""
+    """The consequences of ended leases."""
 
-    any_free: bool  # GPUs fell free
-    any_stopped: bool  # a lease that was being stopped is over, and its job lives
-    any_gone: bool  # a job is finished or given up
-    any_paused: bool  # a job must not be tried again for a while
-    orphaned: list[tuple[int, int]]  # promised leases of jobs that have finished under an older one
+    any_free: bool  # GPUs became free
+    any_stopped: bool  # a stopping lease of an active job is over
+    any_gone: bool  # a job has finished or was given up
+    any_paused: bool  # a job is in a pause before its retry
+    orphaned: list[tuple[int, int]]  # newer leases of jobs that have finished under an older one
 
 
 def running(
@@ -46,7 +46,7 @@ def running(
     event: LeaseStarted | ProgressReported | CheckpointSaved | SavingDeclared | LastStepReported,
     now_s: float,
 ) -> None:
-    """A lease began, or its job reported."""
+    """Applies the start of leases, or reports of their jobs."""
     current = jobs.lease[event.jobs] == event.leases
     match event:
         case LeaseStarted():
@@ -68,12 +68,12 @@ def running(
 
 
 def _works(jobs: JobTable, rows: Ints, now_s: float) -> None:
-    """These jobs get on under their leases."""
+    """Books the first progress of these jobs under their leases."""
     jobs.worked_s[rows] = np.where(jobs.worked_s[rows] < 0, now_s, jobs.worked_s[rows])
 
 
 def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
-    """The promised leases of these jobs run. Shells start a lease only when the job's older one has ended."""
+    """Starts the granted leases of these jobs. Their older leases are over, as shells start leases only after that."""
     jobs.change(rows, JobFact.STARTED)
     jobs.since_s[rows] = jobs.began_s[rows] = now_s
     jobs.avoid[rows] = -1
@@ -81,13 +81,13 @@ def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
 
 
 def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
-    """Leases are over: by themselves (finished, failed, lost) or because they were revoked; see `late_ends` too."""
+    """Applies the end of leases that finished, failed, were lost or were revoked; see also `late_ends`."""
     alive = jobs.state[event.jobs] <= ALIVE[-1]
     was_stopping = jobs.stopping[event.jobs] == event.leases
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
     is_late = late_ends.counting(jobs, event)
     counts = alive & was_stopping | is_current | is_late
-    rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may tell
+    rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may report
     late = event.jobs[is_late]
     if event.outcome in (Outcome.FINISHED, Outcome.STOPPED):
         is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
@@ -135,10 +135,9 @@ def _missed(
     settings: MechanismSettings,
     now_s: float,
 ) -> bool:
-    """Pauses for those of the jobs whose leases came to nothing; returns whether there are any.
+    """Starts the pauses of jobs with leases that had no progress; returns whether there are any.
 
-    `current` are those whose lease was in force; of one that was being stopped nobody knows any more how long it ran,
-    once its job has another.
+    `current` are the jobs with a lease in force; the run time of a stopping lease is unknown if its job has another.
     """
     is_promised = jobs.state[rows] == JobState.GRANTED
     match outcome:
@@ -154,9 +153,9 @@ def _missed(
 
 
 def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: Floats, *, is_ours: bool = True) -> None:
-    """A whole checkpoint of each job, written under its lease; one that adds nothing changes nothing.
+    """Books a complete checkpoint of each job, written under its lease; ignored if it has no further steps.
 
-    Not `is_ours`: the job keeps its checkpoints by its own means, and no lease is named for them.
+    Not `is_ours`: the job manages its own checkpoints, so no lease is recorded for them.
     """
     steps_done = np.minimum(steps_done, jobs.steps_total[rows])
     further = steps_done > jobs.steps_saved[rows]
@@ -168,7 +167,7 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
 
 
 def _directories(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints) -> Ints:
-    """Directory that each of these leases wrote to, (K,); of a lost one, that of the node that reports its end."""
+    """Directory that each lease wrote to, (K,); for a lost lease, the directory of its first GPU's node."""
     found = np.where(jobs.lease[rows] == leases, jobs.lease_in[rows], np.int64(-1))
     found = np.where(jobs.stopping[rows] == leases, jobs.stopping_in[rows], found)
     gpu = late_ends.first_gpus(jobs, rows, leases, found)

@@ -1,4 +1,4 @@
-"""How long a round lasts, given who runs in it."""
+"""Computes the length of a round from the jobs that run in it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
 
 def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
-    """How long the coming round lasts; with whole_steps, to the last step that any chosen job will complete.
+    """Length of the coming round; with whole_steps, up to the last step that any chosen job completes.
 
-    A job whose step is longer than a round gets the time for one: else it would begin its first step for ever. `chosen`
-    is by type.
+    A job with a step longer than a round gets time for one step, as it would never complete one otherwise. The domains
+    of `chosen` are GPU types.
     """
     if not settings.whole_steps or not len(chosen.jobs):
         return settings.round_s
@@ -29,10 +29,10 @@ def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) 
 
 
 def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
-    """Whether rounds would go on as this one until something happens.
+    """Whether the following rounds would be equal to this one until something changes.
 
-    Each chosen job is owed all of its time where it runs, and as it runs; those that wait are owed none. The leases of
-    `fixed` jobs continue whatever happens to the others.
+    Each chosen job has a share of 1 on its type and with its partner; waiting jobs have none. The leases of `fixed`
+    jobs continue in any case.
     """
     if settings.settled_rounds_max == 1 or settings.whole_steps:
         return False
@@ -42,7 +42,7 @@ def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixe
 
 
 def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) -> float:
-    """How long a settled round lasts: in whole rounds, until the answer that was asked for at `asked_s` is too old."""
+    """Length of a settled round: whole rounds, until the allocation requested at `asked_s` is too old."""
     if not settings.solve_at_least_every_s:
         return settings.settled_rounds_max * settings.round_s
     left_s = asked_s + settings.solve_at_least_every_s - now_s
@@ -50,7 +50,7 @@ def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) 
 
 
 def _share(jobs: JobTable, chosen: Chosen) -> Floats:
-    """Of each chosen job, alone or with the partner it is chosen with, (K,)."""
+    """Share of each chosen job, alone or with its partner, (K,)."""
     share = jobs.target[chosen.jobs, chosen.domains]
     paired = np.flatnonzero(chosen.partner >= 0)
     if len(paired):

@@ -1,4 +1,4 @@
-"""What shells, queries and reports may read of a core: a frozen picture of one moment."""
+"""A read-only view of a core for shells, queries and reports."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Column = TypeVar("Column", Ints, Floats)
 
 @dataclass(frozen=True, eq=False)
 class CoreView:
-    """Rows of jobs are serials, rows of GPUs their numbers. Arrays are read-only, and change with the core."""
+    """Jobs by serial, GPUs by number. Arrays are read-only, and change with the core."""
 
     now_s: float
     round: int
     round_end_s: float  # infinite = no round in force
     gpu_types: tuple[str, ...]
     gpu_type_of: Ints  # (G,)
-    gpu_job: Ints  # (G,) whose lease is promised or running here, -1 = nobody
-    gpu_beside: Ints  # (G,) the same of the partner it shares the GPU with, -1 = nobody
+    gpu_job: Ints  # (G,) job with a lease granted or running here, -1 = none
+    gpu_beside: Ints  # (G,) the co-located job, -1 = none
     job_state: Ints  # (J,) JobState
     job_lease: Ints  # (J,) -1 = none
     steps_done: Floats  # (J,) as last reported
-    share: Floats  # (J, T) of the allocation in force, alone and with partners
+    share: Floats  # (J, T) of the allocation in force, alone and co-located
     received_s: Floats  # (J, T) as the priority rule counts it
 
     @property
@@ -39,14 +39,14 @@ class CoreView:
 
 
 def read_only(column: Column) -> Column:
-    """A view of an array that cannot be written to."""
+    """A read-only view of an array."""
     view = column.view()
     view.setflags(write=False)
     return view
 
 
 def view_of(core: SchedulerCore) -> CoreView:
-    """The picture of a core as it is now."""
+    """The view of a core now."""
     jobs, pool, n = core.jobs, core.pool, core.jobs.count
     return CoreView(
         now_s=core.now_s,
