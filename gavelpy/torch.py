@@ -8,7 +8,7 @@
             ...
 
 A run that is stopped and resumed takes the same steps as an uninterrupted one: the order of the data is a function of
-seed and epoch, and models, optimizers and random states are restored. In a gang whose ranks draw random numbers (for
+seed and epoch, and models, optimizers and random states are restored. If the ranks of a gang draw random numbers (for
 example dropout), use `save_on="all"`, so that each rank saves its own random state.
 """
 

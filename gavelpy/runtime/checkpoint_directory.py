@@ -1,9 +1,9 @@
-"""What identifies a checkpoint directory: its id, the cluster that it belongs to, and whether there is room in it.
+"""Identity of a checkpoint directory: its id, its cluster, and whether it has disk space.
 
-Two small files in its root. `.gavel-directory` holds a random id, made by the first node that uses the directory:
-nodes that read the same id share the directory, at whatever path. `.gavel-cluster` holds the id of the cluster whose
-scheduler has marked it. The directory may be on shared storage that hangs: agents and the scheduler call all of this in
-a `StorageWorkers` process only. Standard library only.
+There are two small files in its root. `.gavel-directory` contains a random id, made by the first node that uses the
+directory: nodes that read the same id share the directory, at any path. `.gavel-cluster` contains the id of the cluster
+that it is marked for. The directory can be on shared storage that hangs: agents and the scheduler call these functions
+in a `StorageWorkers` process only. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LEASE = re.compile(r"lease-([0-9]{8,18})")
 
 
 class DirectoryUnknown(RemoteViolation):
-    """The directory has no id, and it is not new: probably something is not mounted."""
+    """The directory has no id and is not new: probably a file system is not mounted."""
 
 
 def marker(root: Path) -> str:
-    """The id of the cluster whose scheduler has marked the directory; empty where there is no such file."""
+    """The id of the cluster that the directory is marked for; empty = none."""
     try:
         text = lease_files.read_text_whole(root / MARKER_FILE)
     except RemoteViolation:
@@ -60,7 +60,7 @@ def used_numbers(root: str) -> tuple[int, int]:
 
 
 def mark(root: str, cluster_id: str) -> str:
-    """Marks a directory as a cluster's, unless it is another's; the id of the cluster that it belongs to."""
+    """Marks a directory for a cluster, unless it is another's; returns the id of its cluster."""
     file = Path(root) / MARKER_FILE
     file.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     owner = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
@@ -72,7 +72,7 @@ def mark(root: str, cluster_id: str) -> str:
 
 
 def check_owner(root: str, cluster_id: str, owner: str) -> None:
-    """Raises InvalidInput where `mark` found that a directory belongs to another cluster."""
+    """Raises InvalidInput if `mark` returned another cluster."""
     if owner != cluster_id:
         raise InvalidInput(
             f"nodes.checkpoint_directory = {root!r} must be this cluster's; {Path(root) / MARKER_FILE} says it is of "
@@ -81,9 +81,9 @@ def check_owner(root: str, cluster_id: str, owner: str) -> None:
 
 
 def identify(root: Path, *, is_new: bool) -> str:
-    """The directory's id; made where it has none and `is_new`, or where there is an empty file for it.
+    """The directory's id; created if it has none and `is_new`, or if its file is empty.
 
-    Raises DirectoryUnknown where it has none otherwise, OSError where it cannot be read or written.
+    Raises DirectoryUnknown if it has none otherwise, OSError if it cannot be read or written.
     """
     file = root / ID_FILE
     found = _read(file)
@@ -91,7 +91,7 @@ def identify(root: Path, *, is_new: bool) -> str:
         root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         _link_new(file)
         found = _read(file)
-    if found == "":  # an operator made it, to say that the directory is a new one
+    if found == "":  # created by an operator to declare the directory new
         lease_files.write_text_whole(file, _new_id())
         found = _read(file)
     if not found:
@@ -105,7 +105,7 @@ def identify(root: Path, *, is_new: bool) -> str:
 
 
 def look(root: str, is_new: bool, bytes_min: int) -> dict[str, str]:
-    """A node's look at its checkpoint directory: `directory` and `cluster`, its ids, and `trouble`, for people."""
+    """State of a node's checkpoint directory: `directory` and `cluster` (ids), and `trouble`, a message."""
     place = Path(root)
     try:
         directory = identify(place, is_new=is_new)
@@ -122,18 +122,18 @@ def look(root: str, is_new: bool, bytes_min: int) -> dict[str, str]:
 
 
 def whole_steps(directory: str) -> float:
-    """Steps of the newest whole checkpoint that a lease has written into its directory; 0 = there is none."""
+    """Steps of the newest complete checkpoint in a lease's directory; 0 = none."""
     whole = lease_files.whole_checkpoints(Path(directory))
     return float(whole[-1]) if whole else 0.0
 
 
 def newest(directory: str) -> str:
-    """The newest whole checkpoint in a lease's directory; empty = there is none."""
+    """The newest complete checkpoint in a lease's directory; empty = none."""
     return str(lease_files.newest_checkpoint(Path(directory)) or "")
 
 
 def _read(file: Path) -> str | None:
-    """The text; None where there is no such file."""
+    """The text; None if there is no such file."""
     try:
         text = lease_files.read_text_whole(file)
     except RemoteViolation as violation:
@@ -153,7 +153,7 @@ def _directories(place: Path) -> Iterator[str]:
 
 
 def _link_new(file: Path) -> None:
-    """Makes the file, whole, unless another node has just made it."""
+    """Creates the file by one link, unless another node has."""
     temporary = file.with_name(f"{file.name}.{os.uname().nodename}-{os.getpid()}")
     temporary.write_text(_new_id(), encoding="utf-8")
     try:

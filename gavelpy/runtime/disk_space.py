@@ -1,7 +1,7 @@
-"""Whether there is room left where a node's agent and its jobs write: told before a job fails on it.
+"""Disk space of the directories in which a node and its jobs write, checked before a job fails for lack of it.
 
-Leases begin with files in the state directory, and end with a checkpoint. Where either has no room for them they had
-better not begin here. What runs goes on: there may be room again by the time that it saves.
+A lease starts with files in the state directory and ends with a checkpoint. Without space for either, the node accepts
+no new leases; running leases continue, as there may be space again when they save.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10,
 
 
 def shortage(directories: Mapping[str, Path], bytes_min: int, look: Look = os.statvfs) -> str:
-    """Why nothing may be written in the first of these directories, by name, where that is so; empty = in none.
+    """Why the first of these directories, by name, cannot be written; empty = all can.
 
-    One that is not there yet is where its nearest parent is. The sentence stays the same while the reason does.
+    For a directory that does not exist yet, its nearest parent is checked. The message is stable while the reason is.
     """
-    told = (_told(name, directory, bytes_min, look) for name, directory in directories.items())
-    return next((sentence for sentence in told if sentence), "")
+    problems = (_problem(name, directory, bytes_min, look) for name, directory in directories.items())
+    return next((sentence for sentence in problems if sentence), "")
 
 
-def _told(name: str, directory: Path, bytes_min: int, look: Look) -> str:
+def _problem(name: str, directory: Path, bytes_min: int, look: Look) -> str:
     where = f"the {name} directory ({str(directory)!r})"
     try:
         there = next((place for place in (directory, *directory.parents) if place.exists()), directory)

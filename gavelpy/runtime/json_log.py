@@ -1,9 +1,10 @@
-"""Log lines: one JSON object each, with ids as fields; text on a terminal."""
+"""Logging to stderr: one JSON object per line, with ids as fields; text on a terminal; gRPC's own log off."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 from typing import Final
@@ -12,7 +13,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def set_up_logging(*, verbose: bool) -> None:
-    """Sends everything this process logs to stderr."""
+    """Logs of this process go to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
@@ -20,8 +21,16 @@ def set_up_logging(*, verbose: bool) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def quiet_grpc() -> None:
+    """Turns off the log of gRPC's C++ library, unless the user set it. Call it before gRPC is imported.
+
+    The library logs every failed connection; each failure also reaches the caller as a status.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 class JsonLines(logging.Formatter):
-    """For machines."""
+    """One JSON object per record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, ASCII only."""
@@ -38,7 +47,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """For people."""
+    """One line of text per record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, message, then the fields."""

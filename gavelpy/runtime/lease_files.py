@@ -1,17 +1,17 @@
-"""The lease directory: how a node's agent, the shim of a lease and the job tell each other what is so.
+"""The lease directory: files by which the agent, the shim and the job of a lease communicate.
 
     leases/00000042/             one directory a (lease, node), on the node's own disk
         launch.json              agent, once: what to run and how
-        lease.json               agent, at every change: until when, and whether to stop
-        shim.json                shim: who it is and what it started
+        lease.json               agent, at every change: the end of the lease, and whether to stop
+        shim.json                shim: its process and what it started
         progress.<local rank>.json   job: steps done and saved (the iterator, or the agent for users of its JobService)
-        end.json                 shim, last of all: how it ended (the agent writes it where the shim has vanished)
+        end.json                 shim, last: how the lease ended (the agent writes it if the shim did not)
         log/rank-<rank>.out      captured lines (shim/log_files.py); full files become .out.1, .out.2, ..., oldest first
 
-Every file is written whole under a temporary name and renamed, so a reader sees the old or the new one. Nothing is
-synced to disk: the directory matters for one boot only, and `boot_id` tells another boot apart. Times are seconds of
-CLOCK_BOOTTIME of this machine (`clock_s`), which neither a changed date nor a suspended machine bends. Keys that a
-reader does not know are ignored, so that a newer writer does no harm. Standard library only: the shim loads this.
+Every file is written under a temporary name and renamed, so a reader sees the old or the new one. Files are not synced
+to disk: they matter for one boot only, which `boot_id` identifies. Times are seconds of CLOCK_BOOTTIME (`clock_s`),
+which changes of the date and suspends do not affect. Readers ignore unknown keys of newer writers. Standard library
+only: the shim loads this.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SHIM_FILE: Final = "shim.json"
 END_FILE: Final = "end.json"
 LOG_DIRECTORY: Final = "log"
 FILE_BYTES_MAX: Final = 4 << 20
-PROCESS_MAX: Final = 1 << 22  # Linux gives no process a higher number
-STEPS_MAX: Final = 1e15  # what a job may say that it has done
+PROCESS_MAX: Final = 1 << 22  # the largest process id on Linux
+STEPS_MAX: Final = 1e15  # the most steps that a job can report
 
 # Names in the environment of a job.
 LEASE_DIRECTORY_VARIABLE: Final = "GAVEL_LEASE_DIR"
@@ -52,7 +52,7 @@ _LEASE = re.compile(r"lease-(\d{8,19})")
 
 
 class ShimPhase(StrEnum):
-    """Where the shim stands."""
+    """Phase of a shim."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -71,81 +71,81 @@ class LeaseOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Launch:
-    """What the shim starts: one process for each entry of `rank_environments`, which add to `environment`."""
+    """What the shim starts: one process for each entry of `rank_environments`, added to `environment`."""
 
     lease: int
     job: int
-    argv: tuple[str, ...]  # run without a shell; argv[0] is looked up in the PATH of `environment`
+    argv: tuple[str, ...]  # run without a shell; argv[0] is found in the PATH of `environment`
     working_directory: str
     environment: Mapping[str, str]  # complete: nothing is inherited from the agent
-    rank_environments: tuple[Mapping[str, str], ...]  # one a local rank, in their order
+    rank_environments: tuple[Mapping[str, str], ...]  # by local rank
     first_rank: int = 0  # of this node among all ranks of the job; names the log files
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
-    finish_grace_s: float = 0.0  # after its last step a job that is to stop has so long to exit by itself
-    warning_s: float = 0.0  # before the end of the lease the warning signal is sent; 0 = none
+    finish_grace_s: float = 0.0  # time to exit after the last step, before a stop takes effect
+    warning_s: float = 0.0  # time of the warning signal before the end of the lease; 0 = none
     warning_signal: int = 0
-    speed_factor: float = 1.0  # in (0, 1]: share of the time that the processes run, once they have started
+    speed_factor: float = 1.0  # in (0, 1]: share of the time in which the processes run
     steps_done: float = 0.0  # of the job when the lease began
-    steps_total: float = 0.0  # 0 = not known
-    rate_steps_per_s: float = 0.0  # expected; progress by time where the script reports none. 0 = a second is a step
-    silent_start_s: float = 60.0  # a job that has reported nothing for so long does not report: progress is by time
+    steps_total: float = 0.0  # 0 = unknown
+    rate_steps_per_s: float = 0.0  # expected, to estimate progress if the script reports none; 0 = one step per second
+    silent_start_s: float = 60.0  # without a report by then, progress is estimated from time
     log_bytes_max: int = 16 << 20  # of one log file, after which it is rotated
-    log_files_max: int = 4  # full files kept beside the one written to
-    cgroup: str = ""  # directory of the control group that holds the job; empty = none
+    log_files_max: int = 4  # full files kept
+    cgroup: str = ""  # directory of the job's control group; empty = none
 
     @property
     def local_ranks(self) -> int:
-        """How many processes this node runs."""
+        """Number of processes on this node."""
         return len(self.rank_environments)
 
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """What the agent orders; it rises by versions, and the newest file counts."""
+    """The agent's orders: the end of the lease, stop, kill. A reader ignores older versions."""
 
     version: int
     until_clock_s: float
-    stop: bool = False  # checkpoint and end now, in good order
-    kill: bool = False  # end at once; nothing the job does counts
-    steps_max: float = 0.0  # of the job since its submission; the lease ends there, too. 0 = no limit
+    stop: bool = False  # save a checkpoint and exit
+    kill: bool = False  # end at once; later results do not count
+    steps_max: float = 0.0  # of the job since its submission, at which the lease ends; 0 = no limit
     steps_saved: float = 0.0  # of the checkpoint that the scheduler has on record
 
 
 @dataclass(frozen=True)
 class ShimState:
-    """Who the shim of a lease is, and what it has started."""
+    """The shim of a lease and the processes it has started."""
 
-    process: int  # also the session of all it starts
-    process_start_ticks: int  # since boot: tells a reused process id apart
+    process: int  # also the session id of its processes
+    process_start_ticks: int  # since boot: distinguishes reused process ids
     boot_id: str
     phase: ShimPhase
-    group: int = 0  # process group of the job; 0 = nothing started yet
+    group: int = 0  # process group of the job; 0 = not started
     job_processes: tuple[int, ...] = ()  # by local rank
     started_clock_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What one local rank says of itself."""
+    """Progress of one local rank."""
 
     steps_done: float = 0.0  # of the job since its submission
-    steps_saved: float = 0.0  # of these, in a whole checkpoint
+    steps_saved: float = 0.0  # in a complete checkpoint
     rate_steps_per_s: float = 0.0  # measured lately; 0 = not measured
     finished: bool = False  # the job has done all its work
-    stopped: bool = False  # this rank has stopped in good order and is about to exit
-    saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so that it may be preempted
+    stopped: bool = False  # this rank has stopped gracefully and is about to exit
+    saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so the job is preemptible
     stop_proposal: float = -1.0  # of a gang: the step at which this rank would stop; -1 = none
 
 
 @dataclass(frozen=True)
 class End:
-    """How a lease ended on this node, once none of its processes is left."""
+    """How a lease ended on this node, after all its processes."""
 
     outcome: LeaseOutcome
     exit_code: int = 0  # of the process that decided the outcome; -n = killed by signal n
     steps_done: float = 0.0
     steps_saved: float = 0.0
-    detail: str = ""  # one sentence for people
+    detail: str = ""  # a message for users
     at_clock_s: float = 0.0
 
 
@@ -153,139 +153,139 @@ Record = TypeVar("Record", Launch, LeaseTerms, ShimState, Progress, End)
 
 
 def clock_s() -> float:
-    """Seconds since this machine booted, suspended time included: the clock of leases."""
+    """Seconds since boot, including suspends: the clock of leases."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lease_directory(leases: Path, lease: int) -> Path:
-    """Where a lease lives below the agent's directory of leases."""
+    """Directory of a lease below the agent's `leases`."""
     return leases / f"{lease:08d}"
 
 
 def progress_file(local_rank: int) -> str:
-    """Name of the file in which a local rank reports."""
+    """File name of a local rank's progress."""
     return f"progress.{local_rank}.json"
 
 
 def log_file(rank: int, *, is_error_stream: bool) -> str:
-    """Name, below `log/`, of the file that holds a rank's newest lines."""
+    """File name, below `log/`, of a rank's newest lines."""
     return f"rank-{rank}.{'err' if is_error_stream else 'out'}"
 
 
 def read_launch(directory: Path) -> Launch | None:
-    """None while there is no such file; RemoteViolation where it is damaged, as for all that follow."""
+    """None if there is no such file; RemoteViolation if it is damaged. The same for the other readers."""
     return _read(directory / LAUNCH_FILE, Launch)
 
 
 def read_lease(directory: Path) -> LeaseTerms | None:
-    """The orders in force."""
+    """The newest terms."""
     return _read(directory / LEASE_FILE, LeaseTerms)
 
 
 def read_shim(directory: Path) -> ShimState | None:
-    """The shim's own word."""
+    """The shim's state."""
     return _bounded(directory / SHIM_FILE, ShimState, PROCESS_MAX, "process", "group")
 
 
 def read_end(directory: Path) -> End | None:
-    """How it ended; None while it has not."""
+    """How the lease ended; None if it has not."""
     return _bounded(directory / END_FILE, End, STEPS_MAX, "steps_done", "steps_saved")
 
 
 def read_progress(directory: Path, local_rank: int) -> Progress | None:
-    """What a local rank last said; None where it has not said anything."""
+    """The last report of a local rank; None if there is none."""
     path = directory / progress_file(local_rank)
     return _bounded(path, Progress, STEPS_MAX, "steps_done", "steps_saved", "rate_steps_per_s")
 
 
 def reporting_ranks(directory: Path) -> tuple[int, ...]:
-    """Local ranks that have a progress file, whatever is in it."""
+    """Local ranks that have a progress file, valid or not."""
     matches = (_PROGRESS.fullmatch(entry) for entry in _entries(directory))
     return tuple(sorted(int(match[1]) for match in matches if match))
 
 
 def write_launch(directory: Path, launch: Launch) -> None:
-    """Whole, or not at all: as all that follow."""
+    """Writes launch.json by one rename, as the other writers do."""
     _write(directory / LAUNCH_FILE, launch)
 
 
 def write_lease(directory: Path, lease: LeaseTerms) -> None:
-    """The agent's orders; the caller raises `version`."""
+    """Writes lease.json; the caller increments `version`."""
     _write(directory / LEASE_FILE, lease)
 
 
 def write_shim(directory: Path, state: ShimState) -> None:
-    """The shim's own word."""
+    """Writes shim.json."""
     _write(directory / SHIM_FILE, state)
 
 
 def write_end(directory: Path, end: End) -> None:
-    """The last word on a lease."""
+    """Writes end.json."""
     _write(directory / END_FILE, end)
 
 
 def write_progress(directory: Path, local_rank: int, progress: Progress) -> None:
-    """What a local rank says of itself."""
+    """Writes the progress of a local rank."""
     _write(directory / progress_file(local_rank), progress)
 
 
 def job_checkpoints(root: Path, job: int) -> Path:
-    """Where all leases of a job keep their checkpoints."""
+    """Directory of all checkpoints of a job."""
     return root / str(job)
 
 
 def lease_checkpoints(root: Path, job: int, lease: int) -> Path:
-    """Where one lease writes its checkpoints, and no other ever does."""
+    """Directory into which one lease, and no other, writes its checkpoints."""
     return job_checkpoints(root, job) / lease_name(lease)
 
 
 def leases_of(job_directory: Path) -> tuple[int, ...]:
-    """Leases that have a directory among a job's checkpoints, oldest first."""
+    """Leases with a checkpoint directory, oldest first."""
     found = (lease_of(entry) for entry in _entries(job_directory))
     return tuple(sorted(lease for lease in found if lease is not None))
 
 
 def lease_name(lease: int) -> str:
-    """Name of the directory that a lease writes its checkpoints into."""
+    """Name of a lease's checkpoint directory."""
     return f"lease-{lease:08d}"
 
 
 def lease_of(name: str) -> int | None:
-    """The lease of a directory of this name; None where it is no such name."""
+    """The lease of a directory with this name; None for other names."""
     match = _LEASE.fullmatch(name)
     return int(match[1]) if match and lease_name(int(match[1])) == name else None
 
 
 def step_name(steps: int) -> str:
-    """Name of the directory of a whole checkpoint; one that is being written has another name."""
+    """Directory name of a complete checkpoint; an incomplete one has another name."""
     return f"step-{steps:012d}"
 
 
 def step_of(name: str) -> int | None:
-    """Steps in a whole checkpoint of this name; None where it is no such name."""
+    """Steps of a checkpoint with this name; None for other names."""
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def whole_checkpoints(directory: Path) -> tuple[int, ...]:
-    """Steps of the whole checkpoints in a lease's checkpoint directory, oldest first."""
+    """Steps of the complete checkpoints in a lease's checkpoint directory, oldest first."""
     steps = (step_of(entry) for entry in _entries(directory) if (directory / entry).is_dir())
     return tuple(sorted(step for step in steps if step is not None))
 
 
 def newest_checkpoint(directory: Path, steps_min: float = 0.0) -> Path | None:
-    """The whole checkpoint with the most steps, and at least so many; None where there is none."""
+    """The complete checkpoint with the most steps, at least `steps_min`; None if there is none."""
     whole = [step for step in whole_checkpoints(directory) if step >= steps_min]
     return directory / step_name(whole[-1]) if whole else None
 
 
 def write_text_whole(path: Path, text: str) -> None:
-    """Puts a file in place in one move, over an older one if there is one."""
+    """Writes a file under a temporary name and renames it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         _write_all(descriptor, text.encode())
-    except OSError as error:  # a write that fails does not know its file
+    except OSError as error:  # the error of a write has no file name
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
@@ -293,7 +293,7 @@ def write_text_whole(path: Path, text: str) -> None:
 
 
 def read_text_whole(path: Path) -> str | None:
-    """The text of a plain file of at most FILE_BYTES_MAX; None where there is none. Never waits on a pipe or a link."""
+    """The text of a regular file of at most FILE_BYTES_MAX; None if there is none. Never blocks on a FIFO."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -328,7 +328,7 @@ def _read(path: Path, kind: type[Record]) -> Record | None:
 
 
 def _bounded(path: Path, kind: type[Record], most: float, *names: str) -> Record | None:
-    """The same, with these numbers in [0, most]: a job can write what it likes into its lease's directory."""
+    """Reads, with these numbers in [0, most]: a job can write anything into its lease directory."""
     record = _read(path, kind)
     for name in names if record is not None else ():
         if not 0 <= (value := getattr(record, name)) <= most:
@@ -340,7 +340,7 @@ def _is_given(item: Field[Any], content: dict[str, object]) -> bool:
     return item.name in content or item.default is MISSING
 
 
-def _value(path: Path, item: Field[Any], content: dict[str, object]) -> Any:  # what the annotation of the field says
+def _value(path: Path, item: Field[Any], content: dict[str, object]) -> Any:  # the annotated type of the field
     value = content.get(item.name)
     accepts, convert = _KINDS[str(item.type)]
     if not accepts(value):
@@ -385,7 +385,7 @@ def _is_texts_by_name(value: object) -> bool:
     return isinstance(value, dict) and all(_is_text(name) and _is_text(text) for name, text in value.items())
 
 
-# By the annotation of a field: what is accepted, and what it becomes.
+# By annotation of the field: a test of the value, and its conversion.
 _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], Callable[[Any], object]]]] = {
     "int": (_is_int, int),
     "float": (_is_float, float),

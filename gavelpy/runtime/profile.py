@@ -1,9 +1,8 @@
-"""Steps/s of real jobs on this machine.
+"""Measure the rate (steps/s) of real jobs on this node.
 
-A job is started as an agent would start it: the same environment, a lease directory, one process a GPU. Its
-LeaseIterator reports the rate, which leaves out the first steps and the checkpoints. The lease is long; when enough was
-seen, it is told to stop. No scheduler, no agent, no shim. Standard library only, so that a machine with a GPU needs
-nothing but what the job itself needs.
+A job is started as an agent starts it: the same environment, a lease directory, one process per GPU. Its LeaseIterator
+reports the rate, without the first steps and checkpoints. The lease is long; after the measurement it is stopped. There
+is no scheduler, agent or shim. Standard library only, so that a node needs only the packages of the job.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ _SHOWN_MAX = 300
 
 
 class NotMeasured(GavelError):
-    """A job gave no rate: it failed, ended too early or reports no progress."""
+    """A job reported no rate: it failed, ended too early or does not use LeaseIterator."""
 
 
 @dataclass(frozen=True)
 class ProfiledJob:
-    """What to start; `job_type` and `gpus` are its row in a throughput table."""
+    """A job to measure; `job_type` and `gpus` are its row in a throughput table."""
 
     job_type: str
     command: str
     gpus: int = 1
-    processes: int = 1  # one a GPU, or one for all
+    processes: int = 1  # one per GPU, or one for all
     working_directory: Path = Path()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,25 +50,25 @@ class ProfiledJob:
             if not getattr(self, name).strip():
                 raise InvalidInput(f"{name} must be a text, got {getattr(self, name)!r}")
         if not 1 <= self.gpus <= 64:
-            raise InvalidInput(f"gpus must be a whole number in [1, 64] to be measured on one machine, got {self.gpus}")
+            raise InvalidInput(f"gpus must be a whole number in [1, 64] to be measured on one node, got {self.gpus}")
         if self.processes not in (1, self.gpus):
-            raise InvalidInput(f"processes must be 1 or one a GPU ({self.gpus}), got {self.processes}")
+            raise InvalidInput(f"processes must be 1 or one per GPU ({self.gpus}), got {self.processes}")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was seen of one job on one GPU type."""
+    """The rate of one job on one GPU type."""
 
     job: ProfiledJob
     gpu_type: str
     rate_steps_per_s: float  # of the whole job
-    steps: float  # done in all, the first ones included
+    steps: float  # including the first ones
     measured_s: float
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how long to measure."""
+    """GPU type and durations of a measurement."""
 
     gpu_type: str  # the column in the table
     measure_s: float = 20.0
@@ -83,7 +82,7 @@ class Bench:
 
 
 def measure(job: ProfiledJob, bench: Bench) -> Measurement:
-    """The rate of one job alone on the first GPUs of this machine; NotMeasured where it gives none."""
+    """The rate of one job alone on the first GPUs of this node; raises NotMeasured."""
     with TemporaryDirectory(prefix="gavel-profile-") as folder, _running(job, bench, Path(folder)) as run:
         run.wait(lambda: run.rate_steps_per_s > 0, bench.start_s_max)
         if run.rate_steps_per_s <= 0:
@@ -100,7 +99,7 @@ def measure(job: ProfiledJob, bench: Bench) -> Measurement:
 
 @contextmanager
 def _running(job: ProfiledJob, bench: Bench, folder: Path) -> Iterator[_Run]:
-    """The job's processes under a lease of their own; none of them is left afterwards."""
+    """The job's processes under a lease; all are killed at the end."""
     until_clock_s = lease_files.clock_s() + bench.start_s_max + bench.measure_s + _GRACE_S
     lease_files.write_lease(folder, lease_files.LeaseTerms(1, until_clock_s))
     run = _Run(job, folder, [])
@@ -123,18 +122,18 @@ class _Run:
 
     @property
     def errors(self) -> Path:
-        """What all processes say on stderr."""
+        """stderr of all processes."""
         return self.folder / "errors"
 
-    def wait(self, done: Callable[[], bool], patience_s: float) -> None:
-        """Until `done`, or all processes are over, or the time is; NotMeasured if one of them fails."""
-        until_s = time.monotonic() + patience_s
+    def wait(self, done: Callable[[], bool], timeout_s: float) -> None:
+        """Waits until `done`, the end of all processes, or the timeout; raises NotMeasured if a process fails."""
+        until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and not self.all_over:
-            self._complain_of_failure()
+            self._check_failure()
             if done():
                 return
             time.sleep(_POLL_S)
-        self._complain_of_failure()
+        self._check_failure()
 
     @property
     def all_over(self) -> bool:
@@ -142,7 +141,7 @@ class _Run:
 
     @property
     def rate_steps_per_s(self) -> float:
-        """Of the slowest process, 0 while one of them has none: all take each step together."""
+        """Rate of the slowest process, 0 while one has none: all processes take each step together."""
         return min(progress.rate_steps_per_s for progress in self._progress())
 
     @property
@@ -151,22 +150,22 @@ class _Run:
 
     def _progress(self) -> list[lease_files.Progress]:
         try:
-            said = [lease_files.read_progress(self.folder, rank) for rank in range(self.job.processes)]
+            reports = [lease_files.read_progress(self.folder, rank) for rank in range(self.job.processes)]
         except RemoteViolation as error:
-            raise NotMeasured(f"{self.job.job_type} reports what cannot be read: {error}") from error
-        return [progress or lease_files.Progress() for progress in said]
+            raise NotMeasured(f"{self.job.job_type} wrote a progress file that cannot be read: {error}") from error
+        return [progress or lease_files.Progress() for progress in reports]
 
-    def _complain_of_failure(self) -> None:
+    def _check_failure(self) -> None:
         codes = [process.poll() for process in self.processes]
         failed = next((code for code in codes if code), None)
         if failed is not None:
-            said = self.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last = said[-1][:_SHOWN_MAX] if said else "it said nothing on stderr"
+            lines = self.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = lines[-1][:_SHOWN_MAX] if lines else "no output on stderr"
             raise NotMeasured(f"{self.job.job_type} failed with exit code {failed}: {last}")
 
 
 def _environments(job: ProfiledJob, bench: Bench, folder: Path) -> list[dict[str, str]]:
-    """One a process: what an agent would set, on top of this process's own environment."""
+    """One per process: the variables that an agent sets, added to this process's environment."""
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GAVEL_")}
@@ -174,7 +173,7 @@ def _environments(job: ProfiledJob, bench: Bench, folder: Path) -> list[dict[str
     search = [python, *filter(None, [inherited.get("PATH", os.defpath)])]
     gang = {
         **inherited,
-        "PATH": os.pathsep.join(search),  # `python` in a command is the one that runs this
+        "PATH": os.pathsep.join(search),  # `python` in a command is this interpreter
         "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "" if bench.on_cpu else _devices(job.gpus, inherited),
         "MASTER_ADDR": "127.0.0.1",
@@ -198,7 +197,7 @@ def _environments(job: ProfiledJob, bench: Bench, folder: Path) -> list[dict[str
 
 
 def _devices(gpus: int, environment: Mapping[str, str]) -> str:
-    """The first GPUs of those that this process may use."""
+    """The first GPUs that this process can use."""
     allowed = environment.get("CUDA_VISIBLE_DEVICES")
     names = [str(index) for index in range(gpus)] if allowed is None else [n for n in allowed.split(",") if n][:gpus]
     if len(names) < gpus:
@@ -215,18 +214,18 @@ def _free_port() -> int:
 def _start(job: ProfiledJob, environment: Mapping[str, str], errors: Path) -> subprocess.Popen[bytes]:
     words = _words(job.command)
     try:
-        with errors.open("ab") as complaints:
+        with errors.open("ab") as stderr:
             return subprocess.Popen(
                 words,
                 cwd=job.working_directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=complaints,
+                stderr=stderr,
                 start_new_session=True,
             )
     except OSError as error:
-        raise NotMeasured(f"{job.job_type} cannot be started: {error}") from error
+        raise NotMeasured(f"{job.job_type} could not be started: {error}") from error
 
 
 def _words(command: str) -> list[str]:
@@ -237,7 +236,7 @@ def _words(command: str) -> list[str]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and whatever it started."""
+    """Kills the process and its descendants in its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -174,9 +174,9 @@ class Cluster:
         """Questions to all other members, answers after a while."""
         clock_s, orphans = node.clock_s(self.now_s), node.orphans
         is_living = clock_s < node.until_clock_s
-        if not is_living or clock_s < node.asks_again_clock_s or not orphans.is_asking(clock_s):
+        if not is_living or clock_s < node.asks_again_clock_s or not orphans.must_query(clock_s):
             return
-        node.asks_again_clock_s = clock_s + orphans.ask_every_s
+        node.asks_again_clock_s = clock_s + orphans.query_interval_s
         contact, answers = orphans.contact, list[MemberAnswer]()
         for other in self.nodes:
             reaches = {(node.number, other.number), (other.number, node.number)}.isdisjoint(self.cut)
@@ -192,7 +192,7 @@ class Cluster:
                 return  # the agent that asked is gone
             now_clock_s = node.clock_s(self.now_s)
             arrived = [MemberAnswer(a.node_id, a.state_id, a.incarnation, a.heard_ago_s, now_clock_s) for a in answers]
-            orphans.answered(contact, arrived, clock_s)
+            orphans.count_answers(contact, arrived, clock_s)
             self._extend(node, orphans.until_clock_s)
 
         self._serial += 1
@@ -212,10 +212,10 @@ class Cluster:
             return
         node.incarnation = stream[0]
         clock_s = node.clock_s(self.now_s)
-        if node.orphans.heard(stream[0], echo_s, clock_s):
+        if node.orphans.record_contact(stream[0], echo_s, clock_s):
             node.obeyed = sequence
         if view is not None:
-            node.orphans.take(view, b"key")
+            node.orphans.store_view(view, b"key")
         if clock_s < node.until_clock_s or not self.is_running(node.number):  # a new lease, where the old one is over
             node.until_clock_s = max(node.until_clock_s, until_s)
 

@@ -93,7 +93,7 @@ class Agent:
             config.state, me, self._state.cluster_id, self._state.incarnation, boot_id(), clock_s()
         )
         self._extender = LeaseExtender(self._quorum, self._has_leases, self._wake.set)
-        self._obeyed = 0  # sequence of the newest message of the stream whose effect is on disk
+        self._obeyed = 0  # sequence of the newest message of the stream with its effect on disk
 
     @property
     def job_service_port(self) -> int:
@@ -126,7 +126,7 @@ class Agent:
                 self._keep_pruning(),
                 self._keep_checking_disk(),
                 self._extender.run(),
-                self._checkpoints.keep_looking(),
+                self._checkpoints.keep_probing(),
             )
         ]
         ready()
@@ -247,11 +247,11 @@ class Agent:
             self._state = newer
         self._orders = orders
         self._quorum.cluster_id = cluster_id
-        if self._quorum.heard(orders.incarnation, orders.echo_clock_s, clock_s()):
+        if self._quorum.record_contact(orders.incarnation, orders.echo_clock_s, clock_s()):
             self._obeyed = orders.sequence
         if orders.view is not None:
             with suppress(OSError):  # the scheduler sends it again
-                self._quorum.take(orders.view, orders.view_key)
+                self._quorum.store_view(orders.view, orders.view_key)
         self._wake.set()
 
     async def _move(self) -> None:
@@ -278,18 +278,18 @@ class Agent:
         return agent_pb2.ConnectRequest(
             leases=[report_of(folder) for folder in self._registry.folders],
             draining=self._is_draining,
-            trouble=(self._disk_error or self._shortage or self._checkpoints.sight.trouble)[:TROUBLE_CHARACTERS_MAX],
+            trouble=(self._disk_error or self._shortage or self._checkpoints.status.trouble)[:TROUBLE_CHARACTERS_MAX],
             obeyed=self._obeyed,
             view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
             view_unreached=self._extender.unreached,
-            checkpoints=status_message(self._checkpoints.sight, clock_s()),
+            checkpoints=status_message(self._checkpoints.status, clock_s()),
         )
 
     async def _connect(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
         await self._checkpoints.wait_first(FIRST_PROBE_S)
         await self._check_disk()
         self._streams += 1
-        node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.sight.cluster)
+        node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.status.cluster)
         # With the state of an earlier agent, all leases that may still run are known and reported.
         node.confirmed_dead = self._has_state and not self._was_connected
         node.containment = self._containment.kind

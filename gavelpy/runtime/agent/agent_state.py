@@ -30,7 +30,7 @@ class AgentState:
     node_id: str
     boot_id: str
     cluster_id: str = ""  # the cluster of the leases here; empty = none, or of a scheduler that sends none
-    incarnation: int = 0  # of this cluster's newest scheduler whose orders were accepted
+    incarnation: int = 0  # of the newest scheduler of this cluster that this agent has obeyed
     job_service_port: int = 0  # known to running jobs
     state_id: str = ""  # random id of this state directory: distinguishes agents of one name
     identity_key: str = ""  # random secret: the scheduler stores its hash and accepts no other agent for this node

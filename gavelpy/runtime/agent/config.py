@@ -1,4 +1,4 @@
-"""What a node is told: by flags, by the environment, or by a TOML file; in this order of precedence."""
+"""Configuration of a node: from flags, the environment or a TOML file, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def default_state_directory() -> str:
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section [node] of the file, with_identity."""
+    """The table [node] of the file, with defaults."""
 
     state_directory: str = msgspec.field(default_factory=default_state_directory)
     scheduler: str = "127.0.0.1:7077"
     node_id: str = msgspec.field(default_factory=socket.gethostname)
-    gpus: str = ""  # v100:4; empty = ask NVIDIA's driver
-    checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, and not shared
-    address: str = ""  # where ranks on other nodes reach this one; empty = that which faces the scheduler
-    peer_port: int = 0  # where other agents reach this one; 0 = any, and the same over restarts if it is free
+    gpus: str = ""  # v100:4; empty = detect by NVIDIA's driver
+    checkpoint_directory: str = ""  # shared with the other nodes; empty = below the state directory, not shared
+    address: str = ""  # at which other nodes reach this one; empty = that of the interface to the scheduler
+    peer_port: int = 0  # at which other agents reach this one; 0 = any, the same after a restart if it is free
     speed_factor: float = 1.0
     token_file: str = ""
-    tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
-    tls_certificate: str = ""  # the node's own, where the scheduler asks for one
+    tls_ca: str = ""  # PEM of the CA of the scheduler's certificate; setting it enables TLS
+    tls_certificate: str = ""  # PEM of the node, if the scheduler requires one
     tls_key: str = ""
     stop_jobs_on_exit: bool = False
-    silent_start_s: float = 60.0  # a job that reports nothing for so long has its progress told by time
-    free_bytes_min: int = 64 << 20  # with less left for state or checkpoints the node takes no new leases
+    silent_start_s: float = 60.0  # progress of a job that has reported nothing by then is estimated from time
+    free_bytes_min: int = 64 << 20  # the node accepts no new leases with less space for state or checkpoints
     log_bytes_max: int = 16 << 20  # of one file of a job's log
-    log_files_max: int = 4  # rotated ones beside it
-    ended_log_bytes_max: int = 1 << 30  # of the logs of all jobs that are over
-    ended_retention_s: float = 7 * 86_400.0  # then what is left of a lease that is over is removed
-    control_groups: bool = True  # a control group for each lease, where they can be written
+    log_files_max: int = 4  # rotated files kept
+    ended_log_bytes_max: int = 1 << 30  # of the logs of all ended jobs
+    ended_retention_s: float = 7 * 86_400.0  # then the files of an ended lease are removed
+    control_groups: bool = True  # use control groups if they can be written
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.node_id):
@@ -87,23 +87,23 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def state(self) -> Path:
-        """The state directory; links in its path are followed, so that jobs and their shims call it the same."""
+        """The state directory without symbolic links, so that all processes use one path."""
         return Path(self.state_directory).expanduser().resolve()
 
     @property
     def checkpoints(self) -> Path:
-        """The root of all checkpoints as this node sees it; links are not followed: it may be on storage that hangs."""
+        """The checkpoint directory. Links are not resolved, because its storage can hang."""
         given = self.checkpoint_directory
         return _absolute(given) if given else self.state / "checkpoints"
 
     @property
     def has_own_checkpoints(self) -> bool:
-        """Whether the checkpoint directory is below the state directory, and so on the node's own disk."""
+        """Whether the checkpoint directory is below the state directory, so on the node's own disk."""
         roots = (self.state, _absolute(self.state_directory))
         return any(self.checkpoints.is_relative_to(root) for root in roots)
 
     def token(self) -> str:
-        """The secret in the token file; empty where there is no such file to be read."""
+        """The secret in the token file; empty without a token file. Raises InvalidInput."""
         if not self.token_file:
             return ""
         try:
@@ -130,28 +130,28 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         missing = [name for name in ("tls_ca", "token_file") if not getattr(self, name)]
         if not is_near and missing:
             raise InvalidInput(
-                f"scheduler = {self.scheduler!r} is across the network and needs {' and '.join(missing)}: whoever "
-                "answers there in its stead could run any command on this node"
+                f"scheduler = {self.scheduler!r} is across the network and needs {' and '.join(missing)}: without "
+                "them, an impostor could run any command on this node"
             )
 
 
 def _absolute(path: str) -> Path:
-    """An absolute path, worked out without a look at the file system."""
+    """An absolute path, without access to the file system."""
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 Path.resolve follows links
 
 
 def node_config(given: Mapping[str, object], file: Path | None) -> NodeConfig:
-    """The configuration from what flags and environment gave, and a file. InvalidInput names field, value, place."""
+    """The configuration from flags and environment (`given`) and a file. InvalidInput names field, value and line."""
     if file is None and SYSTEM_CONFIG.is_file():
         file = SYSTEM_CONFIG
-    said = _section(file) if file is not None else {}
-    merged = {**said, **given}
+    section = _section(file) if file is not None else {}
+    merged = {**section, **given}
     try:
         return msgspec.convert(merged, NodeConfig)
     except msgspec.ValidationError as error:
         text = _explained(error, merged)
         name = text.split()[0]
-        if file is not None and name in said and name not in given:
+        if file is not None and name in section and name not in given:
             raise InvalidInput(text, file=str(file), line=_line_of(file, name)) from None
         raise InvalidInput(text) from None
 
@@ -171,8 +171,8 @@ def _section(file: Path) -> dict[str, object]:
     allowed = [field.name for field in msgspec.structs.fields(NodeConfig)]
     for name in section:
         if name not in allowed:
-            complaint = f"{name} is not known; allowed are {', '.join(allowed)}"
-            raise InvalidInput(complaint, file=str(file), line=_line_of(file, name))
+            message = f"{name} is unknown; allowed are {', '.join(allowed)}"
+            raise InvalidInput(message, file=str(file), line=_line_of(file, name))
     return section
 
 

@@ -1,4 +1,4 @@
-"""One connection of the agent: heartbeats out, orders in, until either side ends it or nothing comes any more."""
+"""The stream to the scheduler: heartbeats and reports out, orders in; and the channel and back-off to reconnect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPTIONS: Final = (
 
 
 class SchedulerEndpoint:
-    """How to reach the scheduler. Files are read once: InvalidInput where they cannot be."""
+    """Address and credentials of the scheduler. Raises InvalidInput if a file cannot be read."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._target = config.scheduler
@@ -58,18 +58,18 @@ class SchedulerEndpoint:
 
 
 class Backoff:
-    """Waits between attempts: they double from one to the next, and each is drawn from the upper half of its time."""
+    """Waits between attempts: they double, each drawn at random from the upper half of its range."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._wait_s = FIRST_WAIT_S
 
     def succeeded(self) -> None:
-        """Begins with short waits again."""
+        """Resets to short waits."""
         self._wait_s = FIRST_WAIT_S
 
     def next_s(self) -> float:
-        """How long to wait now."""
+        """The next wait."""
         wait_s = self._wait_s
         self._wait_s = min(2 * wait_s, WAIT_S_MAX)
         return wait_s * self._rng.uniform(0.5, 1.0)
@@ -85,7 +85,7 @@ def _pem(field: str, path: str) -> bytes:
 logger = logging.getLogger(__name__)
 
 FIRST_HEARTBEAT_S: Final = 1.0
-SILENCE_S: Final = 20.0  # after which the scheduler is given up on, if its heartbeats are not slower
+SILENCE_S: Final = 20.0  # without a message the stream is closed, unless heartbeats are slower
 WRITE_S: Final = 10.0
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ ConnectCall = grpc.aio.StreamStreamCall[agent_pb2.ConnectRequest, agent_pb2.Conn
 
 
 class SchedulerStream:
-    """Speaks on one call. `describe` gives the leases of a message, `obey` takes orders as they come."""
+    """One call. `describe` makes a report, `obey` takes orders, `on_message` is called for each message received."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class SchedulerStream:
         node: agent_pb2.Node,
         describe: Callable[[], agent_pb2.ConnectRequest],
         obey: Callable[[Orders], None],
-        heard: Callable[[], None],
+        on_message: Callable[[], None],
     ) -> None:
         self._call = call
         self._number = number
         self._node = node
         self._describe = describe
         self._obey = obey
-        self._heard = heard
+        self._on_message = on_message
         self._interval_s = FIRST_HEARTBEAT_S
         self._sequence = 0
 
     async def run(self, changed: asyncio.Event) -> None:
-        """Until the stream is over; raises what ended it, RemoteViolation where the scheduler broke the protocol."""
+        """Runs until the stream ends. Raises the error that ended it, RemoteViolation for a breach of protocol."""
         await self._send(self._node)
         reading = asyncio.create_task(self._read())
         writing = asyncio.create_task(self._write(changed))
@@ -127,7 +127,7 @@ class SchedulerStream:
             task.result()
 
     async def _write(self, changed: asyncio.Event) -> None:
-        """A message at each interval, and at once when something has changed."""
+        """Sends a report at each interval, and at once when `changed` is set."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
@@ -142,18 +142,18 @@ class SchedulerStream:
         if node is not None:
             request.node.CopyFrom(node)
         request.clock_s = clock_s()
-        await _within(WRITE_S, self._call.write(request), "take a message")
+        await _within(WRITE_S, self._call.write(request), "accept a message")
 
     async def _read(self) -> None:
         messages = aiter(self._call)
         while True:
-            patience_s = max(SILENCE_S, 5 * self._interval_s)
-            message = await _within(patience_s, anext(messages, None), "say anything")
+            timeout_s = max(SILENCE_S, 5 * self._interval_s)
+            message = await _within(timeout_s, anext(messages, None), "send a message")
             if message is None:
                 return
             orders = orders_of(message, self._number)
             self._interval_s = heartbeat_interval_s(message, self._interval_s)
-            self._heard()
+            self._on_message()
             self._obey(orders)
 
 
@@ -171,4 +171,4 @@ async def _cancelled(*tasks: asyncio.Task[None]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # it has been seen
+            task.exception()  # mark it as retrieved

@@ -1,4 +1,4 @@
-"""The GPUs of this node: as somebody says, or as NVIDIA's driver does."""
+"""The GPUs of this node: from `--gpus`, or detected by NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Final
 from gavelpy.errors import InvalidInput
 
 GPUS_MAX: Final = 1024
-_SAID = re.compile(r"([a-z0-9][a-z0-9._-]{0,62}):(\d{1,4})")
+_PATTERN = re.compile(r"([a-z0-9][a-z0-9._-]{0,62}):(\d{1,4})")
 _VENDOR_WORDS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro"})
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """What the node offers; all of one type."""
+    """The GPUs of a node, all of one type."""
 
     gpu_type: str
-    devices: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES calls GPU 0, 1, ...
+    devices: tuple[str, ...]  # names of GPU 0, 1, ... for CUDA_VISIBLE_DEVICES
 
 
 def parse_gpus(text: str) -> Gpus:
     """`v100:4` as four GPUs of type v100."""
-    match = _SAID.fullmatch(text)
+    match = _PATTERN.fullmatch(text)
     if not match or not 1 <= int(match[2]) <= GPUS_MAX:
         raise InvalidInput(
             f"gpus must look like v100:4 (a type in lower case, then 1 to {GPUS_MAX} of them), got {text[:80]!r}"
@@ -32,17 +32,17 @@ def parse_gpus(text: str) -> Gpus:
     return Gpus(match[1], tuple(str(index) for index in range(int(match[2]))))
 
 
-def find_gpus(said: str, environment: Mapping[str, str]) -> Gpus:
-    """The GPUs that `--gpus` says, else those that the driver sees; InvalidInput where there is neither.
+def find_gpus(option: str, environment: Mapping[str, str]) -> Gpus:
+    """The GPUs that `option` (`--gpus`) names, else those of the driver; InvalidInput if there are none.
 
-    Where CUDA_VISIBLE_DEVICES is set for the agent, these are the ones its jobs get.
+    If CUDA_VISIBLE_DEVICES is set for the agent, its jobs get these devices.
     """
     visible = [device.strip() for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
-    if said:
-        gpus = parse_gpus(said)
+    if option:
+        gpus = parse_gpus(option)
         if visible and len(visible) != len(gpus.devices):
             raise InvalidInput(
-                f"gpus must agree with CUDA_VISIBLE_DEVICES, which names {len(visible)} devices, got {said!r}"
+                f"gpus must agree with CUDA_VISIBLE_DEVICES, which names {len(visible)} devices, got {option!r}"
             )
         return Gpus(gpus.gpu_type, tuple(visible)) if visible else gpus
     found = _driver_gpus()
@@ -51,7 +51,7 @@ def find_gpus(said: str, environment: Mapping[str, str]) -> Gpus:
 
 
 def gpus_of(names: Mapping[str, str]) -> Gpus:
-    """GPUs by device, from what the driver calls their model."""
+    """The GPUs, from model names by device."""
     types = sorted({type_of_model(name) for name in names.values()})
     if len(types) != 1:
         raise InvalidInput(
@@ -65,34 +65,34 @@ def type_of_model(model: str) -> str:
     """`Tesla V100-SXM2-16GB` as v100, `NVIDIA RTX A6000` as rtxa6000."""
     words = [word for word in re.split(r"[^a-z0-9]+", model.lower()) if word and word not in _VENDOR_WORDS]
     if not words:
-        raise InvalidInput(f"the driver calls a GPU {model!r}, which says no type: give --gpus TYPE:COUNT")
+        raise InvalidInput(f"the driver reports a GPU {model!r}, which contains no type: give --gpus TYPE:COUNT")
     has_digit = any(character.isdigit() for character in words[0])
     return words[0] if has_digit else "".join(words[:2])
 
 
 def _driver_gpus() -> dict[str, str]:
-    """What NVIDIA's driver calls each GPU, by its number in the order of the bus."""
+    """Model names from NVIDIA's driver, by number in the order of the bus."""
     try:
         import pynvml  # type: ignore[import-untyped]  # it has no types
     except ImportError:
-        raise _nothing("nvidia-ml-py is not installed") from None
+        raise _no_gpus("nvidia-ml-py is not installed") from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise _nothing(f"NVIDIA's driver does not answer: {error}") from None
+        raise _no_gpus(f"NVIDIA's driver does not answer: {error}") from None
     try:
         handles: Sequence[object] = [
             pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
     except pynvml.NVMLError as error:
-        raise _nothing(f"NVIDIA's driver does not say what the node has: {error}") from None
+        raise _no_gpus(f"NVIDIA's driver cannot list the GPUs: {error}") from None
     finally:
         pynvml.nvmlShutdown()
     if not names:
-        raise _nothing("NVIDIA's driver sees no GPU")
+        raise _no_gpus("NVIDIA's driver reports no GPU")
     return {str(index): name if isinstance(name, str) else name.decode() for index, name in enumerate(names)}
 
 
-def _nothing(why: str) -> InvalidInput:
-    return InvalidInput(f"gpus must be given, for example --gpus v100:4: they cannot be found here ({why})")
+def _no_gpus(why: str) -> InvalidInput:
+    return InvalidInput(f"gpus must be given, for example --gpus v100:4: they cannot be detected ({why})")

@@ -1,6 +1,6 @@
-"""JobService on loopback: what LeaseIterator reads and writes as files, for programs that cannot read those.
+"""JobService: gRPC on loopback for jobs that cannot use the lease files, which LeaseIterator reads and writes.
 
-A job is known by the token in its environment, and reaches its own lease only.
+A job authenticates by the token in its environment and can access its own lease only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Context = grpc.aio.ServicerContext[Any, Any]  # of any messages
 
 
 class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
-    """Serves the jobs of the leases in a registry."""
+    """Serves the jobs of a registry's leases."""
 
     def __init__(self, registry: LeaseRegistry) -> None:
         self._registry = registry
@@ -40,7 +40,7 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
     async def GetLease(  # noqa: N802 the protocol's name
         self, request: job_pb2.GetLeaseRequest, context: Context
     ) -> job_pb2.GetLeaseResponse:
-        """The lease, at once or when it has changed since `version_seen`."""
+        """The lease, at once or when it differs from `version_seen`."""
         folder = await self._folder(context)
         if not math.isfinite(request.wait_s) or not 0 <= request.wait_s <= WAIT_S_MAX:
             await _refuse(context, f"wait_s must be in [0, {WAIT_S_MAX:g}], got {request.wait_s!r}")
@@ -61,11 +61,11 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
         request: job_pb2.ReportProgressRequest,
         context: Context,
     ) -> job_pb2.ReportProgressResponse:
-        """Writes what a rank says of itself; nothing counts that comes when the lease and its grace are over."""
+        """Writes the progress of a rank; refused after the lease and its grace."""
         folder = await self._folder(context)
-        complaint = _complaint(request, folder)
-        if complaint:
-            await _refuse(context, complaint)
+        error = _error_in(request, folder)
+        if error:
+            await _refuse(context, error)
         grace_s = folder.assignment.grace_s if folder.assignment else 0.0
         if folder.is_over or folder.orders.kill or clock_s() > folder.orders.until_clock_s + grace_s:
             await _refuse(context, f"lease {folder.lease} is over", grpc.StatusCode.FAILED_PRECONDITION)
@@ -95,12 +95,12 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
 
 
 async def serve_jobs(registry: LeaseRegistry, port: int) -> tuple[grpc.aio.Server, int]:
-    """Serves on a port of loopback, or on another one where that is taken; 0 = any."""
+    """Serves on a loopback port, or on another if it is in use; 0 = any."""
     server = _server(registry)
     try:
         taken = server.add_insecure_port(f"{HOST}:{port}")
     except RuntimeError:
-        logger.warning("port of the job service is taken: running jobs lose it", extra={"port": port})
+        logger.warning("port of the job service is in use: running jobs cannot reach it", extra={"port": port})
         server = _server(registry)
         taken = server.add_insecure_port(f"{HOST}:0")
     await server.start()
@@ -114,8 +114,8 @@ def _server(registry: LeaseRegistry) -> grpc.aio.Server:
     return server
 
 
-def _complaint(request: job_pb2.ReportProgressRequest, folder: LeaseDirectory) -> str:
-    """What is wrong with a report; empty = nothing."""
+def _error_in(request: job_pb2.ReportProgressRequest, folder: LeaseDirectory) -> str:
+    """The error in a report; empty = none."""
     ranks = folder.assignment.local_ranks if folder.assignment else 0
     if request.local_rank >= ranks:
         return f"local_rank must be below {ranks}, got {request.local_rank}"

@@ -1,4 +1,4 @@
-"""The command `gavel-node`: flags, environment and file put together, then the agent until a signal."""
+"""The command `gavel-node`: reads flags, environment and file, and runs the agent until a signal."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from gavelpy.extras import missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
-from gavelpy.runtime.json_log import set_up_logging
-from gavelpy.runtime.notify import notify
-from gavelpy.runtime.quiet_grpc import quiet_grpc
+from gavelpy.runtime.json_log import quiet_grpc, set_up_logging
+from gavelpy.runtime.sd_notify import sd_notify
 
 
 def _show_version(wanted: bool) -> None:
@@ -40,7 +39,9 @@ NodeId = Annotated[
 ]
 GpuTypeAndCount = Annotated[
     str | None,
-    typer.Option(envvar="GAVEL_NODE_GPUS", metavar="TYPE:COUNT", help="The GPUs. Default: what NVIDIA's driver says."),
+    typer.Option(
+        envvar="GAVEL_NODE_GPUS", metavar="TYPE:COUNT", help="The GPUs. Default: detected by NVIDIA's driver."
+    ),
 ]
 StateDirectory = Annotated[
     str | None,
@@ -52,35 +53,38 @@ StateDirectory = Annotated[
 ]
 CheckpointDirectory = Annotated[
     str | None,
-    typer.Option(envvar="GAVEL_NODE_CHECKPOINT_DIR", help="Checkpoints. Jobs can move between nodes that share it."),
+    typer.Option(envvar="GAVEL_NODE_CHECKPOINT_DIR", help="Checkpoints. Jobs can migrate between nodes that share it."),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
-        envvar="GAVEL_NODE_ADDRESS", help="Where other nodes reach this one. Default: what faces the scheduler."
+        envvar="GAVEL_NODE_ADDRESS", help="Address for other nodes. Default: that of the interface to the scheduler."
     ),
 ]
 SpeedFactor = Annotated[
     float | None,
-    typer.Option(envvar="GAVEL_NODE_SPEED_FACTOR", help="Let jobs run this share of the time, to play a slower GPU."),
+    typer.Option(
+        envvar="GAVEL_NODE_SPEED_FACTOR", help="Let jobs run this share of the time, to emulate a slower GPU."
+    ),
 ]
 TokenFile = Annotated[
     str | None,
     typer.Option(envvar="GAVEL_NODE_TOKEN_FILE", help="File with the token that `gavel token create` printed."),
 ]
 TlsCa = Annotated[
-    str | None, typer.Option(envvar="GAVEL_NODE_TLS_CA", help="PEM of the authority of the scheduler's certificate.")
+    str | None, typer.Option(envvar="GAVEL_NODE_TLS_CA", help="PEM of the CA of the scheduler's certificate.")
 ]
 TlsCertificate = Annotated[
-    str | None, typer.Option(envvar="GAVEL_NODE_TLS_CERTIFICATE", help="PEM of this node, where one is asked for.")
+    str | None,
+    typer.Option(envvar="GAVEL_NODE_TLS_CERTIFICATE", help="PEM of this node, if the scheduler requires one."),
 ]
-TlsKey = Annotated[str | None, typer.Option(envvar="GAVEL_NODE_TLS_KEY", help="PEM of its key.")]
+TlsKey = Annotated[str | None, typer.Option(envvar="GAVEL_NODE_TLS_KEY", help="PEM of the key of --tls-certificate.")]
 StopJobsOnExit = Annotated[
     bool | None,
     typer.Option(
         "--stop-jobs-on-exit/--keep-jobs-on-exit",
         envvar="GAVEL_NODE_STOP_JOBS_ON_EXIT",
-        help="On SIGTERM, stop all jobs in good order. Default: they go on, and the next gavel-node finds them.",
+        help="On SIGTERM, stop all jobs gracefully. Default: they continue, and the next gavel-node takes them over.",
     ),
 ]
 ConfigFile = Annotated[
@@ -89,14 +93,14 @@ ConfigFile = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 Version = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
 ]
 
 
 logger = logging.getLogger(__name__)
 
-OK, WORLD_FAILED, BAD_INPUT = 0, 1, 2
-# What a mistyped command line raises, all of it: click's UsageError, which some versions of typer carry inside.
+OK, FAILED, BAD_INPUT = 0, 1, 2
+# click's UsageError, for any mistake on the command line; some versions of typer bundle click.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
@@ -137,9 +141,9 @@ def gavel_node(
 
     \b
     Flags go before the environment (GAVEL_NODE_...), and that before the file.
-    Exit codes:   0 left in good order, 1 failed, 2 bad input
+    Exit codes:   0 stopped by a signal, 1 failed, 2 bad input
     """
-    said = {
+    flags = {
         "scheduler": scheduler,
         "node_id": node_id,
         "gpus": gpus,
@@ -153,7 +157,7 @@ def gavel_node(
         "tls_key": tls_key,
         "stop_jobs_on_exit": stop_jobs_on_exit,
     }
-    context.obj = ({name: value for name, value in said.items() if value is not None}, config)
+    context.obj = ({name: value for name, value in flags.items() if value is not None}, config)
     if context.invoked_subcommand is None and not version:
         set_up_logging(verbose=verbose)
         run_node(node_config(*context.obj))
@@ -164,7 +168,7 @@ def check_config(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="The file; the same as --config FILE.")] = None,
 ) -> None:
-    """Say what the node would do, and whether anything is wrong with that; start nothing."""
+    """Check the configuration and print what the node would offer; start nothing."""
     given, config = context.obj
     found, gpus = _checked(node_config(given, file or config))
     typer.echo(f"node {found.node_id}: {len(gpus.devices)} GPUs of type {gpus.gpu_type}, scheduler {found.scheduler}")
@@ -172,10 +176,10 @@ def check_config(
 
 
 def run_node(config: NodeConfig) -> None:
-    """Runs the agent until it is told to leave."""
+    """Runs the agent until a signal."""
     config, gpus = _checked(config)
     if os.geteuid() == 0:
-        logger.warning("gavel-node runs as root, and so will every job; a user of its own is safer")
+        logger.warning("gavel-node runs as root, and so will all jobs; use a dedicated user")
     lock = lock_state(config.state)
     try:
         asyncio.run(_run(config, gpus))
@@ -184,32 +188,32 @@ def run_node(config: NodeConfig) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code; nothing but a bug of ours leaves a traceback."""
+    """Runs the command line and returns its exit code. Only a bug leaves a traceback."""
     quiet_grpc()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given, prog_name="gavel-node", standalone_mode=False)
     except _USAGE_ERROR as error:
-        return _complain(cast(typer.BadParameter, error).format_message(), BAD_INPUT)
+        return _print_error(cast(typer.BadParameter, error).format_message(), BAD_INPUT)
     except InvalidInput as error:
-        return _complain(str(error), BAD_INPUT)
+        return _print_error(str(error), BAD_INPUT)
     except ModuleNotFoundError as error:
-        return _complain(missing_extra(error, "gavel-node"), BAD_INPUT)
+        return _print_error(missing_extra(error, "gavel-node"), BAD_INPUT)
     except (GavelError, OSError) as error:
-        return _complain(str(error), WORLD_FAILED)
+        return _print_error(str(error), FAILED)
     return OK
 
 
 async def _run(config: NodeConfig, gpus: Gpus) -> None:
-    from gavelpy.runtime.agent.agent import Agent  # grpc is loaded once the rest is known to be right
+    from gavelpy.runtime.agent.agent import Agent  # loads grpc, after the configuration has been checked
 
     agent = Agent(config, gpus)
     loop = asyncio.get_running_loop()
 
     def leave(number: signal.Signals) -> None:
         logger.info("leaving", extra={"signal": number.name, "stop_jobs": config.stop_jobs_on_exit})
-        loop.remove_signal_handler(number)  # a second one ends it at once
-        notify("STOPPING=1")
+        loop.remove_signal_handler(number)  # a second signal ends the process at once
+        sd_notify("STOPPING=1")
         agent.leave()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -217,7 +221,7 @@ async def _run(config: NodeConfig, gpus: Gpus) -> None:
 
     def ready() -> None:
         logger.info("node is up", extra={"node": config.node_id, "gpus": f"{gpus.gpu_type}:{len(gpus.devices)}"})
-        notify("READY=1")
+        sd_notify("READY=1")
 
     await agent.run(ready)
 
@@ -229,7 +233,7 @@ def _checked(config: NodeConfig) -> tuple[NodeConfig, Gpus]:
     return config, find_gpus(config.gpus, os.environ)
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
     return code
 

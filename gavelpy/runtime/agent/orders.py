@@ -1,4 +1,4 @@
-"""What the scheduler wants of this node: its messages, checked before anything is done about them."""
+"""The scheduler's orders for this node: its messages, checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DURATION_S_MAX = 86_400.0
 
 
 class OrderKind(StrEnum):
-    """What should become of a lease."""
+    """What to do with a lease."""
 
     PREPARE = "prepare"
     RUN = "run"
@@ -31,34 +31,34 @@ class OrderKind(StrEnum):
 
 @dataclass(frozen=True)
 class LeaseOrder:
-    """What the scheduler wants of one lease."""
+    """The scheduler's order for one lease."""
 
     lease: int
     job: int
     until_clock_s: float
     kind: OrderKind
     steps_saved: float = 0.0
-    assignment: NodeAssignment | None = None  # None = none was sent, or it is refused
-    refusal: str = ""  # why the launch that was sent cannot be used
+    assignment: NodeAssignment | None = None  # None = not sent, or invalid
+    refusal: str = ""  # why the launch is invalid
 
 
 @dataclass(frozen=True)
 class Orders:
-    """All that the node should run; the newer of two has the larger `order`."""
+    """All leases that the node should have. Newer orders have a larger `order`."""
 
     incarnation: int
     stream: int  # counts the connections of this agent
     sequence: int
     leases: tuple[LeaseOrder, ...] = ()
     forget: frozenset[int] = frozenset()
-    cluster_id: str = ""  # of the scheduler; empty = it does not say
-    echo_clock_s: float = 0.0  # of this agent's message that the scheduler had received last
-    view: View | None = None  # the agents that decide without a scheduler, where it is sent
+    cluster_id: str = ""  # empty = not sent
+    echo_clock_s: float = 0.0  # of this agent's last message that the scheduler had received
+    view: View | None = None  # the agents that decide without a scheduler; None = not sent
     view_key: bytes = b""
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Grows with every message that counts."""
+        """Increases from message to message."""
         return self.incarnation, self.stream, self.sequence
 
 
@@ -73,7 +73,7 @@ _KINDS: Final = {
 def orders_of(message: agent_pb2.ConnectResponse, stream: int) -> Orders:
     """The orders in a message.
 
-    A launch that cannot be used spoils its lease only. Anything else that is wrong spoils the message: RemoteViolation.
+    An invalid launch affects its lease only. Any other error makes the message invalid: RemoteViolation.
     """
     if message.api_version not in (0, *API_VERSIONS):
         raise RemoteViolation(f"api_version must be one of {list(API_VERSIONS)}, got {message.api_version}")
@@ -111,15 +111,15 @@ def view_of(message: agent_pb2.View) -> View:
 
 
 def heartbeat_interval_s(message: agent_pb2.ConnectResponse, current_s: float) -> float:
-    """The interval that a message asks for, within reason; as it was where it asks for none."""
-    asked = message.heartbeat_interval_s
-    if not math.isfinite(asked) or asked <= 0:
+    """The interval that a message sets, within limits; `current_s` if it sets none."""
+    interval_s = message.heartbeat_interval_s
+    if not math.isfinite(interval_s) or interval_s <= 0:
         return current_s
-    return min(max(asked, _HEARTBEAT_S[0]), _HEARTBEAT_S[1])
+    return min(max(interval_s, _HEARTBEAT_S[0]), _HEARTBEAT_S[1])
 
 
 def is_newer(orders: Orders, than: Orders | None) -> bool:
-    """Whether these orders count, `than` being the newest so far."""
+    """Whether these orders are newer than the newest so far."""
     return than is None or orders.order > than.order
 
 

@@ -1,16 +1,16 @@
-"""The agent's part of the quorum rule (`gavelpy.runtime.quorum`): its view, its contact, its answers, its extensions.
+"""This agent as a member of the quorum (`gavelpy.runtime.quorum`): its view, contact, answers and extensions.
 
-Both the view and the contact are files in the state directory, so that a restart of the agent changes neither:
+View and contact are stored in the state directory, so that they survive a restart of the agent:
 
     view.json       the view, with its key (mode 0600)
     contact.json    the last contact, with `heard` rounded up by an eighth of the window, at most ROUND_UP_S_MAX
 
-The contact is written again when a message comes later than what the file says, so `heard` in the file is never too
+The contact is written again when a message arrives later than the file records, so `heard` in the file is never too
 early. A message that could not be written counts here, but is not acknowledged to the scheduler, which therefore does
-not build on it. After a reboot clocks begin again, and nothing of the old leases runs: the agent then counts its own
-start as contact, so that it agrees to nothing that began before.
+not rely on it. After a reboot clocks restart and no process of an old lease runs: the agent then counts its own start
+as contact, so that it agrees to no extension that began before.
 
-No I/O but these two files; who asks other agents is `agent.peers`.
+No I/O except these two files; `peers` queries the other agents.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ VIEW_FILE: Final = "view.json"
 CONTACT_FILE: Final = "contact.json"
 ROUND_UP_S_MAX: Final = 2.0
 ROUND_UP: Final = 1 / 8  # of the window
-ASK_AFTER: Final = 0.5  # of the window, without a message of the scheduler
-ASK_EVERY: Final = 1 / 6  # of a step
-ASK_EVERY_S_MIN: Final = 0.2
+QUERY_AFTER: Final = 0.5  # of the window, without a message of the scheduler
+QUERY_INTERVAL: Final = 1 / 6  # of a step
+QUERY_INTERVAL_S_MIN: Final = 0.2
 Stored = TypeVar("Stored")
 
 
@@ -56,26 +56,26 @@ class StoredContact:
 
 
 class QuorumMember:
-    """What one agent knows. `boot_id`: of the machine now; `incarnation`: the newest scheduler that was obeyed."""
+    """`boot_id`: of the current boot; `incarnation`: of the newest scheduler that was obeyed."""
 
     def __init__(
         self, state: Path, me: Member, cluster_id: str, incarnation: int, boot_id: str, now_clock_s: float
     ) -> None:
         self._state = state
         self._boot_id = boot_id
-        self.me = me  # `address` is filled in once it is known
+        self.me = me  # `address` is set once it is known
         self.cluster_id = cluster_id
         self.view: View | None = None
         self.key = b""
-        self.until_clock_s = -math.inf  # leases may run until then, by a majority
+        self.until_clock_s = -math.inf  # leases may run until then, by the majority
         self.contact = Contact(incarnation, -math.inf, now_clock_s)
-        self._written_clock_s = -math.inf  # `heard` in contact.json as this agent wrote it; -inf = it did not
+        self._written_clock_s = -math.inf  # `heard` in contact.json as written by this agent; -inf = not written
         self._load(now_clock_s)
 
     # The scheduler ------------------------------------------------------------------------------------------------
 
-    def heard(self, incarnation: int, echoed_clock_s: float, now_clock_s: float) -> bool:
-        """A message of the own cluster's scheduler was taken; whether that is sure to outlive this agent."""
+    def record_contact(self, incarnation: int, echoed_clock_s: float, now_clock_s: float) -> bool:
+        """Records a message of this cluster's scheduler; returns whether the contact is on disk."""
         is_due = now_clock_s > self._written_clock_s or incarnation != self.contact.incarnation
         echoed_clock_s = max(min(echoed_clock_s, now_clock_s), self.contact.echoed_clock_s)
         self.contact = Contact(max(incarnation, self.contact.incarnation), echoed_clock_s, now_clock_s)
@@ -88,8 +88,8 @@ class QuorumMember:
             return False
         return True
 
-    def take(self, view: View, key: bytes) -> None:
-        """A newer view replaces the old one. Raises OSError, and it does not."""
+    def store_view(self, view: View, key: bytes) -> None:
+        """Replaces an older view. Raises OSError, without a change."""
         if self.view is not None and view.epoch <= self.view.epoch:
             return
         self._write_contact(view)
@@ -97,7 +97,7 @@ class QuorumMember:
         self.view, self.key = view, key
 
     def move(self, cluster_id: str, now_clock_s: float) -> None:
-        """The node belongs to another cluster now. Raises OSError."""
+        """Joins another cluster. Raises OSError."""
         for name in (VIEW_FILE, CONTACT_FILE):
             (self._state / name).unlink(missing_ok=True)
         self.cluster_id, self.view, self.key = cluster_id, None, b""
@@ -110,24 +110,24 @@ class QuorumMember:
     # Other agents -------------------------------------------------------------------------------------------------
 
     def heard_ago_s(self, now_clock_s: float) -> float:
-        """What an answer to another agent says."""
+        """Seconds since the last contact, for an answer to another agent."""
         return max(0.0, now_clock_s - self.contact.heard_clock_s)
 
-    def is_asking(self, now_clock_s: float) -> bool:
-        """Whether other agents are to be asked now, if a lease is running."""
+    def must_query(self, now_clock_s: float) -> bool:
+        """Whether to query other agents now, if a lease is running."""
         view, contact = self.view, self.contact
         if view is None or not view.has(self.me.node_id, self.me.state_id):
             return False
-        is_silent = now_clock_s - contact.heard_clock_s >= view.window_s * ASK_AFTER
+        is_silent = now_clock_s - contact.heard_clock_s >= view.window_s * QUERY_AFTER
         return is_silent and now_clock_s < contact.echoed_clock_s + view.orphan_max_s
 
     @property
-    def ask_every_s(self) -> float:
-        """Between two rounds of questions."""
-        return max(ASK_EVERY_S_MIN, self.view.step_s * ASK_EVERY) if self.view is not None else 1.0
+    def query_interval_s(self) -> float:
+        """Between two rounds of queries."""
+        return max(QUERY_INTERVAL_S_MIN, self.view.step_s * QUERY_INTERVAL) if self.view is not None else 1.0
 
-    def answered(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> int:
-        """Takes answers to questions of that time, when `contact` was the last; how many members agree."""
+    def count_answers(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> int:
+        """Extends by the answers to queries at that time, sent with this contact; returns how many members agree."""
         view = self.view
         if view is None or contact != self.contact:
             return 0
@@ -149,7 +149,7 @@ class QuorumMember:
         self.contact = replace(last.contact, incarnation=incarnation, heard_clock_s=heard_clock_s)
 
     def _read(self, name: str, kind: type[Stored]) -> Stored | None:
-        """None where there is no such file; what is damaged says nothing either, and is replaced by the next."""
+        """None if the file is missing or damaged; it is written again."""
         try:
             text = lease_files.read_text_whole(self._state / name)
             return msgspec.json.decode(text, type=kind) if text is not None else None

@@ -1,4 +1,4 @@
-"""What the agent says of its node and leases, as messages."""
+"""Messages about the node and its leases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIGHTS: Final = {
 
 
 def status_message(sight: DirectoryStatus, now_clock_s: float) -> agent_pb2.CheckpointSight:
-    """What the node sees of its checkpoint directory."""
+    """State of the checkpoint directory."""
     age_s = max(0.0, now_clock_s - sight.since_clock_s)
     return agent_pb2.CheckpointSight(
         state=_SIGHTS[sight.state], directory_id=sight.directory, cluster_id=sight.cluster, age_s=age_s
@@ -53,10 +53,10 @@ def status_message(sight: DirectoryStatus, now_clock_s: float) -> agent_pb2.Chec
 
 
 def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
-    """All that the scheduler should know of a lease."""
+    """The report of a lease."""
     progress, end, saved = folder.progress, folder.end, folder.progress.steps_saved
     if folder.launch is not None and folder.assignment is not None and saved <= folder.launch.steps_done:
-        saved = folder.assignment.steps_done  # what it resumed from, perhaps newer, is in another lease's directory
+        saved = folder.assignment.steps_done  # a newer checkpoint that it resumed from is another lease's
     report = agent_pb2.LeaseReport(
         lease=folder.lease,
         job=folder.job,
@@ -82,13 +82,13 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
 
 
 def trouble_of(error: OSError) -> str:
-    """Why the state directory cannot be used, in printable characters."""
+    """Why the state directory cannot be used."""
     where = f" ({str(error.filename)!r})" if error.filename else ""
     return f"the state directory cannot be used: {error.strerror or 'unknown error'}{where}"[:TROUBLE_CHARACTERS_MAX]
 
 
 def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object, ...], ...]:
-    """What is told at once when it changes; the rest waits for the next heartbeat."""
+    """The fields of which a change is reported at once; others wait for the next heartbeat."""
     return tuple(
         (
             report.lease,
@@ -108,7 +108,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> agent_pb2.Node:
-    """The node, but for what its leases say."""
+    """The description of this node."""
     return agent_pb2.Node(
         node_id=config.node_id,
         host_id=boot_id(),
@@ -125,7 +125,7 @@ def describe_node(config: NodeConfig, gpus: Gpus, checkpoint_marker: str) -> age
 
 
 def address_towards(scheduler: str) -> str:
-    """This machine's address on the way to HOST:PORT, by which others that reach the scheduler may reach it."""
+    """The address of this node's interface towards HOST:PORT."""
     if is_loopback(scheduler):
         return LOOPBACK
     host, _, port = scheduler.rpartition(":")

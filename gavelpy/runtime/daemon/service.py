@@ -22,7 +22,7 @@ from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.daemon.server import Server
-from gavelpy.runtime.notify import notify
+from gavelpy.runtime.sd_notify import sd_notify
 from gavelpy.runtime.storage import StorageSilent
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Service:
                 self.http_port = await http.start(self.config.scheduler.http_listen)
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            notify("STOPPING=1")
+            sd_notify("STOPPING=1")
             await server.stop()
             if http is not None:
                 await http.stop()
@@ -139,7 +139,7 @@ class Service:
 
     async def reload(self) -> None:
         """What may change while it runs is changed, the rest is named; a file that is not right changes nothing."""
-        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        sd_notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             ignored = await self.scheduler.reload(read_config(self.config.path))
         except InvalidInput as error:
@@ -148,7 +148,7 @@ class Service:
             logger.info("configuration reloaded", extra={"policy": self.scheduler.choice.name})
             if ignored:
                 logger.warning("changes that need a restart were left out", extra={"fields": ignored})
-        notify("READY=1")
+        sd_notify("READY=1")
 
 
 async def serve(config: Config, *, accept_loss: bool = False, take_over: bool = False) -> None:
@@ -207,7 +207,7 @@ def _notify_ready(service: Service) -> None:
             "jobs": len(service.scheduler.core.jobs.active),
         },
     )
-    notify("READY=1")
+    sd_notify("READY=1")
 
 
 async def _until(wait: object, running: asyncio.Task[None]) -> None:
@@ -223,5 +223,5 @@ async def _watchdog() -> None:
     """Notifies the service manager, if it has a watchdog, that the event loop runs."""
     period_us = os.environ.get("WATCHDOG_USEC", "")
     while period_us.isdecimal() and int(period_us) > 0:
-        notify("WATCHDOG=1")
+        sd_notify("WATCHDOG=1")
         await asyncio.sleep(int(period_us) / 2e6)

@@ -155,10 +155,10 @@ class Agent:
         if orders.incarnation < self.incarnation or not is_newer(orders, self.orders):
             return
         self.incarnation, self.orders = orders.incarnation, orders
-        if self.orphans.heard(orders.incarnation, orders.echo_clock_s, self.machine.clock_s):
+        if self.orphans.record_contact(orders.incarnation, orders.echo_clock_s, self.machine.clock_s):
             self.obeyed = orders.sequence
         if orders.view is not None:
-            self.orphans.take(orders.view, orders.view_key)
+            self.orphans.store_view(orders.view, orders.view_key)
 
     # Other agents -------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Agent:
     def is_asking(self) -> bool:
         """Whether it asks other agents now."""
         clock_s = self.machine.clock_s
-        if clock_s < self.ask_clock_s or not self.orphans.is_asking(clock_s):
+        if clock_s < self.ask_clock_s or not self.orphans.must_query(clock_s):
             return False
-        self.ask_clock_s = clock_s + self.orphans.ask_every_s
+        self.ask_clock_s = clock_s + self.orphans.query_interval_s
         return any(record.outcome is None for record in self.machine.records.values())
 
     def contact(self) -> MemberAnswer:
@@ -179,7 +179,7 @@ class Agent:
     def answered(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> None:
         """Answers to its questions of then have come."""
         arrived = [replace(answer, arrived_clock_s=self.machine.clock_s) for answer in answers]
-        self.orphans.answered(contact, arrived, asked_clock_s)
+        self.orphans.count_answers(contact, arrived, asked_clock_s)
 
     # Acting -------------------------------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ def sights(root: Path, work: Watching, known: str = "") -> list[DirectoryStatus]
 
     async def run() -> None:
         storage = Storage()
-        watch = CheckpointWatch(storage, str(root), 0, found.append, known=known, silent_s=0.2, probe_s=0.02)
-        looking = asyncio.create_task(watch.keep_looking())
+        watch = CheckpointWatch(storage, str(root), 0, found.append, known=known, timeout_s=0.2, probe_s=0.02)
+        looking = asyncio.create_task(watch.keep_probing())
         try:
             async with asyncio.timeout(60.0):
                 await work(watch, storage)
@@ -43,7 +43,7 @@ def sights(root: Path, work: Watching, known: str = "") -> list[DirectoryStatus]
 
 
 async def becomes(watch: CheckpointWatch, state: DirectoryState) -> None:
-    while watch.sight.state is not state:
+    while watch.status.state is not state:
         await asyncio.sleep(0.005)
 
 

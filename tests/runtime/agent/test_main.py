@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from gavelpy.runtime.agent.main import main
-from gavelpy.runtime.notify import notify
+from gavelpy.runtime.sd_notify import sd_notify
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, serving, until
 
@@ -47,7 +47,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     ("text", "complaint"),
     [
         ('node_id = "n"\ngpus = 3', ":3: gpus must be str, got 3"),
-        ('\ngpu = "v100:1"', ":3: gpu is not known; allowed are state_directory, scheduler, node_id"),
+        ('\ngpu = "v100:1"', ":3: gpu is unknown; allowed are state_directory, scheduler, node_id"),
         ('gpus = "V100"', ":2: gpus must look like v100:4"),
         ('gpus = "v100:1"\nspeed_factor = 1.5', ":3: speed_factor must be in [0.01, 1], got 1.5"),
         ('scheduler = "cluster.example:7077"', "needs tls_ca and token_file"),
@@ -157,7 +157,7 @@ def test_ready_is_told_to_the_service_manager(tmp_path: Path) -> None:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(5)
 
-        assert notify("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        assert sd_notify("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "notify")})
 
         assert manager.recv(100) == b"READY=1"
-    assert not notify("READY=1", {})
+    assert not sd_notify("READY=1", {})

@@ -29,14 +29,14 @@ def orphans(directory: Path, *, me: Member = A, boot: str = "boot", now_s: float
 def heard(directory: Path, at_s: float = 1010.0) -> QuorumMember:
     """An agent with a view that has heard a scheduler."""
     found = orphans(directory)
-    found.heard(2, at_s - 1.0, at_s)
-    found.take(VIEW, KEY)
+    found.record_contact(2, at_s - 1.0, at_s)
+    found.store_view(VIEW, KEY)
     return found
 
 
 def test_a_restart_keeps_view_and_contact_and_never_makes_it_older(tmp_path: Path) -> None:
     before = heard(tmp_path)
-    before.heard(2, 1010.3, 1010.5)  # too soon after the last to be written
+    before.record_contact(2, 1010.3, 1010.5)  # too soon after the last to be written
 
     after = orphans(tmp_path, now_s=1050.0)
 
@@ -52,7 +52,7 @@ def test_after_a_reboot_an_agent_counts_its_start_as_contact(tmp_path: Path) -> 
     after = orphans(tmp_path, boot="another", now_s=5.0)
 
     assert after.heard_ago_s(6.0) == 1.0
-    assert not after.is_asking(50.0)
+    assert not after.must_query(50.0)
 
 
 def test_a_contact_that_cannot_be_written_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_contact_that_cannot_be_written_is_not_acknowledged(tmp_path: Path, mo
     (tmp_path / CONTACT_FILE).unlink()
     (tmp_path / CONTACT_FILE).mkdir()  # nothing can take its place
 
-    is_kept = found.heard(2, 1019.0, 1020.0)
+    is_kept = found.record_contact(2, 1019.0, 1020.0)
 
     assert not is_kept
     assert found.heard_ago_s(1021.0) == 1.0
@@ -69,7 +69,7 @@ def test_a_contact_that_cannot_be_written_is_not_acknowledged(tmp_path: Path, mo
 def test_an_older_view_does_not_replace_a_newer_one(tmp_path: Path) -> None:
     found = heard(tmp_path)
 
-    found.take(replace(VIEW, epoch=2, members=(A,)), KEY)
+    found.store_view(replace(VIEW, epoch=2, members=(A,)), KEY)
 
     assert found.view == VIEW
 
@@ -87,9 +87,9 @@ def test_another_cluster_begins_without_view_and_contact(tmp_path: Path) -> None
 def test_answers_to_questions_from_before_the_scheduler_was_back_extend_nothing(tmp_path: Path) -> None:
     found = heard(tmp_path)
     asked = found.contact
-    found.heard(3, 1029.0, 1030.0)
+    found.record_contact(3, 1029.0, 1030.0)
 
-    agree = found.answered(asked, [MemberAnswer("b", "of b", 2, 20.0, 1031.0)], 1029.5)
+    agree = found.count_answers(asked, [MemberAnswer("b", "of b", 2, 20.0, 1031.0)], 1029.5)
 
     assert agree == 0
     assert found.until_clock_s < 0
@@ -105,15 +105,15 @@ def run(work: Coroutine[Any, Any, MemberAnswer | list[MemberAnswer] | None]) -> 
 async def asked(asking: QuorumMember, answering: QuorumMember, *, named: Member = B) -> MemberAnswer | None:
     server, port = await peers.serve_peers(answering, "127.0.0.1", 0)
     try:
-        return await peers.ask_member(asking, replace(named, address=f"127.0.0.1:{port}"))
+        return await peers.query_member(asking, replace(named, address=f"127.0.0.1:{port}"))
     finally:
         await server.stop(None)
 
 
 def two(tmp_path: Path, key: bytes = KEY) -> tuple[QuorumMember, QuorumMember]:
     asking, answering = heard(tmp_path / "a"), orphans(tmp_path / "b", me=B)
-    answering.heard(2, clock_s() - 6.0, clock_s() - 5.0)
-    answering.take(VIEW, key)
+    answering.record_contact(2, clock_s() - 6.0, clock_s() - 5.0)
+    answering.store_view(VIEW, key)
     return asking, answering
 
 
@@ -147,4 +147,4 @@ def test_an_agent_without_a_view_answers_nobody(tmp_path: Path) -> None:
 
 
 def test_members_that_are_not_there_are_no_answers(tmp_path: Path) -> None:
-    assert run(peers.ask_members(heard(tmp_path), random.Random(1))) == []
+    assert run(peers.query_members(heard(tmp_path), random.Random(1))) == []

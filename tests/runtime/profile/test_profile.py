@@ -76,7 +76,7 @@ def test_job_that_ends_at_once_is_not_measured() -> None:
 
 
 def test_program_that_is_not_there_is_not_measured() -> None:
-    with pytest.raises(NotMeasured, match="cannot be started"):
+    with pytest.raises(NotMeasured, match="could not be started"):
         measure(ProfiledJob("paced", "no-such-program --fast"), BENCH)
 
 

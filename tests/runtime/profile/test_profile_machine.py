@@ -52,7 +52,7 @@ def test_type_must_be_given_where_gpus_differ(tmp_path: Path, monkeypatch: pytes
 def test_type_must_be_given_where_there_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(InvalidInput, match="no GPU that nvidia-smi knows"):
+    with pytest.raises(InvalidInput, match="no GPU known to nvidia-smi"):
         here()
 
 

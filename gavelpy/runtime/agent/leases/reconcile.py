@@ -2,8 +2,8 @@
 
 Invariants, for orders that are lost, repeated, late or out of order:
 
-- A GPU is assigned to a lease only while no living lease of this node has it; the same for a job. A lease whose GPUs
-  are not free waits and is tried again at the next call, until its time is over.
+- A GPU is assigned to a lease only while no living lease of this node has it; the same for a job. If its GPUs are
+  not free, a lease waits and is tried again at the next call, until its time is over.
 - A lease is only extended, and only before its end; a stop or a kill is final. For an earlier end the scheduler sends a
   stop. Without a scheduler, other agents can extend it (`extended`).
 - A lease that is not in the newest orders is killed. Before the first orders none is.

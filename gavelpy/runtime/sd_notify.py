@@ -1,4 +1,4 @@
-"""Words to the service manager (systemd's sd_notify); nothing where there is none."""
+"""Notify the service manager (systemd's sd_notify protocol)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 from collections.abc import Mapping
 
 
-def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tells the service manager, as in `READY=1`; whether there was one that took it."""
+def sd_notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Sends a state such as `READY=1`; returns whether a service manager has received it."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
