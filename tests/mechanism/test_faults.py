@@ -54,7 +54,7 @@ def forget_where_checkpoints_are(patch: pytest.MonkeyPatch) -> None:
     def nowhere(jobs: JobTable, rows: Ints) -> Ints:
         return np.full(len(rows), domains.NOT_PINNED)
 
-    patch.setattr(domains, "bound", nowhere)
+    patch.setattr(domains, "pinned_directory", nowhere)
 
 
 def use_leases_again(patch: pytest.MonkeyPatch) -> None:
