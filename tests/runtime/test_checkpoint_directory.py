@@ -1,4 +1,4 @@
-"""Who has a checkpoint directory in common, told by the id in it."""
+"""Nodes that share a checkpoint directory have the same id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gavelpy.runtime.checkpoint_directory import (
 )
 
 
-def test_all_who_come_at_once_agree_on_one_id(tmp_path: Path) -> None:
+def test_concurrent_processes_agree_on_one_id(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: identify(tmp_path / "root", is_new=True), range(16)))
 

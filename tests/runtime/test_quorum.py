@@ -1,4 +1,4 @@
-"""However the network falls apart, and whoever restarts: no lease counts as over while it runs.
+"""With any partition and any restart, no lease counts as over while it runs.
 
 In virtual time, see `quorum_world`.
 """
@@ -38,11 +38,11 @@ def answer(of: Member, heard_at_s: float, incarnation: int = 7, arrived_s: float
 # The rule -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_majority_that_lost_the_scheduler_together_goes_on() -> None:
+def test_majority_that_lost_the_scheduler_together_extends() -> None:
     assert extended_until_clock_s(VIEW, A, CONTACT, [answer(B, 53.9)], 59.0) == 69.0
 
 
-def test_a_member_that_heard_a_scheduler_since_does_not_agree() -> None:
+def test_member_with_a_later_contact_does_not_agree() -> None:
     assert not agrees(answer(B, 54.1), CONTACT, VIEW.window_s)
     assert extended_until_clock_s(VIEW, A, CONTACT, [answer(B, 54.1)], 59.0) == -math.inf
 
@@ -57,7 +57,7 @@ def test_a_late_answer_makes_a_contact_later_and_extends_nothing() -> None:
     assert not agrees(late, CONTACT, VIEW.window_s)
 
 
-def test_an_agent_that_heard_the_scheduler_which_did_not_hear_it_does_not_agree_with_itself() -> None:
+def test_agent_with_a_one_way_contact_does_not_agree_with_itself() -> None:
     contact = Contact(7, echoed_clock_s=50.0, heard_clock_s=54.1)
 
     assert agreeing(VIEW, A, contact, [answer(B, 40.0), answer(C, 40.0)]) == 0
@@ -109,7 +109,7 @@ def directory() -> Iterator[Path]:
 
 
 def run_partition(count: int, groups: list[set[int]], directory: Path, seed: int) -> Cluster:
-    """All is well, then the network falls apart like this for longer than any lease may run, then it is whole again."""
+    """The network is whole, then partitioned for longer than any lease, then whole again."""
     cluster = Cluster(count, directory / f"{seed}", Random(seed))
     cluster.advance(STEADY_S)
     cluster.partition(groups)
@@ -120,7 +120,7 @@ def run_partition(count: int, groups: list[set[int]], directory: Path, seed: int
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_whatever_the_partition_no_lease_counts_as_over_while_it_runs(count: int, directory: Path) -> None:
+def test_no_lease_counts_as_over_while_it_runs_in_any_partition(count: int, directory: Path) -> None:
     extensions = 0
     for seed, groups in enumerate(partitions([SCHEDULER, *range(count)])):
         extensions += run_partition(count, groups, directory, seed).extensions
@@ -147,7 +147,7 @@ def test_a_node_without_a_link_to_the_scheduler_that_reaches_others_is_over_in_t
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_without_a_scheduler_every_lease_runs_on_for_as_long_as_orphans_may(count: int, directory: Path) -> None:
+def test_without_a_scheduler_every_lease_runs_until_the_orphan_limit(count: int, directory: Path) -> None:
     cluster = Cluster(count, directory, Random(count), NEAR_S)
     cluster.advance(STEADY_S)
     cluster.stop_scheduler()

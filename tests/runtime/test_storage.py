@@ -1,4 +1,4 @@
-"""Calls that touch storage end in time, whatever the storage does, and hold up nothing else."""
+"""Calls to storage end in time, even if it hangs, and do not delay others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Use = Callable[[StorageWorkers], Coroutine[Any, Any, Any]]
 
 
 def use(work: Use, **limits: int) -> Any:
-    """What the work returns; its workers are gone afterwards."""
+    """The result of a call; its workers have ended afterwards."""
 
     async def run() -> Any:
         workers = StorageWorkers(**limits)
@@ -99,7 +99,7 @@ def test_calls_that_hang_hold_up_no_others_and_no_loop() -> None:
 
 
 def test_processes_that_nothing_can_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in a system call on storage that hangs outlives SIGKILL; here one that is never sent it."""
+    """Stands in for a process in a system call on hung storage, which survives SIGKILL: this one is not sent it."""
     monkeypatch.setattr("subprocess.Popen.kill", lambda process: process.send_signal(signal.SIGSTOP))
 
     async def work(workers: StorageWorkers) -> int:
@@ -137,7 +137,7 @@ def test_function_that_breaks_is_an_error_and_no_hang() -> None:
     use(work)
 
 
-def test_whole_checkpoints_are_counted(tmp_path: Path) -> None:
+def test_complete_checkpoints_are_counted(tmp_path: Path) -> None:
     (tmp_path / "step-000000000040").mkdir()
 
     assert use(lambda workers: workers.call(whole_steps, str(tmp_path), limit_s=30.0)) == 40.0

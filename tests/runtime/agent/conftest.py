@@ -1,4 +1,4 @@
-"""A peer and agents, real processes each, gone at the end of a test with all they started."""
+"""A peer and agents, which are real processes and are killed, with their children, after a test."""
 
 from __future__ import annotations
 

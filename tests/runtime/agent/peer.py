@@ -1,4 +1,4 @@
-"""A scheduler for tests: the other side of the protocol, over a real socket, that orders what a test says."""
+"""A scheduler for tests: serves the agent protocol on a real socket and sends the orders of a test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def until(look: Callable[[], Value | None], patience_s: float = PATIENCE_S) -> V
 
 
 class Peer(rpc.AgentServiceServicer):
-    """Says whatever `orders` and `forget` hold, each time it hears something and each time they change."""
+    """Sends `orders` and `forget`, at each message and at each change."""
 
     def __init__(self) -> None:
         self.incarnation = 1

@@ -1,4 +1,4 @@
-"""Storage that hangs when a test says so, without a file system that does."""
+"""Storage that hangs when a test requires it, without a hung file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says of its checkpoint directory, by what the directory answers, or does not."""
+"""Reports about a checkpoint directory that answers, fails or hangs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def becomes(watch: CheckpointWatch, state: DirectoryState) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_hang_replaces_no_sight_and_the_answer_comes_at_once_when_it_is_over(tmp_path: Path) -> None:
+def test_hang_keeps_the_known_id_and_the_end_of_the_hang_is_noticed_at_once(tmp_path: Path) -> None:
     mark(str(tmp_path), "c1")
 
     async def work(watch: CheckpointWatch, storage: Storage) -> None:
@@ -108,7 +108,7 @@ def hung(peer: Peer, node: Node) -> list[int]:
     return workers
 
 
-def test_agent_reports_while_its_storage_hangs_and_says_when_it_is_over(
+def test_agent_reports_that_its_storage_hangs_and_that_it_answers_again(
     peer: Peer, node: Node, hung: list[int]
 ) -> None:
     silent = until(lambda: next((m for m in peer.heard if m.trouble), None))
@@ -125,7 +125,7 @@ def test_agent_reports_while_its_storage_hangs_and_says_when_it_is_over(
     assert peer.heard[-1].checkpoints.state == pb.CHECKPOINT_SIGHT_STATE_SEEN
 
 
-def test_agent_whose_storage_hangs_leaves_at_once(node: Node, hung: list[int]) -> None:
+def test_agent_with_hung_storage_stops_at_once(node: Node, hung: list[int]) -> None:
     began_s = time.monotonic()
 
     assert node.send(signal.SIGTERM) == 0

@@ -1,4 +1,4 @@
-"""A node that hears another cluster: nothing of the old one is left, told, or taken for the new one's."""
+"""A node that joins another cluster keeps, reports and mixes in nothing of the old one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_checkpoints_that_are_the_new_clusters_or_elsewhere_stay(tmp_path: Path)
     assert not msgspec.structs.replace(own, checkpoint_directory=str(elsewhere)).has_own_checkpoints
 
 
-def test_scheduler_that_was_set_up_anew_finds_a_node_without_the_old_ones_leases(
+def test_new_scheduler_finds_a_node_without_leases_of_the_old_one(
     make_node: Callable[..., Node], kept_port: int
 ) -> None:
     old, new = Peer(), Peer()

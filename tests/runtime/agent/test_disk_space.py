@@ -1,4 +1,4 @@
-"""Room for what an agent and its jobs write, and what is said where there is little."""
+"""Disk space for an agent and its jobs, and the messages when there is little."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def filesystem(
         (filesystem(flags=os.ST_RDONLY), "the state directory ('/state') is read-only"),
     ],
 )
-def test_what_is_said_of_a_file_system(found: os.statvfs_result, said: str) -> None:
+def test_message_about_a_file_system(found: os.statvfs_result, said: str) -> None:
     assert shortage({"state": STATE}, 64 * MIB, lambda _: found) == said
 
 
@@ -62,13 +62,11 @@ def test_a_file_system_that_does_not_answer_is_no_room() -> None:
     assert shortage({"state": STATE}, MIB, look) == "the state directory ('/state') cannot be used: Stale file handle"
 
 
-def test_bytes_are_told_in_round_numbers() -> None:
+def test_bytes_are_formatted_in_units() -> None:
     assert [in_units(count) for count in (5, 64 * MIB, 1_536 * MIB)] == ["5 bytes", "64 MiB", "1.5 GiB"]
 
 
-def test_an_idle_node_says_that_it_has_no_room_from_its_first_message_on(
-    peer: Peer, make_node: Callable[..., Node]
-) -> None:
+def test_idle_node_reports_lack_of_disk_space_in_its_first_message(peer: Peer, make_node: Callable[..., Node]) -> None:
     node = make_node(more="free_bytes_min = 1125899906842624\n")
 
     first = until(lambda: peer.heard)[0]
@@ -78,7 +76,7 @@ def test_an_idle_node_says_that_it_has_no_room_from_its_first_message_on(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB, where whoever runs the tests may mount one."""
+    """A file system of 4 MiB, if this user can mount one."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", place], capture_output=True, check=False)
@@ -88,7 +86,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_a_disk_that_fills_up_and_is_emptied_is_told_while_nothing_runs(
+def test_disk_that_fills_up_and_is_emptied_is_reported_without_leases(
     peer: Peer, make_node: Callable[..., Node], small_disk: Path
 ) -> None:
     make_node("--checkpoint-dir", str(small_disk), more="free_bytes_min = 2097152\n")

@@ -25,7 +25,7 @@ NEVER_S = 1e12
 
 
 def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirectory:
-    """A lease whose start is prepared on storage that hangs, after something was done to it and it has ended."""
+    """A lease with a start on hung storage, after an action has ended it."""
 
     async def run() -> LeaseDirectory:
         storage = Storage()
@@ -74,10 +74,10 @@ def test_lease_does_not_wait_for_storage_forever(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(("is_hung", "steps"), [(True, 30.0), (False, 70.0)])
-def test_end_waits_a_while_for_whole_checkpoints_and_no_longer(
+def test_end_waits_for_the_count_of_checkpoints_at_most_for_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hung: bool, steps: float
 ) -> None:
-    """What nobody counted is found by the job's next lease."""
+    """The job's next lease finds a checkpoint that was not counted."""
     monkeypatch.setattr(starter, "COUNT_S", 0.2 if is_hung else 60.0)
     own = tmp_path / "own"
     (own / lease_files.step_name(70)).mkdir(parents=True)

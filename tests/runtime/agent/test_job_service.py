@@ -1,4 +1,4 @@
-"""JobService: what a job asks and says through the agent."""
+"""JobService: a job reads its lease and reports progress through the agent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_job_learns_its_lease(job: Job) -> None:
     assert lease.steps_max == 500
 
 
-def test_job_that_waits_hears_of_a_stop_at_once(job: Job, shared: tuple[Peer, Node]) -> None:
+def test_job_that_waits_gets_a_stop_at_once(job: Job, shared: tuple[Peer, Node]) -> None:
     seen = job.lease().version
 
     shared[0].wish(1, pb.LEASE_WISH_STOP)
@@ -87,7 +87,7 @@ def test_wrong_token_is_refused(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "complaint"),
+    ("report", "message"),
     [
         ({"local_rank": 1}, "local_rank must be below 1, got 1"),
         ({"steps_done": float("nan")}, "steps_done must be in [0, 1e+15], got nan"),
@@ -95,12 +95,12 @@ def test_wrong_token_is_refused(job: Job) -> None:
         ({"rate_steps_per_s": -1}, "rate_steps_per_s must be in [0, 1e+15], got -1.0"),
     ],
 )
-def test_report_that_makes_no_sense_is_refused(report: dict[str, float], complaint: str, job: Job) -> None:
+def test_report_that_makes_no_sense_is_refused(report: dict[str, float], message: str, job: Job) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         job.report(**report)
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert refused.value.details() == complaint
+    assert refused.value.details() == message
 
 
 def test_service_keeps_its_address_over_a_restart_of_the_agent(job: Job, shared: tuple[Peer, Node]) -> None:

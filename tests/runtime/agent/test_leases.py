@@ -23,7 +23,7 @@ def test_job_that_exits_with_zero_has_finished(shared: tuple[Peer, Node]) -> Non
     assert (report.steps_done, report.steps_saved) == (50, 10)
 
 
-def test_job_that_fails_is_told_with_its_exit_code(shared: tuple[Peer, Node]) -> None:
+def test_failed_job_is_reported_with_its_exit_code(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(1, f"{sys.executable} -c 'raise SystemExit(3)'"))
 
@@ -36,7 +36,7 @@ def test_job_that_fails_is_told_with_its_exit_code(shared: tuple[Peer, Node]) ->
     )
 
 
-def test_stopped_job_ends_in_good_order(shared: tuple[Peer, Node]) -> None:
+def test_stopped_job_ends_gracefully(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(1, SLEEP))
     peer.until_phase(1, RUNNING)
@@ -53,7 +53,7 @@ def test_lease_that_is_not_extended_ends(shared: tuple[Peer, Node]) -> None:
     assert peer.until_phase(1, ENDED).outcome == pb.LEASE_OUTCOME_STOPPED
 
 
-def test_lease_that_is_not_wanted_any_more_is_killed(shared: tuple[Peer, Node]) -> None:
+def test_lease_that_is_not_in_the_orders_is_killed(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(1, SLEEP))
     peer.until_phase(1, RUNNING)
@@ -97,7 +97,7 @@ def test_command_that_no_shell_would_take_spoils_its_lease_only(shared: tuple[Pe
     assert peer.until_phase(2, ENDED).outcome == pb.LEASE_OUTCOME_FINISHED
 
 
-def test_ended_lease_is_told_until_it_is_forgotten_and_keeps_its_log(shared: tuple[Peer, Node]) -> None:
+def test_ended_lease_is_reported_until_it_is_forgotten_and_keeps_its_log(shared: tuple[Peer, Node]) -> None:
     peer, node = shared
     peer.order(order(1, "echo hello"))
     peer.until_phase(1, ENDED)
@@ -113,7 +113,7 @@ def test_ended_lease_is_told_until_it_is_forgotten_and_keeps_its_log(shared: tup
     assert "hello" in (node.state / "ended" / "00000001" / "log" / "rank-0.out").read_text()
 
 
-def test_order_for_a_lease_that_nobody_launched_is_answered_by_lost(shared: tuple[Peer, Node]) -> None:
+def test_order_for_an_unknown_lease_is_answered_by_lost(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     unknown = order(1, SLEEP)
     unknown.ClearField("launch")
@@ -150,7 +150,7 @@ def test_prepared_lease_that_is_called_off_frees_its_gpus(shared: tuple[Peer, No
     peer.until_phase(2, RUNNING)
 
 
-def test_ranks_are_told_their_places(shared: tuple[Peer, Node]) -> None:
+def test_ranks_get_their_rank_variables(shared: tuple[Peer, Node]) -> None:
     peer, node = shared
     peer.order(order(1, "env", gpus=(1, 3), first_rank=0, environment={"MINE": "1", "GAVEL_LEASE": "99", "RANK": "9"}))
     peer.until_phase(1, ENDED)
@@ -165,7 +165,7 @@ def test_ranks_are_told_their_places(shared: tuple[Peer, Node]) -> None:
     assert "GAVEL_LEASE=1\n" in first
 
 
-def test_steps_of_a_job_that_does_not_report_are_told_by_time(shared: tuple[Peer, Node]) -> None:
+def test_steps_of_a_job_that_does_not_report_are_estimated_from_time(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     peer.order(order(1, SLEEP, steps_done=100, rate_steps_per_s=1000))
 
@@ -176,7 +176,7 @@ def test_steps_of_a_job_that_does_not_report_are_told_by_time(shared: tuple[Peer
     assert (report.steps_saved, report.by_time) == (100, True)
 
 
-def test_job_whose_checkpoint_has_gone_fails_and_says_where_it_was_looked_for(shared: tuple[Peer, Node]) -> None:
+def test_job_with_a_missing_checkpoint_fails_and_names_its_directory(shared: tuple[Peer, Node]) -> None:
     peer, node = shared
     peer.order(order(1, "true", job=4, steps_done=70, resume_lease=3, resume_steps=70))
 

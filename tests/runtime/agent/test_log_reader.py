@@ -57,7 +57,7 @@ def page(leases: Leases, **query: object) -> LogPage:
 
 
 def pages(leases: Leases, **query: object) -> Iterator[LogPage]:
-    """All pages until no more comes."""
+    """All pages until the end."""
     offset = 0
     while (found := page(leases, offset=offset, **query)).next_offset != offset:
         yield found
@@ -68,7 +68,7 @@ def texts(*found: LogPage) -> list[str]:
     return [text for one in found for text in one.rows.texts]
 
 
-def test_pages_give_every_line_once_over_rotated_files(leases: Leases) -> None:
+def test_pages_contain_every_line_once_over_rotated_files(leases: Leases) -> None:
     lines = [f"line {number}" for number in range(500)]
     put(leases[0][0], "\n".join(lines) + "\n", bytes_max=2_000)
     assert len(list((leases[0][0] / "log").iterdir())) > 5

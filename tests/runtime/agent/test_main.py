@@ -21,7 +21,7 @@ from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, serving, until
 
 
-def test_check_config_says_what_the_node_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_prints_what_the_node_would_offer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "node.toml"
     file.write_text(f'[node]\nnode_id = "n7"\ngpus = "k80:2"\nstate_directory = "{tmp_path}/state"\n')
 
@@ -44,7 +44,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ('node_id = "n"\ngpus = 3', ":3: gpus must be str, got 3"),
         ('\ngpu = "v100:1"', ":3: gpu is unknown; allowed are state_directory, scheduler, node_id"),
@@ -55,17 +55,17 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     ],
 )
 def test_complaint_about_the_file_names_line_field_and_value(
-    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "node.toml"
     file.write_text(f"[node]\n{text}\n")
 
     assert main(["--state-dir", str(tmp_path / "state"), "check-config", str(file)]) == 2
 
-    assert complaint in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_node_without_gpus_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_without_gpus_names_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--state-dir", str(tmp_path / "state"), "--gpus", "", "check-config"]) == 2
 
     assert "gpus must be given, for example --gpus v100:4" in capsys.readouterr().err
@@ -95,7 +95,7 @@ def test_state_directory_has_a_default(
     assert f"state in {expected}," in capsys.readouterr().out
 
 
-def test_node_whose_disk_takes_nothing_names_the_file(tmp_path: Path) -> None:
+def test_node_on_a_full_disk_names_the_file(tmp_path: Path) -> None:
     command = f"ulimit -f 0; exec {sys.executable} -m gavelpy.runtime.agent.main --gpus v100:1 --state-dir {tmp_path}"
 
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60.0, check=False)
@@ -124,7 +124,7 @@ def test_state_directory_of_another_node_is_refused(peer: Peer, make_node: Calla
     assert main(["--state-dir", str(first.state), "--node-id", "other", "--gpus", "v100:1"]) == 2
 
 
-def test_node_leaves_in_good_order_and_logs_json(peer: Peer, make_node: Callable[..., Node]) -> None:
+def test_node_stops_gracefully_and_logs_json(peer: Peer, make_node: Callable[..., Node]) -> None:
     node = make_node()
     until(lambda: peer.nodes)
 
@@ -152,7 +152,7 @@ def test_node_shows_its_token_over_tls_only(tmp_path: Path, make_node: Callable[
     assert peer.metadata[0]["authorization"] == "Bearer gavel_secret"
 
 
-def test_ready_is_told_to_the_service_manager(tmp_path: Path) -> None:
+def test_service_manager_is_notified_when_ready(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(5)

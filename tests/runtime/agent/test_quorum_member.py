@@ -1,4 +1,4 @@
-"""What an agent knows of its last contact: over restarts, over a full disk, and what it tells other agents."""
+"""The last contact of an agent: over restarts, with a full disk, and in its answers to other agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def orphans(directory: Path, *, me: Member = A, boot: str = "boot", now_s: float
 
 
 def heard(directory: Path, at_s: float = 1010.0) -> QuorumMember:
-    """An agent with a view that has heard a scheduler."""
+    """An agent with a view and a contact."""
     found = orphans(directory)
     found.record_contact(2, at_s - 1.0, at_s)
     found.store_view(VIEW, KEY)
@@ -140,7 +140,7 @@ def test_an_agent_on_another_disk_is_not_the_member(pair: tuple[QuorumMember, Qu
     assert run(asked(*pair, named=replace(B, state_id="of an older disk"))) is None
 
 
-def test_an_agent_without_a_view_answers_nobody(tmp_path: Path) -> None:
+def test_agent_without_a_view_refuses_queries(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
 
     assert run(asked(heard(tmp_path / "a"), orphans(tmp_path / "b", me=B))) is None

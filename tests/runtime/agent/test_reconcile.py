@@ -1,4 +1,4 @@
-"""What the node does about orders: examples, and what holds whatever comes."""
+"""Actions for orders: examples, and invariants for any orders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_lease_out_of_the_orders_is_killed_once() -> None:
     assert reconcile([killed], make_orders(), PLACE, 50.1) == ()
 
 
-def test_lease_is_lengthened_and_never_shortened() -> None:
+def test_lease_is_extended_and_never_shortened() -> None:
     local = [make_local()]
 
     assert reconcile(local, make_orders(make_order(until_s=160.0)), PLACE, 50.0) == (
@@ -108,7 +108,7 @@ def test_part_of_a_gang_starts_when_it_is_known_where_the_ranks_meet() -> None:
     assert reconcile(prepared, make_orders(make_order(assignment=told)), PLACE, 50.0) == (StartLease(1, told),)
 
 
-def test_prepared_lease_whose_time_is_over_is_dropped() -> None:
+def test_prepared_lease_is_cancelled_when_its_time_is_over() -> None:
     (action,) = reconcile([make_local(phase=LocalPhase.PREPARED)], make_orders(make_order()), PLACE, 100.0)
 
     assert isinstance(action, Cancel)
@@ -148,7 +148,7 @@ def test_what_is_left_after_time_and_grace_is_destroyed_with_and_without_orders(
 
 
 @given(st.permutations([(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 3, 1), (2, 3, 2)]))
-def test_newest_orders_win_in_whatever_order_they_come(keys: list[tuple[int, int, int]]) -> None:
+def test_newest_orders_win_in_any_order_of_arrival(keys: list[tuple[int, int, int]]) -> None:
     newest: Orders | None = None
 
     arrivals = [Orders(*key) for key in (*keys, *keys)]
@@ -158,7 +158,7 @@ def test_newest_orders_win_in_whatever_order_they_come(keys: list[tuple[int, int
 
 
 class Node(RuleBasedStateMachine):
-    """A node that does what `reconcile` says, under a scheduler that says anything, also twice, late and reordered."""
+    """A node that follows `reconcile`, with orders that are arbitrary, repeated, late and reordered."""
 
     def __init__(self) -> None:
         super().__init__()

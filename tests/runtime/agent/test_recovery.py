@@ -25,7 +25,7 @@ def alive(process: int) -> bool:
     return processes.process_facts(process) is not None
 
 
-def test_agent_killed_and_started_again_goes_on_with_its_leases(peer: Peer, make_node: Callable[..., Node]) -> None:
+def test_restarted_agent_continues_with_its_leases(peer: Peer, make_node: Callable[..., Node]) -> None:
     node = make_node()
     peer.order(order(1, SLEEP, job=1))
     peer.order(order(2, "sleep 0.5", job=2, gpus=(1,)))
@@ -55,7 +55,7 @@ def test_agent_that_leaves_leaves_its_jobs_running(peer: Peer, node: Node) -> No
     assert processes.is_shim_alive(node.shim(1))
 
 
-def test_agent_that_stops_jobs_on_exit_says_how_they_ended(peer: Peer, make_node: Callable[..., Node]) -> None:
+def test_agent_that_stops_jobs_on_exit_reports_how_they_ended(peer: Peer, make_node: Callable[..., Node]) -> None:
     node = make_node("--stop-jobs-on-exit")
     peer.order(order(1, SLEEP))
     peer.until_phase(1, RUNNING)
@@ -224,7 +224,7 @@ def test_damaged_lease_directory_is_put_aside(peer: Peer, make_node: Callable[..
     assert len(list((node.state / "damaged").iterdir())) == 1
 
 
-def test_garbage_that_a_job_leaves_in_its_lease_directory_harms_nobody_but_it(shared: tuple[Peer, Node]) -> None:
+def test_garbage_in_a_lease_directory_harms_its_own_job_only(shared: tuple[Peer, Node]) -> None:
     peer, _ = shared
     mess = "cd $GAVEL_LEASE_DIR; echo { > end.json; echo 7 > progress.0.json; mkfifo pipe; mv pipe shim.json; sleep 9"
     peer.order(order(1, f"sh -c '{mess}'", job=1))
@@ -250,7 +250,7 @@ def test_process_that_cannot_be_in_the_word_of_a_shim_is_no_process(shared: tupl
     peer.until_phase(1, ENDED)
 
 
-def test_checkpoint_that_was_made_whole_counts_though_its_job_died_before_saying_so(peer: Peer, node: Node) -> None:
+def test_complete_checkpoint_counts_although_its_job_died_before_reporting_it(peer: Peer, node: Node) -> None:
     saves = "sh -c 'mkdir -p $GAVEL_CHECKPOINT_DIR/step-000000000082; echo saved; sleep 60'"
     peer.order(order(1, saves, steps_total=120))
     peer.until_phase(1, RUNNING)

@@ -1,4 +1,4 @@
-"""What a node says of a checkpoint is where the scheduler will look for it: in the directory of the lease it names."""
+"""A reported checkpoint is in the directory of the lease that reports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.reports import report_of
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress
-from tests.runtime.agent.test_lease_registry import launched, make_book
+from tests.runtime.agent.test_lease_registry import launched, make_registry
 
 
 def reported(state: Path, steps_saved: float) -> float:
@@ -19,10 +19,10 @@ def reported(state: Path, steps_saved: float) -> float:
     for rank in (0, 1):
         lease_files.write_progress(directory, rank, Progress(70.0, steps_saved, 1.0))
     lease_files.write_end(directory, lease_files.End(LeaseOutcome.STOPPED, 0, steps_saved, steps_saved, "", 12.0))
-    (found,) = make_book(state).folders
+    (found,) = make_registry(state).folders
     return float(report_of(found).steps_saved)
 
 
 @pytest.mark.parametrize(("saved", "told"), [(45.0, 30.0), (60.0, 60.0)])
-def test_what_a_lease_resumed_from_is_not_reported_as_its_own(tmp_path: Path, saved: float, told: float) -> None:
+def test_checkpoint_of_an_earlier_lease_is_not_reported_as_its_own(tmp_path: Path, saved: float, told: float) -> None:
     assert reported(tmp_path, saved) == told

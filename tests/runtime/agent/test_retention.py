@@ -42,7 +42,7 @@ def test_a_lease_that_is_forgotten_leaves_no_environment_on_disk(peer: Peer, nod
     assert (ended / lease_files.LOG_DIRECTORY).is_dir()
 
 
-def test_what_ended_before_the_retention_is_removed_whatever_kind_it_is(tmp_path: Path) -> None:
+def test_directories_of_all_kinds_are_removed_after_the_retention(tmp_path: Path) -> None:
     now_s = time.time()
     old = [tmp_path / name for name in ("ended/00000001", "damaged/00000002-5.0", "former/ended/00000003")]
     young = tmp_path / "ended" / "00000004"

@@ -54,7 +54,7 @@ def make_environment(assignment: NodeAssignment, resume: Path | None = None, **n
     return job_environment(assignment, lease, NodeEnvironment(**values))  # type: ignore[arg-type]  # fields of any type
 
 
-def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_used_although_it_was_never_reported(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 100)
     newest = make_checkpoint(tmp_path, 3, 150)
 
@@ -64,7 +64,7 @@ def test_newest_checkpoint_is_taken_also_where_it_was_never_reported(tmp_path: P
     assert lease_files.lease_checkpoints(tmp_path, JOB, 8).is_dir()
 
 
-def test_checkpoint_of_a_later_lease_that_was_never_heard_of_is_taken(tmp_path: Path) -> None:
+def test_unreported_checkpoint_of_a_later_lease_is_used(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 100)
     unheard = make_checkpoint(tmp_path, 6, 120)
 
@@ -93,23 +93,23 @@ def test_later_lease_without_a_checkpoint_hides_none(tmp_path: Path) -> None:
     assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100)) == Resume(named, 100.0)
 
 
-def test_checkpoint_that_has_gone_is_missed(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 50)
 
     with pytest.raises(CheckpointMissing, match=r"with 100 steps or more .* newest has 50"):
         find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=100))
 
 
-def test_job_with_checkpoints_of_its_own_goes_on_counting(tmp_path: Path) -> None:
+def test_job_with_its_own_checkpoints_keeps_its_step_count(tmp_path: Path) -> None:
     assert find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=-1, steps_done=70)) == Resume(None, 70)
 
 
-def test_job_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
+def test_job_without_its_checkpoint_directory_does_not_start_from_scratch(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match=r"with 70 steps or more in .*/5/lease-00000003, where there is none"):
         find_resume(tmp_path, JOB, 8, make_assignment(resume_lease=3, resume_steps=70, steps_done=70))
 
 
-def test_gang_whose_checkpoint_directory_has_gone_does_not_start_from_scratch(tmp_path: Path) -> None:
+def test_gang_without_its_checkpoint_directory_does_not_start_from_scratch(tmp_path: Path) -> None:
     part = make_assignment(node_count=2, world_size=2, resume_lease=3, resume_steps=70, steps_done=70)
 
     with pytest.raises(CheckpointMissing):
@@ -126,7 +126,7 @@ def test_new_lease_does_not_take_over_checkpoints_that_it_did_not_write(tmp_path
         find_resume(tmp_path, JOB, 8, make_assignment())
 
 
-def test_gang_agrees_on_one_checkpoint_whoever_comes_first(tmp_path: Path) -> None:
+def test_gang_agrees_on_one_checkpoint_in_any_order(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 3, 100)
     part = make_assignment(node_count=8, world_size=8, resume_lease=3, resume_steps=100)
 
@@ -162,7 +162,7 @@ def test_job_gets_little_of_the_nodes_environment() -> None:
     assert "SECRET" not in found
 
 
-def test_job_may_set_what_it_likes_but_what_gavel_says() -> None:
+def test_job_can_set_all_variables_except_those_of_gavel() -> None:
     own = {"PATH": "/mine", "GAVEL_LEASE": "1", "GAVEL_NEW": "1", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "3"}
 
     found = make_environment(make_assignment(environment=own, gpus=(2, 3), world_size=2))
@@ -194,7 +194,7 @@ def test_one_process_a_node_has_all_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "complaint"),
+    ("field", "value", "message"),
     [
         ("command", "", "command must name a program"),
         ("command", "a 'b", "command must be quoted as for a shell"),
@@ -211,14 +211,14 @@ def test_one_process_a_node_has_all_gpus() -> None:
         ("working_directory", "/\0", "working_directory must have at most"),
     ],
 )
-def test_launch_that_makes_no_sense_is_refused(field: str, value: object, complaint: str) -> None:
+def test_launch_that_makes_no_sense_is_refused(field: str, value: object, message: str) -> None:
     launch = order(1, **{"command": "true", field: value}).launch  # type: ignore[arg-type]  # fields of any type
 
-    with pytest.raises(RemoteViolation, match=complaint):
+    with pytest.raises(RemoteViolation, match=message):
         assignment_of(launch)
 
 
-def test_launch_keeps_what_it_says() -> None:
+def test_launch_keeps_its_fields() -> None:
     launch = order(1, "python -c 'print(1, 2)'", gpus=(2, 3), environment={"A": "1"}, steps_max=9).launch
 
     made = assignment_of(launch)
@@ -252,7 +252,7 @@ def test_reserved_port_is_kept_from_others_until_it_is_released() -> None:
         ("NVIDIA RTX A6000", "rtxa6000"),
     ],
 )
-def test_type_is_told_from_what_the_driver_calls_the_model(model: str, gpu_type: str) -> None:
+def test_type_is_derived_from_the_model_name(model: str, gpu_type: str) -> None:
     assert type_of_model(model) == gpu_type
 
 
@@ -261,7 +261,7 @@ def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "complaint"),
+    ("attempt", "message"),
     [
         (lambda: parse_gpus("v100"), "gpus must look like v100:4"),
         (lambda: parse_gpus("v100:0"), "1 to 1024 of them"),
@@ -269,6 +269,6 @@ def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
         (lambda: gpus_of({"0": "Tesla K80", "1": "NVIDIA H200"}), "GPUs of one type, got h200, k80"),
     ],
 )
-def test_gpus_that_make_no_sense_are_refused(attempt: Callable[[], object], complaint: str) -> None:
-    with pytest.raises(InvalidInput, match=complaint):
+def test_gpus_that_make_no_sense_are_refused(attempt: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         attempt()

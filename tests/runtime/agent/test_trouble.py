@@ -1,4 +1,4 @@
-"""A state directory that refuses: the node goes on, says so, and does what it was told when it can."""
+"""A state directory that fails: the node continues, reports it, and carries out its orders when it can."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, order, until
 
 
-def test_node_whose_state_directory_refuses_says_so_until_it_is_over(peer: Peer, node: Node) -> None:
+def test_node_reports_a_failing_state_directory_until_it_works(peer: Peer, node: Node) -> None:
     until(lambda: peer.heard)
     obstacle = node.state / "leases" / ".new-00000042"
     obstacle.write_text("a file where a directory must be made")
@@ -56,7 +56,7 @@ def test_checkpoints_that_cannot_be_read_keep_no_lease_from_ending(peer: Peer, n
     assert "cannot read checkpoints" in node.log.read_text()
 
 
-def test_progress_that_cannot_be_is_not_told(peer: Peer, node: Node) -> None:
+def test_impossible_progress_is_not_reported(peer: Peer, node: Node) -> None:
     says = 'echo {\\"steps_done\\": -5, \\"steps_saved\\": -7} > $GAVEL_LEASE_DIR/progress.0.json; exec sleep 100'
     peer.order(order(1, f"sh -c '{says}'"))
     until(lambda: "steps_done must be in [0, 1e+15], got -5.0" in node.log.read_text())
@@ -68,7 +68,7 @@ def test_progress_that_cannot_be_is_not_told(peer: Peer, node: Node) -> None:
     assert min(report.steps_done, report.steps_saved, end.steps_done, end.steps_saved) >= 0
 
 
-def test_trouble_is_told_in_printable_characters_and_not_at_any_length() -> None:
+def test_disk_error_is_reported_in_bounded_length() -> None:
     told = trouble_of(OSError(28, "No space left on device", "/a\nb" + "x" * 1_000))
 
     assert told.startswith("the state directory cannot be used: No space left on device ('/a\\nbxx")

@@ -136,7 +136,7 @@ def test_parts_must_be_those_that_were_saved(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match=r"\['model'\], got \['net'\]"):
         TrainingState(net=model).load(tmp_path)
-    with pytest.raises(InvalidInput, match="parts must name what is to be saved"):
+    with pytest.raises(InvalidInput, match="parts must name at least one part to save"):
         TrainingState()
 
 

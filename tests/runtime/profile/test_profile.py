@@ -23,7 +23,7 @@ def make_job(
     return ProfiledJob("paced", command, gpus, processes or gpus)
 
 
-def test_rate_of_a_job_is_measured_on_the_type_it_is_told() -> None:
+def test_rate_is_measured_on_the_given_type() -> None:
     found = measure(make_job(), BENCH)
 
     assert found.rate_steps_per_s == pytest.approx(50, rel=0.15)
@@ -55,7 +55,7 @@ def test_one_process_may_have_all_gpus(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == "1"
 
 
-def test_job_that_fails_is_not_measured_and_says_why() -> None:
+def test_failed_job_is_not_measured_and_its_error_is_shown() -> None:
     with pytest.raises(NotMeasured, match=r"failed with exit code 1: .*no data here"):
         measure(make_job(script="raise ValueError('no data here')"), BENCH)
 

@@ -24,7 +24,7 @@ from gavelpy.runtime.profile_machine import Machine, gpu_type_of, here
         ("NVIDIA", "nvidia"),
     ],
 )
-def test_type_is_what_tells_products_apart(product: str, gpu_type: str) -> None:
+def test_type_is_derived_from_the_product(product: str, gpu_type: str) -> None:
     assert gpu_type_of(product) == gpu_type
 
 
@@ -36,7 +36,7 @@ def pretend_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) ->
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_type_is_told_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_type_is_detected_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_driver(tmp_path, monkeypatch, "NVIDIA H200, 570.1", "NVIDIA H200, 570.1")
 
     assert here() == Machine("h200", "NVIDIA H200", "570.1")
@@ -61,7 +61,7 @@ def test_cpu_is_a_type_of_its_own() -> None:
     assert here(on_cpu=True, gpu_type="old-cpu").gpu_type == "old-cpu"
 
 
-def test_source_says_what_was_measured_where_with_what_and_when() -> None:
+def test_source_names_job_hardware_versions_and_date() -> None:
     machine = Machine("h200", "NVIDIA H200", "570.1")
 
     line = machine.source("python train.py", 20.0, datetime(2026, 3, 1, tzinfo=UTC))
