@@ -17,7 +17,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 # Time shows nothing about a test on a busy machine: no deadline, no complaint about slow generation.
 _ALWAYS = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", _ALWAYS, max_examples=50, derandomize=True)
-settings.register_profile("drawn", _ALWAYS, max_examples=200, derandomize=False)  # in CI, Hypothesis derandomises by default
+settings.register_profile("drawn", _ALWAYS, max_examples=200, derandomize=False)  # the default in CI is True
 settings.load_profile("fixed")
 
 
