@@ -17,7 +17,7 @@ from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.runtime.daemon.facts import Facts
+from gavelpy.runtime.daemon.facts import JobHistory
 from gavelpy.solve.solver import Solver
 
 SERIALS = np.array([7, 3])
@@ -86,7 +86,7 @@ def test_answer_names_jobs_by_serial_and_carries_the_proof() -> None:
 def test_answer_that_is_not_fully_proved_carries_its_warning_to_those_who_ask() -> None:
     answer = Engine(Warned([[0.5, 0.0], [0.25, 0.0]])).solve(make_question())
 
-    facts = Facts()
+    facts = JobHistory()
     facts.apply(answer, 0.0, SchedulerCore())
 
     assert isinstance(answer, AllocationSolved)

@@ -82,7 +82,7 @@ def _read_type(document: JsonText, gpu_type: str, entry: object, found: _Rates) 
                 continue
             other = _key(document, (*path, other_text), other_text)
             if other[1] != key[1]:
-                raise document.error((*path, other_text), f"a pair of equally many GPUs ({key[1]})", other)
+                raise document.error((*path, other_text), f"a job type with the same number of GPUs ({key[1]})", other)
             if not isinstance(value, list) or len(value) != 2:
                 raise document.error((*path, other_text), "two rates [first, second]", value)
             first, second = (_rate(document, (*path, other_text, i), rate) for i, rate in enumerate(value))

@@ -90,7 +90,7 @@ def test_top_shows_the_last_picture_while_the_scheduler_is_away() -> None:
 
     assert first.renderables == ["first"]
     assert [str(part) for part in away.renderables if isinstance(part, Text)] == [
-        "the scheduler does not answer; waiting for it. Last seen:"
+        "the scheduler does not answer; waiting for it. Last known state:"
     ]
     assert away.renderables[1] is first
     assert second.renderables == ["second"]

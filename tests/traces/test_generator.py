@@ -194,7 +194,7 @@ def test_jobs_bring_their_rates_on_every_type() -> None:
         ({"mean_interarrival_s": -1.0}, "mean_interarrival_s must be"),
         ({"mean_interarrival_s": math.nan}, "mean_interarrival_s must be"),
         ({"rate_jobs_per_h": 0.0}, "rate_jobs_per_h must be"),
-        ({"rate_jobs_per_h": 4.0, "mean_interarrival_s": 900.0}, "give one"),
+        ({"rate_jobs_per_h": 4.0, "mean_interarrival_s": 900.0}, "exclude each other"),
         ({"gpu_mix": {1: 0.5}}, "gpu_mix must hold probabilities that sum to 1"),
         ({"gpu_mix": {0: 1.0}}, "gpu_mix must hold finite values > 0"),
         ({"gpu_mix": {1.5: 1.0}}, "gpu_mix must hold whole numbers"),

@@ -33,5 +33,5 @@ def test_wheel_has_the_files(tmp_path: Path) -> None:
 def test_missing_data_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "__file__", str(tmp_path / "gavelpy" / "traces" / "workloads.py"))
 
-    with pytest.raises(InvalidInput, match=r"workload data must be in .*_workloads"):
+    with pytest.raises(InvalidInput, match=r"workload data are missing in .*_workloads"):
         workloads_directory()

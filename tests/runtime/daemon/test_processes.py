@@ -255,7 +255,9 @@ def test_a_tokens_file_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
     checked = run_scheduler("check-config", str(file))
 
     assert checked.returncode == 0
-    assert checked.stderr.startswith("warning: security.tokens = '/nowhere/tokens.json' does not exist: nobody is let")
+    assert checked.stderr.startswith(
+        "warning: security.tokens = '/nowhere/tokens.json' does not exist: all calls are refused"
+    )
 
 
 @pytest.mark.parametrize(
