@@ -17,12 +17,14 @@ from benchmarks import (
     live,
     load,
     recovery,
+    roads,
     simulation,
     slurm,
 )
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "imports": imports.run,
+    "roads": roads.run,
     "iterator": iterator.run,
     "allocation": allocation.run,
     "live": live.run,
