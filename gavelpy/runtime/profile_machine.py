@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,11 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.agent.gpus import type_of_model
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
 _QUERY_S_MAX = 30.0
-# Words of a product name that are not part of the type: vendor, family, form factor, memory.
-_NOISE = re.compile(r"nvidia|tesla|geforce|quadro|graphics|device|sxm\d*|pcie|hbm\d*e?|nvl|\d+gb", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -39,21 +37,11 @@ def here(*, on_cpu: bool = False, gpu_type: str = "") -> Machine:
     if on_cpu:
         return Machine(gpu_type or "cpu", _processor())
     products, driver = _local_gpus()
-    found = sorted({gpu_type_of(product) for product in products})
+    found = sorted({type_of_model(product) for product in products})
     if not gpu_type and len(found) != 1:
         detected = ", ".join(found) or "no GPU known to nvidia-smi"
         raise InvalidInput(f"gpu_type must be given unless there is exactly one GPU type, found {detected}")
     return Machine(gpu_type or found[0], ", ".join(dict.fromkeys(products)) or _processor(), driver)
-
-
-def gpu_type_of(product: str) -> str:
-    """The name of a GPU type in clusters and tables.
-
-    >>> gpu_type_of("Tesla V100-SXM2-16GB"), gpu_type_of("NVIDIA H200"), gpu_type_of("NVIDIA A100 80GB PCIe")
-    ('v100', 'h200', 'a100')
-    """
-    words = [word for word in re.split(r"[\s_-]+", product) if word and not _NOISE.fullmatch(word)]
-    return "-".join(words).lower() or product.lower()
 
 
 def _local_gpus() -> tuple[tuple[str, ...], str]:

@@ -62,10 +62,17 @@ def gpus_of(names: Mapping[str, str]) -> Gpus:
 
 
 def type_of_model(model: str) -> str:
-    """`Tesla V100-SXM2-16GB` as v100, `NVIDIA RTX A6000` as rtxa6000."""
+    """The GPU type of a product name as the driver reports it; agents and `gavel profile` use the same names.
+
+    >>> type_of_model("Tesla V100-SXM2-16GB"), type_of_model("NVIDIA A100 80GB PCIe"), type_of_model("NVIDIA RTX A6000")
+    ('v100', 'a100', 'rtxa6000')
+    """
     words = [word for word in re.split(r"[^a-z0-9]+", model.lower()) if word and word not in _VENDOR_WORDS]
     if not words:
-        raise InvalidInput(f"the driver reports a GPU {model!r}, which contains no type: give --gpus TYPE:COUNT")
+        raise InvalidInput(
+            f"the driver reports a GPU {model!r}, which contains no type: name the type with --gpus of gavel-node, "
+            "--gpu-type of gavel profile"
+        )
     has_digit = any(character.isdigit() for character in words[0])
     return words[0] if has_digit else "".join(words[:2])
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.profile_machine import Machine, gpu_type_of, here
+from gavelpy.runtime.agent.gpus import gpus_of
+from gavelpy.runtime.profile_machine import Machine, here
 
 
 @pytest.mark.parametrize(
@@ -18,14 +19,24 @@ from gavelpy.runtime.profile_machine import Machine, gpu_type_of, here
         ("NVIDIA H200", "h200"),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA A100 80GB PCIe", "a100"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA RTX A6000", "rtxa6000"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA TITAN Xp", "titanxp"),
         ("Tesla P100-PCIE-16GB", "p100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
         ("Tesla K80", "k80"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-        ("NVIDIA", "nvidia"),
     ],
 )
-def test_type_is_derived_from_the_product(product: str, gpu_type: str) -> None:
-    assert gpu_type_of(product) == gpu_type
+def test_a_profile_and_an_agent_name_the_same_type(
+    product: str, gpu_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_driver(tmp_path, monkeypatch, f"{product}, 570.1")
+
+    profiled, offered = here(), gpus_of({"0": product})
+
+    assert profiled.gpu_type == offered.gpu_type == gpu_type
 
 
 def pretend_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
