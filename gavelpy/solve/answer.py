@@ -20,6 +20,7 @@ class Answer:
     share: Floats  # (C, T)
     prices: Floats  # (T,) objective gained by one more GPU of each type
     certificate: Certificate
+    unproved: int = 0  # jobs whose own gap is above what is promised, where gaps are of jobs
 
 
 def best_of(answers: Sequence[Answer], fallen: Mapping[str, str], gap_max: float) -> Answer:
@@ -27,5 +28,6 @@ def best_of(answers: Sequence[Answer], fallen: Mapping[str, str], gap_max: float
     best = min(answers, key=lambda answer: answer.certificate.gap)
     c = best.certificate
     reasons = "; ".join(f"{rung}: {reason}" for rung, reason in fallen.items())
-    warning = f"feasible, but proved to a gap of {c.gap:.1e} only, not to {gap_max:.0e} ({reasons})"
+    jobs = f", for {best.unproved} jobs" if best.unproved else ""
+    warning = f"feasible, but proved to a gap of {c.gap:.1e} only, not to {gap_max:.0e}{jobs} ({reasons})"
     return replace(best, certificate=replace(c, warning=warning))

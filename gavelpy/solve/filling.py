@@ -20,18 +20,19 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
 from gavelpy.solve.certificate import prices_of, rate_steps_per_s, violation_of
 from gavelpy.solve.even import PATH, even_shares
-from gavelpy.solve.levels import gaps_of_classes, proof_of_prices
+from gavelpy.solve.levels import gaps_of_classes, limits, proofs_of_prices
 from gavelpy.solve.objective import MaxMinLexicographic, ProgressiveFilling
 from gavelpy.solve.polish import CLASSES_MAX, polished
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.raising import BY_PRICES, Proof, is_for_prices
-from gavelpy.solve.repair import repaired
+from gavelpy.solve.repair import DUST, repaired
 from gavelpy.solve.rise import Changing, Even, Rise
 from gavelpy.solve.rounds import ITS_OWN_BEST, Filled, by_type, narrowing_rounds, whole_rounds
 from gavelpy.solve.solver import Solver
 
 GAP_MAX_LAST = 1e-6  # of the last rung: late levels may hang on differences that no double holds
 WHOLE = " on the whole"
+_FINE_DUST = 1e-15  # of a rate: what is dust to an early job may be much to late ones
 _ALIKE = 1e-9  # relative: speeds that differ by rounding are equal
 
 FillingObjective = MaxMinLexicographic | ProgressiveFilling
@@ -45,7 +46,9 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
     program, rise = _start(problem, objective, blur)
     fallen: dict[str, str] = {}  # rung -> why it did not answer
     feasible: list[Answer] = []
-    for name, fill, gap_max in _rungs(problem):
+    for name, fill, last_resort in _rungs(problem, blur):
+        if last_resort and feasible:
+            break
         try:
             filled = fill(program, rise, solver)
         except SolverFailed as failure:
@@ -53,11 +56,11 @@ def best_filling(problem: AllocationProblem, objective: FillingObjective, solver
         else:
             answer, together = _answer(program, rise, filled, narrowed=not name.endswith(WHOLE), blur=blur)
             found = answer.certificate
-            if found.gap <= gap_max and found.violation <= VIOLATION_MAX:
+            if found.gap <= GAP_MAX_LAST and found.violation <= VIOLATION_MAX:
                 return answer
             if _is_large(program) and max(together, found.violation) <= VIOLATION_MAX:
                 fallen[name] = f"gap {found.gap:.1e} by the rounding of {len(program.value)} classes' rates"
-                return best_of([answer], fallen, gap_max)
+                return best_of([answer], fallen, GAP_MAX_LAST)
             feasible.append(answer)
             fallen[name] = filled.failure or f"gap {found.gap:.1e}, violation {found.violation:.1e}"
         solver.falls[name] += 1
@@ -78,25 +81,35 @@ def _evenly(program: Program, rise: Rise) -> Answer:
     rising = np.flatnonzero(rate < rise.limit)
     filled = Filled(np.zeros(len(program.entry_type)), rate, (), np.full(K, ITS_OWN_BEST), (), rising, rise.limit)
     objective, bound, prices = _least_level(program, rise, filled, rate)
-    gap = float(gaps_of_classes(program, filled, rate, by_prices=False, blur=0.0)[0].max(initial=0.0))
-    return Answer(share, prices, Certificate(objective, bound, gap, 0.0, PATH, 0.0))
+    gaps, _ = gaps_of_classes(program, filled, program.entry_shares(share), by_prices=False, blur=0.0)
+    gap = float(gaps.max(initial=0.0))
+    unproved = int(program.classes.count[gaps > GAP_MAX_LAST].sum())
+    return Answer(share, prices, Certificate(objective, bound, gap, 0.0, PATH, 0.0), unproved)
 
 
 Filler = Callable[[Program, Rise, Solver], Filled]
 
 
-def _rungs(problem: AllocationProblem) -> Iterator[tuple[str, Filler, float]]:
-    """Ways to fill, from quick to sure, and the gap that is accepted of each."""
-    from gavelpy.solve.highs import CAREFUL, QUICK
+def _rungs(problem: AllocationProblem, blur: float) -> Iterator[tuple[str, Filler, bool]]:
+    """Ways to fill, from quick to sure, and whether they are a last resort; only the quick ones of a blurred problem.
+
+    A filling on the whole of jobs that run alone takes a round for each job, not for each type.
+    """
+    from gavelpy.solve.highs import CAREFUL, QUICK, REFINED
 
     if problem.runs_alone:
         if is_for_prices(problem):
-            yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), GAP_MAX_LAST
-        yield QUICK.name, partial(narrowing_rounds, effort=QUICK, by_prices=False), GAP_MAX_LAST
-        yield CAREFUL.name, partial(narrowing_rounds, effort=CAREFUL, by_prices=False), GAP_MAX_LAST
+            yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), False
+        yield QUICK.name, partial(narrowing_rounds, effort=QUICK, by_prices=False), False
+        if not blur:
+            yield REFINED.name, partial(narrowing_rounds, effort=REFINED, by_prices=False), False
+            yield CAREFUL.name, partial(narrowing_rounds, effort=CAREFUL, by_prices=False), False
     else:
-        yield QUICK.name + WHOLE, partial(whole_rounds, effort=QUICK), GAP_MAX_LAST
-    yield CAREFUL.name + WHOLE, partial(whole_rounds, effort=CAREFUL), GAP_MAX_LAST
+        yield QUICK.name + WHOLE, partial(whole_rounds, effort=QUICK), False
+        if not blur:
+            yield REFINED.name + WHOLE, partial(whole_rounds, effort=REFINED), False
+    if not blur:
+        yield CAREFUL.name + WHOLE, partial(whole_rounds, effort=CAREFUL), True
 
 
 def _start(problem: AllocationProblem, objective: FillingObjective, blur: float) -> tuple[Program, Rise]:
@@ -104,13 +117,13 @@ def _start(problem: AllocationProblem, objective: FillingObjective, blur: float)
     match objective:
         case MaxMinLexicographic(scale=scale):
             program = program_of(problem, scale, none)
-            return program, Even.of(1.0 / program.value, _limits(program))
+            return program, Even.of(1.0 / program.value, limits(program))
         case ProgressiveFilling(alike=alike):
             best = best_rate_steps_per_s(problem)
             label = 1.0 + alike if len(alike) else np.ones(problem.job_count)
             value = label / np.where(best > 0, best, 1.0)  # so that only jobs of one label are of one class
             program = program_of(problem, value, none, aggregate=len(alike) > 0)
-            return program, Changing.of(partial(_speeds, program, objective, blur), _limits(program))
+            return program, Changing.of(partial(_speeds, program, objective, blur), limits(program))
 
 
 def _speeds(program: Program, objective: ProgressiveFilling, blur: float, saturated: Bools) -> Floats:
@@ -127,40 +140,37 @@ def _speeds(program: Program, objective: ProgressiveFilling, blur: float, satura
     return of_class
 
 
-def _limits(program: Program) -> Floats:
-    """The best rate of each class in any configuration, (K,)."""
-    limit: Floats = np.zeros(len(program.value))
-    np.maximum.at(limit, program.member_class, program.member_rate)
-    return limit
-
-
 def _answer(program: Program, rise: Rise, filled: Filled, *, narrowed: bool, blur: float) -> tuple[Answer, float]:
     """The answer as it is, or polished where that proves more, and by how much jobs might rise together (levels.py)."""
     found = _proved(program, rise, filled, narrowed=narrowed, blur=blur)
     if found[0].certificate.gap <= GAP_MAX or _is_large(program):
         return found
     finer = replace(filled, share=polished(program, filled.share, filled.rate))
-    other = _proved(program, rise, finer, narrowed=narrowed, blur=blur)
+    other = _proved(program, rise, finer, narrowed=narrowed, blur=blur, dust=_FINE_DUST)
     a, b = found[0].certificate, other[0].certificate
     return other if b.gap < a.gap and b.violation <= max(a.violation, VIOLATION_MAX) else found
 
 
-def _proved(program: Program, rise: Rise, filled: Filled, *, narrowed: bool, blur: float) -> tuple[Answer, float]:
+def _proved(
+    program: Program, rise: Rise, filled: Filled, *, narrowed: bool, blur: float, dust: float = DUST
+) -> tuple[Answer, float]:
     problem = program.problem
     claimed = program.per_job(filled.rate) * program.best_rate_steps_per_s
     for_somebody = np.zeros(len(filled.share), dtype=np.bool_)  # a trace of time for one who has no rate is rounding
     np.logical_or.at(for_somebody, program.member_entry, (filled.rate > 0)[program.member_class])
-    share = repaired(program, program.shares(np.where(for_somebody, filled.share, 0.0)), claimed)
+    share = repaired(program, program.shares(np.where(for_somebody, filled.share, 0.0)), claimed, dust=dust)
     rate = _rates(program, share)
     objective, bound, prices = _least_level(program, rise, filled, rate)
-    gaps, together = gaps_of_classes(program, filled, rate, by_prices=narrowed and problem.runs_alone, blur=blur)
+    by_prices = narrowed and problem.runs_alone
+    gaps, together = gaps_of_classes(program, filled, program.entry_shares(share), by_prices=by_prices, blur=blur)
     gap = max(float(gaps.max(initial=0.0)), (bound - objective) / objective if bound > objective else 0.0)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
     path = f"{prefix}{'+'.join(dict.fromkeys(filled.rungs))} x {len(filled.rungs)}" if filled.rungs else "nobody rises"
     certificate = Certificate(
         objective, bound, gap, violation_of(program, np.zeros(problem.job_count), share), path, 0.0
     )
-    return Answer(share, prices, certificate), together
+    unproved = int(program.classes.count[gaps > GAP_MAX_LAST].sum())
+    return Answer(share, prices, certificate, unproved), together
 
 
 def _rates(program: Program, share: Floats) -> Floats:
@@ -181,7 +191,8 @@ def _least_level(program: Program, rise: Rise, filled: Filled, rate: Floats) -> 
         done = filled.rounds[0]
         of_gpus = done.proof
         if problem.runs_alone:
-            of_gpus = proof_of_prices(program, by_type(program, program.member_rate), done.proof.price, done.target)
+            rates, price = by_type(program, program.member_rate), done.proof.price[None, :]
+            of_gpus = proofs_of_prices(program, rates, price, done.target)[0]
         level = of_gpus.level(rise, np.ones(len(problem.gpu_types)))
         if level < bound:
             proof, bound = of_gpus, level

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,21 @@ _ALWAYS: Mapping[str, Any] = {
     "dual_feasibility_tolerance": 1e-10,
     "no_unnecessary_rebuild_refactor": False,  # else what goes on from a basis may be off by 1e-8 and be called exact
 }
+_WHOLE: Mapping[str, Any] = {
+    "output_flag": False,
+    "threads": 1,
+    "parallel": "off",
+    "random_seed": 0,
+    "mip_rel_gap": 0.0,
+    "mip_allow_restart": False,  # these programs need few nodes: restarts and smaller programs inside cost most of it
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_rens": False,
+    "mip_heuristic_run_root_reduced_cost": False,
+}
 _DUAL_SIMPLEX, _PRIMAL_SIMPLEX = 1, 4
 _INTERIOR_COLUMNS = 1500  # above, interior point with crossover: 3 times faster at 6,000 columns, even at 1,000
+_TOLERANCE = 1e-9  # of an optimum that HiGHS calls unknown
+_ENLARGED = 2.0**20  # of residuals: a power of two, so that nothing is rounded
 _PRICED = 1e-9  # duals and reduced costs above are not zero
 
 
@@ -39,6 +53,7 @@ class Effort:
     options: Mapping[str, Any]  # HiGHS's own names
     on_face: bool  # whether ties are resolved on the face of optima, from the last basis; else afresh, above a level
     interior_columns: float = _INTERIOR_COLUMNS  # above, the interior point
+    refines: bool = False  # whether fillings refine what HiGHS finds (Run.refined)
 
 
 QUICK = Effort(
@@ -50,6 +65,7 @@ GROWING = Effort(
     on_face=True,
     interior_columns=np.inf,  # every run goes on from a basis
 )
+REFINED = Effort("refined", QUICK.options, on_face=True, interior_columns=np.inf, refines=True)
 CAREFUL = Effort(
     "careful",
     {"presolve": "choose", "simplex_scale_strategy": 2, "simplex_dual_edge_weight_strategy": -1},
@@ -73,6 +89,22 @@ class Model:
     def column_count(self) -> int:
         """Columns."""
         return len(self.start) - 1
+
+    @cached_property
+    def _column(self) -> Ints:
+        return np.repeat(np.arange(self.column_count), np.diff(self.start))
+
+    def rows_at(self, column: Floats) -> Any:  # numpy has no name of its own for arrays in extended precision
+        """Values of the rows where the columns have these, in extended precision."""
+        rows = np.zeros(len(self.row_lower), dtype=np.longdouble)
+        np.add.at(rows, self.row, self.value * column.astype(np.longdouble)[self._column])
+        return rows
+
+    def costs_at(self, row_dual: Floats) -> Any:  # as above
+        """What the columns cost at these duals of the rows, in extended precision."""
+        costs = np.zeros(self.column_count, dtype=np.longdouble)
+        np.add.at(costs, self._column, self.value * row_dual.astype(np.longdouble)[self.row])
+        return costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +149,7 @@ class Run:
         self._highs.setOptionValue("solver", "ipm" if m.column_count > self._interior_columns else "simplex")
         self._highs.run()
         self._highs.setOptionValue("solver", "simplex")  # what follows begins from a basis
-        if self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+        if self._is_optimal():
             return self._answer()
         if self._highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible and self._has_ray():
             raise self._infeasible()
@@ -172,6 +204,31 @@ class Run:
         self._highs.changeRowsBounds(len(rows), rows, row_lower, row_upper)
         return self._optimum()
 
+    def refined(self, found: Optimum, cost: Floats, row_lower: Floats, row_upper: Floats) -> Optimum:
+        """`found`, an optimum of the model with this cost and these bounds of rows, six decimals more exact.
+
+        A step of iterative refinement: the same model for what is missing, a million times enlarged, from the same
+        basis. `found` itself where HiGHS finds no optimum of that. Source: Gleixner, Steffy and Wolter, Iterative
+        refinement for linear programming, INFORMS Journal on Computing 28 (2016).
+        """
+        m, rows = self._model, self._model.rows_at(found.column)
+        missing_cost = (cost - m.costs_at(found.row_dual)) * _ENLARGED
+        missing = tuple(((bound - rows) * _ENLARGED).astype(np.float64) for bound in (row_lower, row_upper))
+        self._set(missing_cost.astype(np.float64), (m.column_lower - found.column) * _ENLARGED, *missing)
+        self._highs.run()
+        more = self._answer() if self._is_optimal() else None
+        self._set(cost, m.column_lower, row_lower, row_upper)
+        if more is None:
+            return found
+        column, row_dual = found.column + more.column / _ENLARGED, found.row_dual + more.row_dual / _ENLARGED
+        return Optimum(column, more.column_dual / _ENLARGED, row_dual)
+
+    def _set(self, cost: Floats, column_lower: Floats, row_lower: Floats, row_upper: Floats) -> None:
+        columns, rows = np.arange(len(cost), dtype=np.int32), np.arange(len(row_lower), dtype=np.int32)
+        self._highs.changeColsCost(len(cost), columns, cost)
+        self._highs.changeColsBounds(len(cost), columns, column_lower, np.full(len(cost), np.inf))
+        self._highs.changeRowsBounds(len(rows), rows, row_lower, row_upper)
+
     def above(self, cost: Floats, column: int, least: float) -> Optimum:
         """The columns of least `cost` of the same model with `column` at `least` or more, from nothing."""
         import highspy
@@ -185,13 +242,22 @@ class Run:
         import highspy
 
         self._highs.run()
-        status = self._highs.getModelStatus()
-        if status == highspy.HighsModelStatus.kOptimal:
+        if self._is_optimal():
             return self._answer()
+        status = self._highs.getModelStatus()
         self._has_ray()  # also with status "Unknown", where HiGHS's own check of its ray has failed
         if status == highspy.HighsModelStatus.kInfeasible:
             raise self._infeasible()
         raise failed(self._problem, self._highs.modelStatusToString(status), "HiGHS")
+
+    def _is_optimal(self) -> bool:
+        """Whether HiGHS has an optimum. It calls some unknown whose infeasibilities are below its tolerances."""
+        import highspy
+
+        status, info = self._highs.getModelStatus(), self._highs.getInfo()
+        if status == highspy.HighsModelStatus.kUnknown:
+            return bool(0 <= max(info.max_primal_infeasibility, info.max_dual_infeasibility) <= _TOLERANCE)
+        return bool(status == highspy.HighsModelStatus.kOptimal)
 
     def _has_ray(self) -> bool:
         """Whether HiGHS has a ray that may prove the model infeasible; kept for whoever checks it."""
@@ -269,10 +335,8 @@ def solve_whole(m: BoxedModel, is_whole: Bools, nodes_max: int) -> Whole:
     import highspy
 
     highs, lp = highspy.Highs(), highspy.HighsLp()
-    for name, value in {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 0}.items():
+    for name, value in {**_WHOLE, "mip_max_nodes": nodes_max}.items():
         highs.setOptionValue(name, value)
-    highs.setOptionValue("mip_max_nodes", nodes_max)
-    highs.setOptionValue("mip_rel_gap", 0.0)
     lp.num_col_, lp.num_row_ = len(m.cost), len(m.row_lower)
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = m.cost, m.lower, m.upper
     lp.row_lower_, lp.row_upper_ = m.row_lower, m.row_upper

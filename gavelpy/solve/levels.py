@@ -5,70 +5,123 @@ The prices of a round, with a multiple of those of the rounds before, prove by w
     Σ worth_k Δf_k  ≤  Σ budgets + Σ prices - Σ worth_k f_k =: excess
 
 for all rates that can be had. So a class k that the round holds can rise by the part  excess / (worth_k f_k)  at most,
-unless another class falls. Early classes have worths that may be a billion times those of late ones: rounding in the
-rates of the former is then a visible part of the rates of the latter, and the gap says so.
+unless another class falls, and never above its best rate. Early classes have worths that may be a billion times those
+of late ones: rounding in the rates of the former is then a visible part of the rates of the latter, and the gap says
+so. The multiples are chosen with the rounding of the excess as a part of it, since large ones would hide any excess in
+rounding. With those chosen, the excess is computed in extended precision, less what the last digits of shares are worth
+at these prices: no shares in double precision are better.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
+from gavelpy.solve.answer import GAP_MAX
 from gavelpy.solve.costs import worths_of
 from gavelpy.solve.program import Program
 from gavelpy.solve.raising import Proof
 from gavelpy.solve.rounds import Filled, by_type
 
 _MULTIPLES = 10.0 ** np.arange(-1, 10)
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares that they are paid for
 
 
 def gaps_of_classes(
-    program: Program, filled: Filled, rate: Floats, *, by_prices: bool, blur: float
+    program: Program, filled: Filled, share: Floats, *, by_prices: bool, blur: float
 ) -> tuple[Floats, float]:
     """By what part of its rate each class might rise, (K,): 0 = it cannot, infinite = nothing is proved.
 
     And the largest part by which all classes of a round might rise together: where that is small, and the part of some
     class is not, rounding alone decides about that class.
 
-    `rate` (K,) is what the shares give, in units of the best rate. `by_prices`: where jobs run alone, prices say all
-    there is to say. `blur`: the part by which jobs of a class may differ.
+    `share` (E,) is what entries get. `by_prices`: where jobs run alone, prices say all there is to say. `blur`: the
+    part by which jobs of a class may differ.
     """
+    rate = rates_of(program, share)
+    to_best = np.maximum(np.divide(limits(program), rate, where=rate > 0, out=np.full(len(rate), np.inf)) - 1.0, 0.0)
     gaps = np.maximum(filled.rate - rate, 0.0) / np.where(rate > 0, rate, 1.0)
     rising = filled.rising
     gaps[rising] = np.where(rate[rising] > 0, filled.limit[rising] / np.maximum(rate[rising], 1e-300) - 1.0, np.inf)
     together = float(gaps[rising].max(initial=0.0))
-    before, rates = (
-        np.zeros(len(program.problem.gpu_types)),
-        by_type(program, program.member_rate) if by_prices else None,
-    )
+    before = np.zeros(len(program.problem.gpu_types))
+    rates = by_type(program, program.member_rate) if by_prices else None
     for number, done in enumerate(filled.rounds):
         held = np.flatnonzero(filled.round_of == number)
-        if rates is None:
-            parts, whole = _parts(done.proof, rate, held, blur)
-            gaps[held], together = np.maximum(gaps[held], parts), max(together, whole)
-            continue
-        price = done.proof.price
-        unit = price.max() / before.max() if before.any() else 0.0
-        tried = [price + m * unit * before for m in (_MULTIPLES if number else _MULTIPLES[:1])]
-        found = [_parts(proof_of_prices(program, rates, p, filled.rate), rate, held, blur) for p in tried]
+        proofs = [done.proof]
+        if rates is not None:
+            price = done.proof.price
+            unit = price.max() / before.max() if before.any() else 0.0
+            tried = [price + m * unit * before for m in (_MULTIPLES if before.any() else _MULTIPLES[:1])]
+            proofs = proofs_of_prices(program, rates, np.array(tried), filled.rate)
+        found = [_parts(proof, _excess(proof, rate, blur), rate, held, to_best) for proof in proofs]
         least = int(np.argmin([part.max(initial=0.0) for part, _ in found]))
-        before = tried[least]
-        gaps[held], together = np.maximum(gaps[held], found[least][0]), max(together, min(whole for _, whole in found))
-    return np.asarray(gaps), together
+        parts, whole = found[least]
+        if parts.max(initial=0.0) > GAP_MAX:
+            excess = _excess_resolved(program, proofs[least], share, blur)
+            exact = _parts(proofs[least], excess, rate, held, to_best)
+            parts, whole = np.minimum(parts, exact[0]), min(whole, exact[1])
+        before = proofs[least].price
+        gaps[held], together = np.maximum(gaps[held], parts), max(together, whole)
+    return np.minimum(gaps, to_best), together
 
 
-def proof_of_prices(program: Program, rates: Floats, price: Floats, need: Floats) -> Proof:
-    """What prices (T,) prove by themselves, at the rates `need` (K,)."""
-    cost = by_type(program, program.entry_load * price[program.entry_type])
-    return Proof(*worths_of(rates, cost, need), price)
+def rates_of(program: Program, share: Floats) -> Floats:
+    """What shares of the entries, (E,), give each class, (K,), in units of its best rate."""
+    weights = program.member_rate * share[program.member_entry]
+    return np.bincount(program.member_class, weights=weights, minlength=len(program.value)).astype(np.float64)
 
 
-def _parts(proof: Proof, rate: Floats, held: Ints, blur: float) -> tuple[Floats, float]:
-    """Of the classes `held`, and of all of them together; of their best rates, where they have none."""
+def limits(program: Program) -> Floats:
+    """The best rate of each class in any configuration, (K,): a class cannot rise above it, whatever prices prove."""
+    limit: Floats = np.zeros(len(program.value))
+    np.maximum.at(limit, program.member_class, program.member_rate)
+    return limit
+
+
+def proofs_of_prices(program: Program, rates: Floats, prices: Floats, need: Floats) -> list[Proof]:
+    """What each row of prices (M, T) proves by itself, at the rates `need` (K,); `rates` are (K, T)."""
+    M, (K, T) = len(prices), rates.shape
+    cost = (by_type(program, program.entry_load) * prices[:, None, :]).reshape(M * K, T)
+    worth, budget = worths_of(np.tile(rates, (M, 1)), cost, np.tile(need, M))
+    return [Proof(*of_classes) for of_classes in zip(worth.reshape(M, K), budget.reshape(M, K), prices, strict=True)]
+
+
+def _excess(proof: Proof, rate: Floats, blur: float) -> float:
+    """What the proof leaves at these rates, (K,), and the most by which rounding may hide it."""
     total = float(proof.budget.sum() + proof.price.sum())
-    excess = max(0.0, total - float(proof.worth @ rate)) + blur * float(proof.worth.sum())
+    return max(0.0, total - float(proof.worth @ rate)) + _ROUNDING * total + blur * float(proof.worth.sum())
+
+
+def _excess_resolved(program: Program, proof: Proof, share: Floats, blur: float) -> float:
+    """What the proof leaves at these shares, (E,), beyond their rounding; budgets are raised until it is a proof."""
+    worth, budget, price, shares = (_extended(a) for a in (proof.worth, proof.budget, proof.price, share))
+    if program.problem.runs_alone:
+        budget = np.zeros_like(budget)  # the least are found here
+    entry, at = program.member_entry, program.member_class
+    rate, time = _extended(program.member_rate), _extended(program.member_time)
+    earned, times, rates = _extended(np.zeros(len(share))), np.zeros(len(share)), _extended(np.zeros(len(worth)))
+    np.add.at(earned, entry, worth[at] * rate - budget[at] * time)
+    np.add.at(times, entry, program.member_time)
+    np.add.at(rates, at, rate * shares[entry])
+    missing = np.maximum(earned - _extended(program.entry_load) * price[program.entry_type], 0.0) / times
+    extra = _extended(np.zeros(len(budget)))
+    np.maximum.at(extra, at, missing[entry])
+    total = budget.sum() + extra.sum() + price.sum()
+    return max(0.0, float(total - worth @ rates - _ROUNDING * total)) + blur * float(proof.worth.sum())
+
+
+def _extended(figures: Floats) -> Any:  # numpy has no name of its own for arrays of them
+    return figures.astype(np.longdouble)
+
+
+def _parts(proof: Proof, excess: float, rate: Floats, held: Ints, to_best: Floats) -> tuple[Floats, float]:
+    """How far the classes `held` can rise, at most to their best rates, and all of them together."""
     worth = proof.worth[held] * np.where(rate[held] > 0, rate[held], 1.0)
     unproved = np.full(len(held), np.inf if excess > 0 else 0.0)
     parts: Floats = np.divide(excess, worth, out=unproved, where=worth > 0)
     total_worth = float(worth.sum())
-    return parts, excess / total_worth if total_worth > 0 else float(unproved.max(initial=0.0))
+    together = excess / total_worth if total_worth > 0 else float(unproved.max(initial=0.0))
+    return np.minimum(parts, to_best[held]), min(together, float(to_best[held].max(initial=0.0)))

@@ -3,16 +3,23 @@
 The last levels of a filling may hang on small differences: where 1e-10 of the early jobs' rates is worth 1 % of a late
 job's, shares right to 1e-10 are not enough. The rates are known to rounding, and so are the constraints that are tight.
 The shares in use are moved by the smallest relative changes that make these equations true (Newton's method on a linear
-system, by least squares). Nothing else moves, so it stays the same vertex.
+system, by least squares). Nothing else moves, so it stays the same vertex. A class that runs alone and uses one type
+has its share from its rate, and no part in the system: only some classes for each type use more.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.arrays import Bools, Floats
 from gavelpy.solve.program import Program
 from gavelpy.solve.repair import NOISE
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 CLASSES_MAX = 600  # above, the system costs more than the filling
 _TIGHT = 1e-8  # a budget or a type so nearly used up is
@@ -21,39 +28,63 @@ _STEPS = 2  # the second one takes back the rounding of the first
 
 def polished(program: Program, share: Floats, rate: Floats) -> Floats:
     """Shares of entries (E,) near `share` that give the classes `rate` (K,); `share` itself where these are many."""
-    used = np.flatnonzero(share > NOISE)
-    if len(program.value) > CLASSES_MAX or not len(used):
+    used = share > NOISE
+    if len(program.value) > CLASSES_MAX or not used.any():
         return share
-    matrix, target = _equations(program, used, share[used], rate)
-    x = share[used]
+    equations = _equations(program, np.where(used, share, 0.0), rate)
+    single, better = _singles(program, used, rate), share.copy()
+    if single.any():
+        better[single] = rate[program.member_class[single]] / program.member_rate[single]
+    moving = used & ~single
+    if moving.any():
+        better[moving] = _moved(equations, better, moving)
+    before, after = (float(np.abs(equations.missing(x)).max(initial=0.0)) for x in (share, better))
+    return better if after < before else share  # NaN, too
+
+
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """Rows (R, E) of classes with a rate, of full budgets and of full types, in units of their targets: these are 1."""
+
+    matrix: csr_array
+
+    def missing(self, share: Floats) -> Floats:
+        """By how much each row is below its target, (R,)."""
+        return np.asarray(1.0 - self.matrix @ share)
+
+
+def _moved(equations: _Equations, share: Floats, moving: Bools) -> Floats:
+    """The shares of the entries `moving` with which the equations hold, the rest as they are."""
+    from scipy.linalg import lstsq
+
+    columns = equations.matrix[:, np.flatnonzero(moving)]
+    rows = np.flatnonzero(np.diff(columns.indptr))
+    matrix, x, share = columns[rows].toarray(), share[moving], share.copy()
     for _ in range(_STEPS):
-        step, *_ = np.linalg.lstsq(matrix * x, target - matrix @ x, rcond=None)
+        missing = equations.missing(share)[rows]
+        step, *_ = lstsq(matrix * x, missing, lapack_driver="gelsy", check_finite=False)
         x = x * np.maximum(1.0 + step, 0.0)
-    before, after = (np.abs(target - matrix @ y).max(initial=0.0) for y in (share[used], x))
-    if not after < before:  # NaN, too
-        return share
-    better = share.copy()
-    better[used] = x
-    return better
+        share[moving] = x
+    return x
 
 
-def _equations(program: Program, used: Ints, x: Floats, rate: Floats) -> tuple[Floats, Floats]:
-    """Rows of classes with a rate, of full budgets and of full types, in units of their targets: these are all 1."""
-    K, T, E = len(program.value), len(program.problem.gpu_types), len(program.entry_type)
-    place = np.full(E, -1)
-    place[used] = np.arange(len(used))
-    column = place[program.member_entry]
-    here = column >= 0
-    rates, times, loads = (np.zeros((rows, len(used))) for rows in (K, K, T))
-    np.add.at(rates, (program.member_class[here], column[here]), program.member_rate[here])
-    np.add.at(times, (program.member_class[here], column[here]), program.member_time[here])
-    loads[program.entry_type[used], np.arange(len(used))] = program.entry_load[used]
-    runs = rate > 0
-    rows = [rates[runs] / rate[runs, None], _full(times, x), _full(loads, x)]
-    matrix = np.concatenate(rows)
-    return matrix, np.ones(len(matrix))
+def _singles(program: Program, used: Bools, rate: Floats) -> Bools:
+    """Entries of classes that run alone and use one type, (E,)."""
+    at, entry = program.member_class, program.member_entry
+    if not program.problem.runs_alone:
+        return np.zeros(len(used), dtype=np.bool_)
+    types = np.bincount(at, weights=used[entry], minlength=len(rate))
+    single: Bools = used & ((types == 1) & (rate > 0))[at] & (program.member_rate > 0)  # entries are memberships
+    return single
 
 
-def _full(rows: Floats, x: Floats) -> Floats:
-    full: Bools = rows @ x >= 1.0 - _TIGHT
-    return rows[full]
+def _equations(program: Program, share: Floats, rate: Floats) -> _Equations:
+    from scipy.sparse import csr_array, vstack
+
+    K, T, E = len(program.value), len(program.problem.gpu_types), len(share)
+    at, entry = program.member_class, program.member_entry
+    rates = csr_array((program.member_rate / np.where(rate > 0, rate, 1.0)[at], (at, entry)), shape=(K, E))
+    times = csr_array((program.member_time, (at, entry)), shape=(K, E))
+    loads = csr_array((program.entry_load, (program.entry_type, np.arange(E))), shape=(T, E))
+    full = [rows[np.flatnonzero(np.asarray(rows @ share) >= 1.0 - _TIGHT)] for rows in (times, loads)]
+    return _Equations(csr_array(vstack([rates[np.flatnonzero(rate > 0)], *full])))

@@ -50,6 +50,17 @@ class Program:
         share: Floats = of_group[self.partition.of_configuration]
         return share if self.problem.runs_alone else share * self.partition.part[:, None]
 
+    def entry_shares(self, share: Floats) -> Floats:
+        """Shares of the entries, (E,), from those of the whole problem, (C, T), that are equal within classes."""
+        part = self.partition.part
+        largest = np.zeros(len(self.partition.reach), dtype=np.int64)
+        order = np.argsort(part, kind="stable")
+        order = order[self.partition.of_configuration[order] >= 0]
+        largest[self.partition.of_configuration[order]] = order  # the last one of each class, which has the most
+        of_group = largest[self.entry_group]
+        shares: Floats = share[of_group, self.entry_type] / part[of_group]
+        return shares
+
     def only(self, group: Ints, gpu_type: Ints) -> Program:
         """The program with only these entries, in this order."""
         return replace(self, **_entries(self.problem, self.columns, group, gpu_type))

@@ -21,9 +21,8 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import lp
 from gavelpy.solve.certificate import failed
-from gavelpy.solve.highs import Effort, Run
+from gavelpy.solve.highs import REFINED, Effort, Run
 from gavelpy.solve.prices.programs import height
-from gavelpy.solve.prices.start import NEWTON_MIN
 from gavelpy.solve.program import Program
 from gavelpy.solve.rise import Rise
 
@@ -31,13 +30,19 @@ if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
 BY_PRICES = "prices"  # the rung of the price engine
+NEWTON_MIN = 512  # jobs, and classes of a round; below, HiGHS is quicker
 _ROUNDING = 1e-14  # of w, and of a level: less is no difference
 _EXACT = 1e-9  # relative: a level by prices that is proved less well is found again by HiGHS
-_NO_RISE = 1e-10  # of a level: less is what relaxed rates buy, and would look like a rate
+_NO_RISE, _NO_RISE_REFINED = 1e-10, 1e-14  # of a level: less is what relaxed rates buy, and would look like a rate
 _STEPS_MAX = 200
 _WHOLE = 0.9  # of the cost of giving all up: what duals come to where something has to be
 _FINE_QUICK, _FINE_CAREFUL = 10.0, 1.0  # units of a share and of a dual, since HiGHS's tolerances are absolute
-_RELAXED_QUICK, _RELAXED_CAREFUL = 1e-12, 1e-10  # part of a kept rate that may lack: later rounds have no room at all
+_RELAXED_QUICK, _RELAXED_CAREFUL, _RELAXED_REFINED = (
+    1e-12,
+    1e-10,
+    4e-16,
+)  # part of a kept rate that may lack: later rounds have no room at all
+_ZOOM_BELOW = 1e-2  # of the rise that was thought
 _LEAST_GIVE = 1e-9  # of the largest: least w, so that no coefficient is lost
 
 
@@ -49,6 +54,7 @@ class Market:
     open: Bools  # (E,) entries that may have a share
     live: Bools  # (K,) classes with a target to be kept here
     left: Floats  # (T,) parts of each type's GPUs
+    share: Floats  # (E,) of the round before: what targets need by now
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +95,8 @@ def raised(
     found = _by_prices(market, rise, solver) if by_prices else None
     if found is None:
         found = _by_highs(market, rise, solver, effort, next_gpu=next_gpu)
-    return replace(found, level=rise.start) if found.level <= rise.start * (1 + _NO_RISE) else found
+    least = _NO_RISE_REFINED if found.rung == REFINED.name else _NO_RISE
+    return replace(found, level=rise.start) if found.level <= rise.start * (1 + least) else found
 
 
 def is_for_prices(problem: AllocationProblem) -> bool:
@@ -167,12 +174,12 @@ class _Elastic:
         self._entries = np.flatnonzero(market.open)
         self._some = _narrowed(market)
         risen = (rise.at(end) - rise.at(rise.start))[self._live]
-        self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
         self._solver, self._effort = solver, effort
         quick = effort.on_face
         self._fine = _FINE_QUICK if quick else _FINE_CAREFUL
-        self._least = np.where(risen > 0, 1.0, 1.0 - (_RELAXED_QUICK if quick else _RELAXED_CAREFUL))
-        self._run: Run | None = None
+        relaxed = _RELAXED_REFINED if effort.refines else _RELAXED_QUICK if quick else _RELAXED_CAREFUL
+        self._least = np.where(risen > 0, 1.0, 1.0 - relaxed)
+        self._around(np.zeros(len(self._entries)), risen, 1.0)
 
     def lowered(self, level: float, proof: Proof, left: Floats) -> tuple[float, Proof, Floats]:
         """The highest level at or below `level`, which `proof` proves, with its own proof, and shares (E,)."""
@@ -187,25 +194,52 @@ class _Elastic:
                 share = np.zeros(len(self._market.open))
                 share[self._entries] = column[:-1]
                 return level, proof, share
+            if self._effort.refines:
+                self._zoom(level)
         raise failed(self._market.program.problem, "no end", f"HiGHS: {_STEPS_MAX} steps of a level")
 
+    def _zoom(self, level: float) -> None:
+        """Where targets rise much less than was thought: from now on what changes since the round before, enlarged."""
+        risen = (self._rise.at(level) - self._rise.at(self._rise.start))[self._live]
+        if 0 < risen.max(initial=0.0) < _ZOOM_BELOW * self._give.max(initial=0.0):
+            self._around(self._market.share[self._entries], risen, 1.0 / risen.max())
+
+    def _around(self, base: Floats, risen: Floats, zoom: float) -> None:
+        """Columns are changes of the shares `base`, so many times enlarged."""
+        K, T = len(self._live), len(self._market.left)
+        self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
+        self._base, self._scale = base, self._fine * zoom
+        model = lp.model_of(self._some, np.arange(K), np.zeros(K), -self._give * zoom)
+        self._rows = model.rows_at(np.append(base, 0.0))
+        model.column_lower[:-1] = -self._scale * base
+        self._lower = np.full(2 * K + T, -np.inf)
+        self._upper = np.full(2 * K + T, np.inf)
+        self._upper[K:-T] = self._enlarged(np.ones(K), slice(K, -T))
+        self._cost = np.zeros(len(base) + 1)
+        self._cost[-1] = self._fine * zoom * self._give.sum() or 1.0  # so that duals are about as much
+        self._model = model
+        self._run: Run | None = None
+
+    def _enlarged(self, bound: Floats, rows: slice) -> Floats:
+        """Bounds of some rows for the columns of this model."""
+        enlarged: Floats = (self._scale * (bound - self._rows[rows])).astype(np.float64)
+        return enlarged
+
     def _solve(self, target: Floats, left: Floats) -> tuple[Floats, Proof]:
-        K, T, E, fine = len(self._live), len(left), len(self._entries), self._fine
-        needed = fine * target[self._live] * self._least
+        K, T = len(self._live), len(left)
+        self._lower[:K] = self._enlarged(target[self._live] * self._least, slice(K))
+        self._upper[-T:] = self._enlarged(left, slice(-T, None))
         if self._run is None:
-            model = lp.model_of(self._some, np.arange(K), needed, -self._give)
-            model.row_upper[K:] *= fine
-            model.row_upper[-T:] = fine * left
-            self._lower, self._upper = model.row_lower, model.row_upper
+            model = replace(self._model, row_lower=self._lower, row_upper=self._upper)
             self._run = Run(self._market.program.problem, self._solver, self._effort, model)
-            cost = np.zeros(E + 1)
-            cost[E] = fine * self._give.sum() or 1.0  # so that duals are about as much
-            optimum = self._run.solve(cost, model.row_upper)
+            optimum = self._run.solve(self._cost, self._upper)
         else:
-            self._lower[:K], self._upper[-T:] = needed, fine * left
             optimum = self._run.rebounded(self._lower, self._upper)
-        dual = optimum.row_dual / fine
-        return optimum.column / fine, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
+        if self._effort.refines:
+            optimum = self._run.refined(optimum, self._cost, self._lower, self._upper)
+        dual = optimum.row_dual / self._fine
+        column = np.append(self._base + optimum.column[:-1] / self._scale, optimum.column[-1] / self._fine)
+        return column, self._proof(dual[:K], -dual[K:-T], -dual[-T:])
 
     def _proof(self, worth: Floats, budget: Floats, price: Floats) -> Proof:
         """What a solver's duals prove, whatever they are: budgets are raised until they do."""

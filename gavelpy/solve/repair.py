@@ -15,16 +15,22 @@ _ROUNDING = 4 * np.finfo(np.float64).eps
 
 
 def repaired(
-    program: Program, share: Floats, least_steps_per_s: Floats, base_steps_per_s: Floats | None = None
+    program: Program,
+    share: Floats,
+    least_steps_per_s: Floats,
+    base_steps_per_s: Floats | None = None,
+    *,
+    dust: float = DUST,
 ) -> Floats:
     """Shares (C, T) without negative entries, lifted to the least rates (J,), scaled into time budgets and capacities.
 
     A job far quicker than the others needs so little time for its rate that a solver's absolute tolerance hides it:
     it gets that time here, and all pay for it in the scaling, by no more than the tolerance. What counts is the rate
     above the base (J,), zero if not given: a level between rates that are nearly equal needs more of their digits.
+    Shares that add less than the part `dust` to all rates concerned are left out.
     """
     clean: Floats = np.where((share > NOISE) & program.admissible, share, 0.0)
-    clean *= _matters(program, clean)
+    clean *= _matters(program, clean, dust)
     if base_steps_per_s is None:
         _lift(program, clean, least_steps_per_s, _DEFICIT * least_steps_per_s)
     else:
@@ -33,17 +39,17 @@ def repaired(
     return _scaled_back(program, clean)
 
 
-def _matters(program: Program, share: Floats) -> Bools:
+def _matters(program: Program, share: Floats, dust: float) -> Bools:
     """Whether a share adds to the rate of some member of its configuration, (C, T)."""
     p = program.problem
     rates = rate_steps_per_s(p, share)
     if p.runs_alone:
-        alone: Bools = p.member_rate_steps_per_s * share > DUST * rates[:, None]
+        alone: Bools = p.member_rate_steps_per_s * share > dust * rates[:, None]
         return alone
     matters: Bools = np.zeros(share.shape, dtype=np.bool_)
     runs = np.flatnonzero(np.einsum("ct->c", share)[p.member_configuration])  # of many pairs, few do
     at = p.member_configuration[runs]
-    adds = p.member_rate_steps_per_s[runs] * share[at] > DUST * rates[p.member_job[runs], None]
+    adds = p.member_rate_steps_per_s[runs] * share[at] > dust * rates[p.member_job[runs], None]
     np.logical_or.at(matters, at, adds)
     return matters
 

@@ -21,13 +21,14 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.costs import worths_of
-from gavelpy.solve.highs import Effort
+from gavelpy.solve.highs import CAREFUL, Effort
 from gavelpy.solve.program import Program
 from gavelpy.solve.raising import Market, Proof, Raised, raised
 from gavelpy.solve.rise import AT_LIMIT, Rise
 from gavelpy.solve.solver import Solver
 
-_TIED = 1e-9  # of the cost: an entry that costs so little more than its worth may still be used
+_TIED = 1e-12  # of the cost: an entry that costs so little more than its worth may be used later
+_USED = 1e-9  # of a rate: an entry that gives so much is used, whatever rounding says of its price
 _CANCELLED = 1e-12  # relative: rounding in a small difference of large figures
 ITS_OWN_BEST = -1  # the round of a class that is at its own best rate
 
@@ -78,7 +79,7 @@ def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -
     filled = _nothing(program)
     while _rises(rise):
         try:
-            found = raised(market, rise, solver, effort, next_gpu=not filled.rounds)
+            found = _raised(market, rise, solver, effort, next_gpu=not filled.rounds)
         except SolverFailed as failure:
             return filled.stopped(rise, failure)
         target = rise.at(found.level)
@@ -86,7 +87,7 @@ def whole_rounds(program: Program, rise: Rise, solver: Solver, effort: Effort) -
             return filled.at_limits(found, target, found.share)
         worth = np.where(rise.saturated, 0.0, found.proof.worth * (rise.at(np.inf) - target))
         stuck = worth >= min(found.noise * worth.sum(), worth.max())
-        filled = filled.after(found, target, found.share, stuck)
+        filled, market = filled.after(found, target, found.share, stuck), replace(market, share=found.share)
         rise = rise.advanced(found.level, stuck, rise.limit)
     return filled
 
@@ -97,7 +98,7 @@ def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effor
     filled = _nothing(program)
     while _rises(rise):
         try:
-            found = raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=not filled.rounds)
+            found = _raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=not filled.rounds)
         except SolverFailed as failure:
             return filled.stopped(rise, failure)
         target, price = rise.at(found.level), found.proof.price
@@ -118,9 +119,21 @@ def narrowing_rounds(program: Program, rise: Rise, solver: Solver, effort: Effor
     return filled
 
 
+def _raised(
+    market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool, by_prices: bool = False
+) -> Raised:
+    """The highest level; where nothing can be refined because HiGHS finds none, with the most care it has."""
+    try:
+        return raised(market, rise, solver, effort, by_prices=by_prices, next_gpu=next_gpu)
+    except SolverFailed:
+        if not effort.refines:
+            raise
+        return raised(market, rise, solver, CAREFUL, next_gpu=next_gpu)
+
+
 def _everything(program: Program) -> Market:
     K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
-    return Market(program, np.ones(E, dtype=np.bool_), np.ones(K, dtype=np.bool_), np.ones(T))
+    return Market(program, np.ones(E, dtype=np.bool_), np.ones(K, dtype=np.bool_), np.ones(T), np.zeros(E))
 
 
 def _nothing(program: Program) -> Filled:
@@ -146,6 +159,7 @@ def _narrowed(
     cancelled = _CANCELLED * worth * rate.max(axis=1)
     pays = dearer <= _TIED * (cost + budget[:, None]) + cancelled[:, None]
     pays &= (rate >= target[:, None] * (1 - AT_LIMIT)) | (target < rate.max(axis=1) * (1 - AT_LIMIT))[:, None]
+    pays |= by_type(program, np.where(market.open, filled.share, 0.0)) * rate > _USED * target[:, None]
     possible = (rate > 0) & np.where(rise.saturated[:, None], pays, free)
     fixed = market.live & rise.saturated & (possible.sum(axis=1) <= 1)
     at = program.member_class, program.entry_type  # of each entry: jobs run alone
@@ -155,8 +169,9 @@ def _narrowed(
         at[1], weights=np.where(fixed_here, program.entry_load * share, 0.0), minlength=len(market.left)
     )
     live = market.live & ~fixed
-    narrower = Market(program, possible[at] & live[at[0]], live, np.maximum(market.left - taken, 0.0))
-    return narrower, replace(filled, share=np.where(possible[at] | ~market.open, share, 0.0))
+    share = np.where(possible[at] | ~market.open, share, 0.0)
+    narrower = Market(program, possible[at] & live[at[0]], live, np.maximum(market.left - taken, 0.0), share)
+    return narrower, replace(filled, share=share)
 
 
 def by_type(program: Program, per_entry: Floats) -> Floats:

@@ -194,12 +194,15 @@ OBJECTIVES: Mapping[str, Callable[[AllocationProblem], Known]] = {
 
 
 def slow_ones(verdicts: list[Verdict]) -> list[Verdict]:
-    """Verdicts that took more than 20 times the median of their policy, kind and size."""
+    """Verdicts that took more than 20 times the median of their policy, kind and size, also when judged again.
+
+    The first problem that needs a module loads it, and the first one of a kind compiles for it.
+    """
     sizes: dict[tuple[str, bool, int], list[Verdict]] = {}
     for verdict in verdicts:
         sizes.setdefault((verdict.policy, verdict.packed, verdict.jobs.bit_length()), []).append(verdict)
     found = []
     for of_size in sizes.values():
         limit_s = max(SLOWER_MAX * float(np.median([v.cpu_s for v in of_size])), SLOW_MIN_S)
-        found += [v for v in of_size if v.cpu_s > limit_s]
+        found += [v for v in of_size if v.cpu_s > limit_s and judged(v.number).cpu_s > limit_s]
     return found

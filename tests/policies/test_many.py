@@ -1,4 +1,4 @@
-"""10,000 random problems over all policies: no failure, no refuted certificate, few far slower than their like.
+"""10,000 random problems over all policies: no failure, no refuted certificate, none far slower than those of its size.
 
 A few of them in every run, all in `make test-slow`; `python -m benchmarks certainty --policies` says more.
 """
@@ -11,7 +11,6 @@ from gavelpy.solve.solver import Solver
 from tests.policies.many import POLICIES, PROBLEMS, judged, slow_ones
 
 FEW, BLOCK = 4 * len(POLICIES), 500
-SLOW_MAX = 5  # of a block: fillings that had to be polished or fell through the rungs; 19 of all 10,000 at the last run
 
 
 def test_a_few_random_problems_have_answers_that_hold() -> None:
@@ -22,6 +21,26 @@ def test_a_few_random_problems_have_answers_that_hold() -> None:
     assert [verdict for verdict in verdicts if verdict.wrong] == []
 
 
+@pytest.mark.parametrize(
+    ("number", "of_its_size"),
+    [
+        pytest.param(2231, [1367, 6695, 8711, 9127, 9159, 9879], id="water filling"),
+        pytest.param(8135, [3799, 5287, 6967, 7047, 8807, 9623], id="water filling of near-equal jobs"),
+        pytest.param(5012, [2260, 2292, 3396, 3860, 5764, 6004], id="hierarchical"),
+        pytest.param(6431, [1007, 2287, 6815, 7535, 7759, 8847], id="deadlines"),
+    ],
+)
+def test_the_slowest_random_problems_take_no_more_than_twenty_times_the_median(
+    number: int, of_its_size: list[int]
+) -> None:
+    """Before, they took 50 to 150 times the median: rung after rung failed, or branch and bound searched in itself."""
+    solver = Solver()
+
+    verdicts = [judged(each, solver) for each in [*of_its_size, number]]
+
+    assert slow_ones(verdicts) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, PROBLEMS, BLOCK))
 def test_ten_thousand_random_problems_have_answers_that_hold(first: int) -> None:
@@ -30,4 +49,4 @@ def test_ten_thousand_random_problems_have_answers_that_hold(first: int) -> None
     verdicts = [judged(number, solver) for number in range(first, first + BLOCK)]
 
     assert [verdict for verdict in verdicts if verdict.wrong] == []
-    assert len(slow_ones(verdicts)) <= SLOW_MAX
+    assert slow_ones(verdicts) == []
