@@ -17,7 +17,7 @@ from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.runtime.daemon.facts import JobHistory
+from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.solve.solver import Solver
 
 SERIALS = np.array([7, 3])

@@ -17,9 +17,9 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NodeLost, NodeUnhealthy, NodeUnreachable
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
-from gavelpy.runtime.daemon.absences import Absences
-from gavelpy.runtime.daemon.lease_values import Lease
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Lease
+from gavelpy.runtime.daemon.leases.table import LeaseTable
+from gavelpy.runtime.daemon.nodes.quorum_views import Absences
 from tests.mechanism.faults.troubles import Hostility
 from tests.mechanism.faults.world import JOBS, World
 

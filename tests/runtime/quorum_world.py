@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.daemon.absences import Absences
 from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.nodes.quorum_views import Absences
 from gavelpy.runtime.quorum import Member, MemberAnswer, View
 
 TICK_S = 1.0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gavelpy.runtime import quorum
-from gavelpy.runtime.daemon.absences import Absences
+from gavelpy.runtime.daemon.nodes.quorum_views import Absences
 from gavelpy.runtime.quorum import Contact, Member, MemberAnswer, View, agreeing, agrees, extended_until_clock_s
 from tests.runtime.quorum_world import SCHEDULER, SETTINGS, Cluster
 

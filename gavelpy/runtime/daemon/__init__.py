@@ -1,1 +1,19 @@
-"""gavel-scheduler: the core behind a journal, a network and a clock."""
+"""The scheduler daemon, `gavel-scheduler`.
+
+main                the command
+config              its configuration file
+service             the process: start, stop, reload, signals, sd_notify
+recovery            journal -> state of the scheduler; also after the loss of events
+scheduler           the object behind the services: submit, cancel, drain, change the policy
+driver              writes events to the journal, applies them to the core, executes the commands
+command_executor    executes the core's commands, and turns reports of nodes into events
+job_history         starts, ends and notes of jobs
+clock               the scheduler's time
+metrics             Prometheus metrics and health checks, by HTTP
+
+nodes               nodes and their agents: registry, silence, views of the cluster for the quorum rule
+leases              leases in parts by node: orders to nodes, reports from nodes
+engine              worker processes: policy, estimation of rates, forecasts
+queries             questions of people: jobs, cluster, explain, events, logs; plain values, no gRPC
+rpc                 the gRPC server and its two services, for clients and for agents
+"""

@@ -17,11 +17,11 @@ from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, Schedule
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.daemon import clock as clocks
-from gavelpy.runtime.daemon.absences import VIEWS
 from gavelpy.runtime.daemon.config import Config
-from gavelpy.runtime.daemon.facts import JobHistory
+from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.lost_evidence import LIMIT_S, CheckpointEvidence, evidence_in
-from gavelpy.runtime.daemon.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 
 logger = logging.getLogger(__name__)
 CLOCK, CONFIGURED = "clock", "configured"

@@ -35,21 +35,20 @@ from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.absences import VIEWS
 from gavelpy.runtime.daemon.clock import boot_id
+from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
-from gavelpy.runtime.daemon.engine_process import Answer as EngineAnswer
-from gavelpy.runtime.daemon.engine_process import EngineProcess
-from gavelpy.runtime.daemon.estimation_values import RatesLearned
-from gavelpy.runtime.daemon.execution import CommandExecutor
-from gavelpy.runtime.daemon.facts import NAMELESS, full_id
-from gavelpy.runtime.daemon.log_nodes import LogNodes
-from gavelpy.runtime.daemon.measuring import estimation_choice
+from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
+from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
+from gavelpy.runtime.daemon.engine.estimation_values import RatesLearned
+from gavelpy.runtime.daemon.engine.measuring import estimation_choice
+from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.engine.rate_table import rates_again, read_table
+from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 from gavelpy.runtime.daemon.metrics import Metrics
-from gavelpy.runtime.daemon.offers import joined
-from gavelpy.runtime.daemon.policy_choice import PolicyChoice
-from gavelpy.runtime.daemon.rate_table import rates_again, read_table
+from gavelpy.runtime.daemon.nodes.offers import joined
+from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 from gavelpy.runtime.daemon.recovery import (
     CONFIGURED,
     Recovered,
@@ -57,6 +56,7 @@ from gavelpy.runtime.daemon.recovery import (
     configured_settings,
     configured_text,
 )
+from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes
 from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)

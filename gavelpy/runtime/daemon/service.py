@@ -20,8 +20,8 @@ from gavelpy.journal.store import EventStore, open_store
 from gavelpy.runtime.daemon.checkpoint_owner import mark_checkpoints
 from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.recovery import recover
+from gavelpy.runtime.daemon.rpc.server import Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
-from gavelpy.runtime.daemon.server import Server
 from gavelpy.runtime.sd_notify import sd_notify
 from gavelpy.runtime.storage import StorageSilent
 

@@ -26,7 +26,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
 )
 from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.daemon.lease_values import PartReport, Phase
+from gavelpy.runtime.daemon.leases.lease import PartReport, Phase
 from gavelpy.runtime.quorum import Contact, Member, MemberAnswer
 from tests.mechanism.faults.machine import Machine, Record, Run
 from tests.mechanism.faults.truth import Truth

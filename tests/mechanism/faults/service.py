@@ -36,12 +36,12 @@ from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
-from gavelpy.runtime.daemon import lease_values
+from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import NodeSettings
-from gavelpy.runtime.daemon.execution import CommandExecutor
-from gavelpy.runtime.daemon.facts import JobHistory
+from gavelpy.runtime.daemon.job_history import JobHistory
+from gavelpy.runtime.daemon.leases.lease import Order
 from gavelpy.runtime.daemon.metrics import Metrics
-from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
 from tests.mechanism.faults.agent import CLUSTER, Said
 from tests.mechanism.faults.machine import GRACE_S, Machine
 from tests.mechanism.faults.truth import Truth
@@ -309,7 +309,7 @@ class Service:
         view = self.execution.absences.sending(node.node_id, sequence, now_s)
         return Orders(self.incarnation, stream, sequence, told, forget, CLUSTER, node.clock_s, view, b"key")
 
-    def _order(self, order: lease_values.Order, node: Node) -> LeaseOrder:
+    def _order(self, order: Order, node: Node) -> LeaseOrder:
         start, until_clock_s = order.start, node.clock_of(order.until_s)
         kind = OrderKind[order.wish.name]
         if start is None:

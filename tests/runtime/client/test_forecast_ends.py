@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gavelpy.runtime.daemon.forecast import Forecaster
+from gavelpy.runtime.daemon.engine.forecast import Forecaster
 
 
 class _Endless:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gavelpy.runtime.daemon.forecast import Forecaster
-from gavelpy.runtime.daemon.forecast_kept import Outlook, Outlooks
-from gavelpy.runtime.daemon.forecast_values import Ahead, Expected
+from gavelpy.runtime.daemon.engine.forecast import Forecaster
+from gavelpy.runtime.daemon.engine.forecast_kept import Outlook, Outlooks
+from gavelpy.runtime.daemon.engine.forecast_values import Ahead, Expected
 from tests.runtime.client.test_forecast import FIRST_COME, START_S, ahead, bench
 
 NO_RATES: Mapping[int, float] = {}

@@ -16,9 +16,9 @@ from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.agent_service import AgentService
 from gavelpy.runtime.daemon.config import Config, parse_config
 from gavelpy.runtime.daemon.recovery import recover
+from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.security.interceptor import Door
 from gavelpy.runtime.security.verifier import NoTokens

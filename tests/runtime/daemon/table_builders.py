@@ -14,8 +14,8 @@ from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.lease_values import Order, PartReport, Patience, Phase, Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Patience, Phase, Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 
 PATIENCE = Patience(overlap_s=20.0, unsaved_overlap_s=300.0, grace_s=10.0, margin_s=5.0)
 

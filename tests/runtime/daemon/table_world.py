@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from gavelpy.mechanism.events import NodeJoined, NodeLost, NodeUnreachable, Outcome, SchedulerRestarted
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.lease_values import Order, PartReport, Phase, Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended
 
 Mail = tuple[tuple[int, int], list[Order], list[int]]  # (incarnation, sequence), orders, leases to forget

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.runtime.daemon.absences import SETTLE_S, Absences
 from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.nodes.quorum_views import SETTLE_S, Absences
 from gavelpy.runtime.quorum import Member
 
 SETTINGS = NodeSettings(silent_after_s=4.0, lease_overlap_s=6.0, lease_margin_s=1.0, orphan_max_s=60.0)

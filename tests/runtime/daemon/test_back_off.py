@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.client_service_board import JobBoard
 from gavelpy.runtime.daemon.config import parse_config
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from gavelpy.runtime.wire import agent_pb2
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 

@@ -17,10 +17,16 @@ from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_named
-from gavelpy.runtime.daemon.engine_process import Answer, EngineProcess, Question
-from gavelpy.runtime.daemon.estimation_values import EstimationChoice, KnownJob, LearnRates, Measured, RatesLearned
-from gavelpy.runtime.daemon.pipe_messages import write_message
-from gavelpy.runtime.daemon.policy_choice import TURN_S, PolicyChoice
+from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
+from gavelpy.runtime.daemon.engine.estimation_values import (
+    EstimationChoice,
+    KnownJob,
+    LearnRates,
+    Measured,
+    RatesLearned,
+)
+from gavelpy.runtime.daemon.engine.pipe_messages import write_message
+from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
 FASTER = {"v100": 2.0, "k80": 1.0}
@@ -153,7 +159,7 @@ def test_a_policy_that_cannot_be_is_refused(name: str, parameters: str, complain
 
 def test_it_ends_without_a_word_where_nobody_waits_for_its_answer() -> None:
     pipe = subprocess.PIPE
-    worker = [sys.executable, "-m", "gavelpy.runtime.daemon.engine_worker"]
+    worker = [sys.executable, "-m", "gavelpy.runtime.daemon.engine.engine_worker"]
     with subprocess.Popen(worker, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None

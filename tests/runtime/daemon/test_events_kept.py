@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime.daemon import driver
-from gavelpy.runtime.daemon.client_service_board import JobBoard
-from gavelpy.runtime.daemon.client_service_events import NOT_KEPT, EventStream
+from gavelpy.runtime.daemon.queries.events import NOT_KEPT, EventStream
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.daemon.harness import Running, make_config, make_spec, running

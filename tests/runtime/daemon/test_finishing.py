@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.runtime.daemon.lease_values import Phase, Wish
+from gavelpy.runtime.daemon.leases.lease import Phase, Wish
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.client_service_board import JobBoard
-from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
+from gavelpy.runtime.daemon.queries.cluster import ClusterBoard
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gavelpy.mechanism.events import LeaseEnded, NodeLost, NodeUnreachable, Outcome
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.lease_values import Phase, Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Phase, Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 SURELY_OVER_S = PATIENCE.surely_over_s(100.0 + PATIENCE.overlap_s)

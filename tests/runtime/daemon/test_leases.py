@@ -13,7 +13,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.lease_values import Phase, Wish
+from gavelpy.runtime.daemon.leases.lease import Phase, Wish
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 

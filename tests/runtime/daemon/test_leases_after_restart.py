@@ -6,8 +6,8 @@ import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.lease_values import Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.mechanism.events import LeaseEnded
-from gavelpy.runtime.daemon.lease_values import Phase, Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Phase, Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, part
 
 

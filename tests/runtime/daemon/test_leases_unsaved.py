@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gavelpy.runtime.daemon.lease_values import Phase, Wish
-from gavelpy.runtime.daemon.leases import LeaseTable
+from gavelpy.runtime.daemon.leases.lease import Phase, Wish
+from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 

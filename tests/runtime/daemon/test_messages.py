@@ -10,9 +10,10 @@ import pytest
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.events import Outcome
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.lease_values import Order, Phase, Start, Wish
-from gavelpy.runtime.daemon.nodes import Hello, Node
-from gavelpy.runtime.wire import agent_pb2, convert
+from gavelpy.runtime.daemon.leases.lease import Order, Phase, Start, Wish
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node
+from gavelpy.runtime.daemon.rpc import agent_messages
+from gavelpy.runtime.wire import agent_pb2
 from tests.runtime.daemon.harness import make_spec
 
 
@@ -38,7 +39,7 @@ def make_node(**fields: Any) -> agent_pb2.Node:
 )
 def test_a_node_that_cannot_be_is_refused_by_field(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RemoteViolation, match=complaint):
-        convert.hello_of(make_node(**fields))
+        agent_messages.hello_of(make_node(**fields))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_report_that_cannot_be_is_refused(fields: dict[str, Any]) -> None:
     message = agent_pb2.ConnectRequest(leases=[agent_pb2.LeaseReport(**given)])
 
     with pytest.raises(RemoteViolation):
-        convert.reports_of(message)
+        agent_messages.reports_of(message)
 
 
 def test_what_an_agent_says_for_people_is_kept_short_and_printable() -> None:
@@ -68,16 +69,16 @@ def test_what_an_agent_says_for_people_is_kept_short_and_printable() -> None:
         detail="\x1b[31m" + "x" * 1_000, rendezvous_port=70_000,
     )  # fmt: skip
 
-    (part,) = convert.reports_of(agent_pb2.ConnectRequest(leases=[report]))
+    (part,) = agent_messages.reports_of(agent_pb2.ConnectRequest(leases=[report]))
 
     assert (part.phase, part.outcome, part.exit_code, part.rendezvous_port) == (Phase.ENDED, Outcome.FAILED, -9, 0)
-    assert part.detail == " [31m" + "x" * (convert.DETAIL_MAX - 5)
+    assert part.detail == " [31m" + "x" * (agent_messages.DETAIL_MAX - 5)
 
 
 @pytest.mark.parametrize("clock_s", [math.nan, math.inf, -1.0])
 def test_a_clock_that_cannot_be_is_refused(clock_s: float) -> None:
     with pytest.raises(RemoteViolation, match="clock_s must be in"):
-        convert.clock_of(agent_pb2.ConnectRequest(clock_s=clock_s))
+        agent_messages.clock_of(agent_pb2.ConnectRequest(clock_s=clock_s))
 
 
 def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
@@ -86,7 +87,9 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
     start = Start((0, 1), "v100", 1, 2, 2, 4, NodeId("n0"), 4711, 9, 3, 12, 400.0, 20.0)
     spec = make_spec("train#7", gpus=4, environment={"A": "1"}, warning_s=5.0, warning_signal=10)
 
-    message = convert.order_message(Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0, 600.0)
+    message = agent_messages.order_message(
+        Order(15, 7, 160.0, Wish.RUN, 400.0, start), spec, node, "10.0.0.1", 30.0, 600.0
+    )
 
     launch = message.launch
     assert (message.lease, message.job, message.until_clock_s, message.wish) == (15, 7, 5_060.0, 2)
@@ -99,10 +102,10 @@ def test_an_order_has_all_it_takes_and_ends_in_the_agents_clock() -> None:
 
 
 def test_a_node_may_be_called_as_its_agent_and_its_token_may() -> None:
-    assert convert.hello_of(make_node(node_id="n" * 128)).node_id == "n" * 128
+    assert agent_messages.hello_of(make_node(node_id="n" * 128)).node_id == "n" * 128
 
 
 @pytest.mark.parametrize("trouble", ["x" * 501, "a\nb"])
 def test_trouble_that_a_node_cannot_have_is_refused(trouble: str) -> None:
     with pytest.raises(RemoteViolation, match="trouble must be at most 500 printable characters"):
-        convert.trouble_of(agent_pb2.ConnectRequest(trouble=trouble))
+        agent_messages.trouble_of(agent_pb2.ConnectRequest(trouble=trouble))

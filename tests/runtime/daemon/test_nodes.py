@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.nodes import Hello, Node, NodeRegistry, Stream, is_alive
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node, NodeRegistry, Stream, is_alive
 from gavelpy.runtime.shim.processes import process_facts
 
 ProcessName = tuple[int, int]

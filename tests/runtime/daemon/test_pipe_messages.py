@@ -6,11 +6,11 @@ import asyncio
 import pickle
 import sys
 
-from gavelpy.runtime.daemon.pipe_messages import LENGTH, send
+from gavelpy.runtime.daemon.engine.pipe_messages import LENGTH, send
 
 ECHO = """
 import sys
-from gavelpy.runtime.daemon.pipe_messages import read_message, write_message
+from gavelpy.runtime.daemon.engine.pipe_messages import read_message, write_message
 write_message(sys.stdout.buffer, read_message(sys.stdin.buffer))
 """
 LONG = bytes(range(256)) * (3 << 12) + b"end"

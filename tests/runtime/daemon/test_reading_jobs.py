@@ -8,7 +8,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.client_service_checks import JobReader
+from gavelpy.runtime.daemon.rpc.requests import JobReader
 from gavelpy.runtime.wire import client_pb2 as pb
 
 

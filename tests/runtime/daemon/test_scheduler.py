@@ -15,9 +15,9 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.agent_service import AgentService
-from gavelpy.runtime.daemon.client_service_board import JobBoard
-from gavelpy.runtime.daemon.client_service_cluster import ClusterBoard
+from gavelpy.runtime.daemon.queries.cluster import ClusterBoard
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import NodeAction
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavelpy.runtime.daemon.silence import SilenceJudge
+from gavelpy.runtime.daemon.nodes.watch import SilenceJudge
 
 AFTER_S, EXTENSION_S = 10.0, 60.0
 

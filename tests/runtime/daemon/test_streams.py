@@ -12,11 +12,11 @@ import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon import execution
-from gavelpy.runtime.daemon.client_service_board import JobBoard
-from gavelpy.runtime.daemon.client_service_explain import Explainer
-from gavelpy.runtime.daemon.forecast import Forecaster
-from gavelpy.runtime.daemon.nodes import Hello, Node, Stream
+from gavelpy.runtime.daemon import command_executor
+from gavelpy.runtime.daemon.engine.forecast import Forecaster
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
+from gavelpy.runtime.daemon.queries.explain import Explainer
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
 
@@ -74,7 +74,7 @@ def test_orders_that_nothing_has_changed_are_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_mute_agents_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "TALK_TIMEOUT_S_MIN", 0.3)
+    monkeypatch.setattr(command_executor, "TALK_TIMEOUT_S_MIN", 0.3)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
@@ -128,7 +128,7 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
 def test_many_nodes_talk_less_often_but_four_times_before_they_count_as_silent(
     a_second: float, interval_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "HEARTBEATS_PER_S", a_second)
+    monkeypatch.setattr(command_executor, "HEARTBEATS_PER_S", a_second)
 
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:

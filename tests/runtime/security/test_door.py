@@ -18,7 +18,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.daemon import execution
+from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.security import open_streams
 from gavelpy.runtime.security.roles import ROLES
 from gavelpy.runtime.security.tokens import Role, TokenFile
@@ -33,7 +33,7 @@ LOOK_EVERY_S = 0.2  # at the tokens of open streams, and between orders that are
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_streams, "LOOK_EVERY_S", LOOK_EVERY_S)
-        patch.setattr(execution, "REFRESH_S", LOOK_EVERY_S)
+        patch.setattr(command_executor, "REFRESH_S", LOOK_EVERY_S)
         with serving(tmp_path_factory.mktemp("door"), users=USERS) as served:
             yield served
 

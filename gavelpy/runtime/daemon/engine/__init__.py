@@ -1,0 +1,1 @@
+"""Worker processes of the scheduler: policy, estimation of rates, forecasts."""

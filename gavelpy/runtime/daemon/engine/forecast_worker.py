@@ -1,0 +1,191 @@
+"""The process that computes forecasts: `python -m gavelpy.runtime.daemon.engine.forecast_worker`."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import pickle
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+import numpy as np
+
+from gavelpy.engine import Engine
+from gavelpy.mechanism import unsaved
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    Event,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    Outcome,
+    SavingDeclared,
+    SchedulerRestarted,
+    ThroughputEstimated,
+)
+from gavelpy.mechanism.lifecycle import JobState, Resumes
+from gavelpy.model.arrays import Ints
+from gavelpy.model.job import JobSpec
+from gavelpy.model.problem import BlindView
+from gavelpy.model.throughput import ThroughputTable
+from gavelpy.runtime.daemon.engine.forecast_values import NOT_SEEN_S, Ahead, Expected, LookAhead
+from gavelpy.runtime.daemon.engine.pipe_messages import read_message, write_message
+from gavelpy.simulator.cluster import VirtualCluster
+from gavelpy.simulator.settings import Costs
+from gavelpy.simulator.virtual_scheduler import VirtualScheduler
+
+COSTS = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # that a forecast assumes
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves until standard input ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which ends this process itself
+    os.nice(10)  # only people wait for a forecast
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers requests in order; reads the throughputs file once, and again when it has changed."""
+    table: ThroughputTable | None = None
+    known = ("", 0)  # file and version of the table
+    while (question := read_message(requests)) is not None:
+        assert isinstance(question, LookAhead), f"not a question: {question!r}"
+        wanted = question.choice.throughputs_file, question.choice.throughputs_version
+        if wanted != known:
+            known, table = wanted, throughputs_in(question.choice.throughputs_file)
+        write_message(answers, look_ahead(question, table))
+
+
+def throughputs_in(path: str) -> ThroughputTable | None:
+    """The table of a file; None for no file. The reader is imported only if there is one."""
+    if not path:
+        return None
+    from gavelpy.runtime.daemon.engine.rate_table import believable_table
+
+    return believable_table(path).table
+
+
+def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:
+    """Runs the copy of the core forward."""
+    core, choice = question.core, question.choice
+    core.jobs.specs = [spec for part in question.specs for spec in pickle.loads(part)]
+    blind = BlindView(choice.blind) if choice.blind else None
+    engine = Engine(replace(choice, round_s=core.settings.round_s).policy, blind, throughputs)
+    future = Forecast(core, engine, question.rates, question.submitted, question.now_s)
+    future.handle(SchedulerRestarted(core.incarnation + 1))  # cancels requests to the engine that are in flight
+    for spec in question.submitted:
+        future.handle(JobSubmitted(spec))
+    if question.everything:
+        why_not = future.run(core.jobs.active.tolist(), question.horizon_s, question.wall_s)
+        return Ahead((), why_not, dict(future.expected))
+    why_not = future.run(question.wanted, question.horizon_s, question.wall_s)
+    return Ahead(tuple(future.expected[job] for job in question.wanted), why_not)
+
+
+class Forecast(VirtualScheduler):
+    """Runs a copy of a core ahead of time, with the daemon's policy.
+
+    Assumptions: no job is submitted, cancelled or fails, nodes stay as they are, and no jobs are co-located. Jobs run
+    at the rates that the core knows, or at their measured rate where they run now. A job that has not run yet saves
+    checkpoints if another job of its job type does.
+    """
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        engine: Engine,
+        rates: Mapping[int, float],  # measured steps/s of jobs where they run now
+        submitted: Sequence[JobSpec],  # jobs that are submitted first
+        now_s: float,
+    ) -> None:
+        super().__init__(core, engine, max(now_s, core.now_s))
+        self.began_s = self.now_s
+        self.expected: defaultdict[int, Expected] = defaultdict(Expected)
+        jobs, pool, n = core.jobs, core.pool, core.jobs.count
+        new = [[job.rates_steps_per_s.get(name, 0.0) for name in pool.gpu_types] for job in submitted]
+        known = np.nan_to_num(jobs.rate[:n], nan=0.0)
+        self._cluster = VirtualCluster(
+            pool.type_of.copy(),
+            np.concatenate([known, np.array(new, dtype=np.float64).reshape(len(submitted), len(pool.gpu_types))]),
+            np.concatenate([jobs.steps_total[:n], [job.steps_total for job in submitted]]),
+            COSTS,
+        )
+        for row, rate in rates.items():
+            if rate > 0 and jobs.lease_type[row] >= 0:
+                self._cluster.true_rate[row, jobs.lease_type[row]] = rate
+        rows = np.arange(n)
+        saves = unsaved.is_preemptible(jobs, rows)
+        by_program = saves & (jobs.resumes[:n] != Resumes.BY_OWNER)
+        self._saving = {jobs.specs[row].job_type for row in np.flatnonzero(by_program).tolist()} - {""}
+        if core.settings.keep_unsaved:
+            self._cluster.saves[:n] = saves
+            self._cluster.saves[n:] = [job.preemptible for job in submitted]
+        self.agents = self._cluster
+        self._cluster.adopt(jobs, self.now_s)
+        for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
+            self._note_start(row, jobs.gpus_held(row))
+
+    def run(self, wanted: Sequence[int], horizon_s: float, wall_s: float) -> str:
+        """Advances until the wanted jobs are over; returns why it stopped earlier, or an empty string."""
+        ends_s = time.monotonic() + wall_s
+        while (self.core.jobs.state[list(wanted)] < JobState.FINISHED).any():
+            if time.monotonic() > ends_s:
+                return f"not within {wall_s:g} s of computing"
+            next_s = max(self.next_s, self.now_s)
+            if math.isinf(next_s):
+                return "no job will start or end until something changes"
+            if next_s > self.began_s + horizon_s:
+                return f"not within {horizon_s / 86_400:g} days"
+            self.now_s = next_s
+            self.advance()
+        return ""
+
+    def handle(self, event: Event) -> None:
+        """As VirtualScheduler; jobs that save declare it once they have started."""
+        super().handle(event)
+        if isinstance(event, LeaseStarted) and self.core.settings.keep_unsaved:
+            specs = self.core.jobs.specs
+            saves = np.array([specs[row].job_type in self._saving for row in event.jobs.tolist()])
+            if saves.any():
+                self._cluster.saves[event.jobs[saves]] = True
+                super().handle(SavingDeclared(event.jobs[saves], event.leases[saves]))
+
+    def observe(self, event: Event) -> None:
+        """Notes starts and ends, and passes estimated rates to the cluster."""
+        match event:
+            case LeaseStarted():
+                for k, job in enumerate(event.jobs.tolist()):
+                    self._note_start(job, event.gpus[event.gpu_offsets[k] : event.gpu_offsets[k + 1]])
+            case LeaseEnded(outcome=Outcome.FINISHED):
+                for job in event.jobs.tolist():
+                    self._note_finish(job)
+            case ThroughputEstimated():
+                self._cluster.true_rate[event.jobs] = np.nan_to_num(event.rates_steps_per_s, nan=0.0)
+            case _:
+                pass
+
+    def _note_start(self, job: int, gpus: Ints) -> None:
+        if job in self.expected:
+            return
+        pool = self.core.pool
+        nodes = tuple(dict.fromkeys(pool.node_ids[row] for row in pool.node_of[gpus].tolist()))
+        gpu_type = pool.gpu_types[int(pool.type_of[gpus[0]])]
+        self.expected[job] = Expected(self.now_s - self.began_s, NOT_SEEN_S, gpu_type, nodes)
+
+    def _note_finish(self, job: int) -> None:
+        seen, in_s = self.expected[job], self.now_s - self.began_s
+        self.expected[job] = Expected(min(seen.start_in_s, in_s), in_s, seen.gpu_type, seen.node_ids)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""The history of jobs, which the core does not keep: starts, ends and notes; also the agent of each node.
+
+It is computed from the journal's events, so a restart restores it. The agent's identity distinguishes it from another
+agent of the same node name after a restart. Times are the scheduler's (`now_s`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gavelpy.errors import JournalCorrupt
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import (
+    AllocationFailed,
+    AllocationSolved,
+    Event,
+    IdsReserved,
+    JobAnnotated,
+    JobCancelled,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    PolicyChanged,
+)
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.arrays import Floats, Ints
+from gavelpy.runtime.daemon.nodes.registry import is_keyed
+
+NAMELESS = "-"  # the id of a job without a name
+SEPARATOR = "#"  # between name and serial in a job's id in the core
+HISTORY_MAX = 24  # entries of a job
+_ENDED = ("finished", "stopped", "failed", "lost")
+
+
+def full_id(name: str, serial: int) -> str:
+    """The id of a job in the core. It is unique: names may be used again, serials are not."""
+    return f"{'job-' + str(serial) if name == NAMELESS else name}{SEPARATOR}{serial}"
+
+
+def name_of(job_id: str) -> str:
+    """The name of a job for users."""
+    return job_id.rpartition(SEPARATOR)[0] or job_id
+
+
+class HistoryEntry(NamedTuple):  # faster to make than a dataclass: a restart makes one per entry
+    """One entry of a job's history."""
+
+    now_s: float
+    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, noted
+    lease: int = -1
+    steps_done: float = 0.0
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        """The entry as a line of text, without the time."""
+        lease = f" lease {self.lease}" if self.lease >= 0 else ""
+        steps = f" at step {self.steps_done:.0f}" if self.kind in _ENDED else ""
+        return f"{self.kind}{lease}{steps}{': ' if self.text else ''}{self.text}"
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """Figures of the allocation in force; empty after a restart until the first answer."""
+
+    objective: float = 0.0
+    gap: float = 0.0
+    path: str = ""
+    warning: str = ""  # why its certificate is weaker than promised
+    failure: str = ""  # of the last request, if an older allocation is in force because of it
+
+
+class JobHistory:
+    """Columns and histories by serial, and serials by (owner, name)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._started_s: Floats = np.full(64, np.nan)
+        self._ended_s: Floats = np.full(64, np.nan)
+        self._starts: Ints = np.zeros(64, dtype=np.int64)
+        self._history: list[tuple[HistoryEntry, ...]] = []  # tuples never change: a snapshot copies the list only
+        self._notes: dict[int, str] = {}  # last note of each job that has one
+        self._named: dict[tuple[str, str], int] = {}  # newest serial of a name
+        self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
+        self.policy: PolicyChanged | None = None  # in force; None = never changed
+        self.answer = PolicyAnswer()
+
+    # Queries ------------------------------------------------------------------------------------------------------
+
+    def started_s(self, job: int) -> float:
+        """When it first started; NaN = not yet."""
+        return float(self._started_s[job])
+
+    def ended_s(self, job: int) -> float:
+        """When it ended; NaN = not yet."""
+        return float(self._ended_s[job])
+
+    def starts(self, job: int) -> int:
+        """Number of leases under which it has run."""
+        return int(self._starts[job])
+
+    def detail(self, job: int) -> str:
+        """The last note on it; empty = none."""
+        return self._notes.get(job, "")
+
+    def history(self, job: int) -> tuple[HistoryEntry, ...]:
+        """The newest entries, oldest first."""
+        return self._history[job]
+
+    def newest(self, owner: str, name: str) -> int:
+        """Serial of the newest job of this name; -1 = there is none."""
+        return self._named.get((owner, name), -1)
+
+    # Updates ------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event, now_s: float, core: SchedulerCore) -> None:
+        """Records an event after the core has handled it."""
+        match event:
+            case JobSubmitted():
+                self._submitted(core, now_s)
+            case LeaseStarted():
+                self._lease_started(event, now_s)
+            case LeaseEnded():
+                self._lease_ended(event, now_s, core)
+            case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
+                self._ended_s[event.job] = now_s
+                self._add(event.job, HistoryEntry(now_s, "cancelled"))
+            case JobAnnotated() if 0 <= event.job < self.count:
+                self._notes[event.job] = event.text
+                self._add(event.job, HistoryEntry(now_s, "noted", event.lease, 0.0, event.text))
+            case IdsReserved():
+                self._skipped(event, now_s)
+            case NodeJoined() if event.state_id:
+                self.agents[event.node_id] = event.state_id
+            case NodeLost() if not event.is_forgotten and is_keyed(self.agents.get(event.node_id, "")):
+                pass  # the node's name stays bound to its key
+            case NodeJoined() | NodeLost():
+                self.agents.pop(event.node_id, None)
+            case PolicyChanged():
+                self.policy = event
+            case AllocationSolved():
+                self.answer = PolicyAnswer(event.objective, event.gap, event.path, event.warning)
+            case AllocationFailed():
+                self.answer = replace(self.answer, failure=event.detail)
+            case _:
+                pass
+
+    def _submitted(self, core: SchedulerCore, now_s: float) -> None:
+        spec = core.jobs.specs[self.count]
+        self._named[spec.owner, name_of(spec.id)] = self._begun(HistoryEntry(now_s, "submitted"))
+
+    def _skipped(self, event: IdsReserved, now_s: float) -> None:
+        for _ in range(self.count, event.jobs):
+            job = self._begun(HistoryEntry(now_s, "noted", text=event.text))
+            self._notes[job] = event.text
+            self._ended_s[job] = now_s
+
+    def _begun(self, happened: HistoryEntry) -> int:
+        """A row for a new job; its serial."""
+        job = self.count
+        if job == len(self._starts):
+            self._grow()
+        self.count += 1
+        self._history.append((happened,))
+        return job
+
+    def _lease_started(self, event: LeaseStarted, now_s: float) -> None:
+        rows = event.jobs
+        self._starts[rows] += 1
+        self._started_s[rows] = np.where(np.isnan(self._started_s[rows]), now_s, self._started_s[rows])
+        for job, lease in zip(rows.tolist(), event.leases.tolist(), strict=True):
+            self._add(job, HistoryEntry(now_s, "started", lease))
+
+    def _lease_ended(self, event: LeaseEnded, now_s: float, core: SchedulerCore) -> None:
+        rows = event.jobs
+        over = rows[(core.jobs.state[rows] > ALIVE[-1]) & np.isnan(self._ended_s[rows])]
+        self._ended_s[over] = now_s
+        kind = Outcome(event.outcome).name.lower()
+        for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
+            self._add(job, HistoryEntry(now_s, kind, lease, steps))
+
+    def _add(self, job: int, happened: HistoryEntry) -> None:
+        self._history[job] = (*self._history[job][1 - HISTORY_MAX :], happened)
+
+    def _grow(self) -> None:
+        count = len(self._starts)
+        self._started_s = np.concatenate([self._started_s, np.full(count, np.nan)])
+        self._ended_s = np.concatenate([self._ended_s, np.full(count, np.nan)])
+        self._starts = np.concatenate([self._starts, np.zeros(count, dtype=np.int64)])
+
+    # Snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values and copies of arrays."""
+        n = self.count
+        return {
+            "started_s": self._started_s[:n].copy(),
+            "ended_s": self._ended_s[:n].copy(),
+            "starts": self._starts[:n].copy(),
+            "history": self._history.copy(),
+            "notes": {str(job): text for job, text in self._notes.items()},
+            "agents": dict(self.agents),
+            "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
+        }
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], core: SchedulerCore) -> JobHistory:
+        """The history in a snapshot; raises JournalCorrupt."""
+        facts = cls()
+        try:
+            facts.count = n = len(state["starts"])
+            while len(facts._starts) < n:
+                facts._grow()
+            facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
+            facts._starts[:n] = state["starts"]
+            facts._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
+            facts._notes = {int(job): text for job, text in state["notes"].items()}
+            facts.agents = dict(state.get("agents", {}))  # an earlier version had none
+            facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None
+        if not n == len(facts._history) == core.jobs.count:
+            raise JournalCorrupt(f"job history of the snapshot has {n} jobs, its core {core.jobs.count}")
+        facts._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
+        return facts

@@ -1,0 +1,1 @@
+"""Leases in parts by node: orders to nodes, and reports from nodes."""

@@ -1,0 +1,131 @@
+"""Nodes, GPUs and the policy for clients: conversion to messages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+
+from gavelpy.mechanism.gpus import CLUSTERS, NONE
+from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
+from gavelpy.model.arrays import Ints
+from gavelpy.model.ids import NodeId
+from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.rpc.requests import shown
+from gavelpy.runtime.security.identity import Caller
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.nodes.registry import Node
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_JOBS_SHOWN = 1_000
+_NODE_STATES = {NodeState.UP: "up", NodeState.DRAINING: "draining", NodeState.LOST: "lost"}
+
+
+class ClusterBoard:
+    """Reads nodes and totals from a scheduler."""
+
+    def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
+        self._scheduler, self._board = scheduler, board
+
+    def node(self, node_id: str, caller: Caller) -> pb.NodeStatus:
+        """A node by name; raises Refusal if there is none."""
+        row = self._scheduler.core.pool.node_row.get(NodeId(node_id))
+        if row is None:
+            raise Refusal(grpc.StatusCode.NOT_FOUND, f"node must be one that has joined, got {shown(node_id)}")
+        return self.node_at(row, caller)
+
+    def cluster(self) -> pb.GetClusterResponse:
+        """Policy, round, GPUs and jobs in numbers."""
+        scheduler, core = self._scheduler, self._scheduler.core
+        now_s, states = scheduler.now_s(), core.jobs.state[: core.jobs.count]
+        counts = np.bincount(states, minlength=len(JobState))
+        over = int(counts[ALIVE[-1] + 1 :].sum())
+        answer = scheduler.facts.answer
+        return pb.GetClusterResponse(
+            cluster_name=scheduler.name,
+            policy=scheduler.choice.name,
+            policy_parameters=scheduler.choice.parameters,
+            blind=bool(scheduler.choice.blind),
+            round_s=core.settings.round_s,
+            round=core.round,
+            round_ends_in_s=max(core.round_end_s - now_s, 0.0) if math.isfinite(core.round_end_s) else 0.0,
+            objective=answer.objective,
+            gap=answer.gap,
+            path=answer.path,
+            types=self._types(),
+            jobs_waiting=len(states) - over - int(counts[JobState.RUNNING]),
+            jobs_running=int(counts[JobState.RUNNING]),
+            jobs_over=over,
+            uptime_s=max(now_s - scheduler.began_s, 0.0),
+            incarnation=scheduler.incarnation,
+            detail=answer.failure,
+            warning=answer.warning,
+        )
+
+    def _types(self) -> list[pb.TypeStatus]:
+        pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
+        held = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
+        return [
+            pb.TypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))
+            for name, count, used in zip(pool.gpu_types, pool.counts.tolist(), held, strict=True)
+        ]
+
+    def node_at(self, row: int, caller: Caller) -> pb.NodeStatus:
+        """A node by its row in the core. Users see only the numbers of their own jobs."""
+        scheduler, pool = self._scheduler, self._scheduler.core.pool
+        node_id = pool.node_ids[row]
+        node = scheduler.nodes.get(node_id)
+        here, directory = self._gpus_of(row), pool.node_directory[row]
+        held = pool.job[here]
+        jobs = [job for job in np.unique(held[held != NONE]).tolist() if self._board.may_see(caller, job)]
+        in_use = int((held != NONE).sum())
+        return pb.NodeStatus(
+            node_id=node_id,
+            state=self._state(row, in_use),
+            gpu_type=pool.gpu_types[pool.node_type[row]],
+            gpu_count=int(pool.present[here].sum()),
+            gpus_in_use=in_use,
+            address=node.hello.address if node is not None else "",
+            heartbeat_age_s=node.age_s(scheduler.now_s()) if node is not None else math.nan,
+            sees_checkpoints=pool.node_directory[row] == CLUSTERS,
+            checkpoints=str(node.sight.state) if node is not None else "",
+            checkpoints_age_s=node.sight.age_s + node.age_s(scheduler.now_s()) if node is not None else math.nan,
+            checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
+            agent_version=node.hello.agent_version if node is not None else "",
+            jobs=jobs[:_JOBS_SHOWN],
+            detail=_detail(node),
+            containment=node.hello.containment if node is not None else "",
+        )
+
+    def _gpus_of(self, row: int) -> Ints:
+        """GPUs of the node in that row, by binary search if GPUs are in order of their nodes."""
+        pool = self._scheduler.core.pool
+        if not pool.in_order:
+            return np.flatnonzero(pool.node_of == row)
+        first, end = np.searchsorted(pool.node_of, [row, row + 1]).tolist()
+        return np.arange(first, end)
+
+    def _state(self, row: int, in_use: int) -> str:
+        pool = self._scheduler.core.pool
+        state = pool.node_state[row]
+        if state is NodeState.LOST:
+            return "lost"
+        if pool.node_silent[row]:
+            return "silent"
+        if state is NodeState.DRAINING and not in_use:
+            return "drained"
+        return _NODE_STATES[state]
+
+
+def _detail(node: Node | None) -> str:
+    """Problem of a node as a sentence; empty = none."""
+    if node is None:
+        return "no message since the scheduler started"
+    if node.unreached and not node.trouble:
+        return f"cannot reach {node.unreached} other agents: its leases may end while the scheduler is away"
+    return node.trouble

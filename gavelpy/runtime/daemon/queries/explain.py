@@ -1,0 +1,167 @@
+"""Explanation of one job: shares owed and received, forecast, history, checkpoint; and dry runs of submissions."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gavelpy.mechanism.accounts import account
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.unsaved import NEVER_SAVED
+from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.checkpoint_directory import newest
+from gavelpy.runtime.daemon.engine.forecast import Forecaster
+from gavelpy.runtime.daemon.engine.forecast_kept import Outlook, Outlooks
+from gavelpy.runtime.daemon.engine.forecast_values import Expected
+from gavelpy.runtime.daemon.job_history import full_id, name_of
+from gavelpy.runtime.daemon.queries.jobs import JobBoard, description
+from gavelpy.runtime.lease_files import lease_checkpoints, step_name
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_UNKNOWN_S = -1.0
+_LOOK_S = 2.0
+_FORECASTS_MAX = 100  # of the jobs of one dry run
+
+
+class Explainer:
+    """Reads jobs from a scheduler and requests forecasts."""
+
+    def __init__(self, scheduler: Scheduler, board: JobBoard, forecaster: Forecaster) -> None:
+        self._scheduler, self._board, self._forecaster = scheduler, board, forecaster
+        self._outlooks = Outlooks(forecaster)
+
+    async def close(self) -> None:
+        """Ends forecasts that are being computed."""
+        await self._outlooks.close()
+
+    async def explain(self, job: int) -> pb.GetJobResponse:
+        """The answer to GetJob."""
+        scheduler = self._scheduler
+        start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
+        if scheduler.core.jobs.state[job] <= ALIVE[-1]:
+            outlook = await self._outlooks.of(
+                job, scheduler.core, scheduler.now_s(), scheduler.choice, self._measured()
+            )
+            expected = outlook.expected
+            start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
+            how = _how(outlook)
+        return pb.GetJobResponse(
+            job=self._board.messages([job])[0],
+            description=description(scheduler.core.jobs.specs[job]),
+            accounts=self._accounts(job),
+            start_in_s=start_in_s,
+            finish_in_s=finish_in_s,
+            forecast=how,
+            history=[f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.facts.history(job)],
+            checkpoint=await self._checkpoint(job),
+            notes=scheduler.measuring.notes.get(job, ()),
+        )
+
+    async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[pb.SubmittedJob]:
+        """Forecasts for these jobs if they were submitted now."""
+        scheduler = self._scheduler
+        first = scheduler.core.jobs.count
+        tried = [_as_submitted(spec, first + k, owner) for k, spec in enumerate(specs)]
+        wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
+        ahead = await self._forecaster.ask(
+            scheduler.core,
+            scheduler.now_s(),
+            scheduler.choice,
+            wanted=wanted,
+            submitted=tried,
+            rates=self._measured(),
+        )
+        omitted = [Expected()] * (len(specs) - len(wanted))
+        left_out = f"only the first {_FORECASTS_MAX} jobs have a forecast" if omitted else ""
+        return [
+            pb.SubmittedJob(
+                job=-1,
+                name=name_of(spec.id),
+                forecast=_forecast(expected, ahead.why_not or left_out),
+                note=preemption_note(spec, scheduler.core.settings),
+            )
+            for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
+        ]
+
+    def _measured(self) -> dict[int, float]:
+        leases = self._scheduler.leases.leases.values()
+        return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
+
+    def _accounts(self, job: int) -> list[pb.TypeAccount]:
+        """Time owed and received on each GPU type, brought forward from the core's last decision to now."""
+        prices = self._scheduler.engine.shadow_prices
+        booked = account(self._scheduler.core, job, self._scheduler.now_s())
+        return [
+            pb.TypeAccount(
+                gpu_type=name,
+                rate_steps_per_s=float(booked.rate_steps_per_s[kind]),
+                share=float(booked.share[kind]),
+                owed_s=float(booked.owed_s[kind]),
+                received_s=float(booked.received_s[kind]),
+                price=prices.get(name, math.nan),
+            )
+            for kind, name in enumerate(booked.gpu_types)
+        ]
+
+    async def _checkpoint(self, job: int) -> str:
+        """The directory that the job would resume from; empty = from scratch, or the directory is unavailable."""
+        jobs = self._scheduler.core.jobs
+        lease, steps, root = int(jobs.saved_lease[job]), float(jobs.steps_saved[job]), self._root
+        if lease < 0 or steps <= 0:
+            return ""
+        if not root:  # the scheduler has no access: the path relative to the nodes' directory
+            return str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
+        directory = str(lease_checkpoints(Path(root), job, lease))
+        try:
+            return await self._scheduler.storage.call(newest, directory, limit_s=_LOOK_S)
+        except OSError:  # unreadable, or a timeout
+            return ""
+
+    @property
+    def _root(self) -> str:
+        return self._scheduler.config.nodes.checkpoint_directory
+
+
+def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
+    """A note on preemption for the owner of a submitted job; empty = none."""
+    return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible else ""
+
+
+def _as_submitted(spec: JobSpec, serial: int, owner: str) -> JobSpec:
+    values = vars(spec) | {"id": JobId(full_id(spec.id, serial)), "owner": owner}
+    return JobSpec(**values)
+
+
+def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
+    starts, ends = math.isfinite(expected.start_in_s), math.isfinite(expected.finish_in_s)
+    return pb.Forecast(
+        can_run=starts,
+        reason="" if starts and ends else why_not or "no job will start or end until something changes",
+        gpu_type=expected.gpu_type,
+        node_ids=expected.node_ids,
+        start_in_s=_known(expected.start_in_s),
+        finish_in_s=_known(expected.finish_in_s),
+    )
+
+
+def _how(outlook: Outlook) -> str:
+    age = f"; computed {outlook.age_s:.0f} s ago" if outlook.age_s >= 1.0 else ""
+    if outlook.why_not:
+        return f"incomplete: {outlook.why_not}{age}"
+    return f"simulated, assuming that no job is submitted, cancelled or fails from now on{age}"
+
+
+def _known(seconds: float) -> float:
+    return seconds if math.isfinite(seconds) else _UNKNOWN_S
+
+
+def _date(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))

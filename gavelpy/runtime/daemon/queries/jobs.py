@@ -1,0 +1,221 @@
+"""Jobs for clients: visibility, lookup by number or name, and conversion to messages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+
+from gavelpy.mechanism import back_off, unsaved
+from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
+from gavelpy.model.arrays import Ints
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.job_history import name_of
+from gavelpy.runtime.daemon.leases.lease import Wish
+from gavelpy.runtime.daemon.leases.lease_facts import is_by_time
+from gavelpy.runtime.daemon.queries.redaction import redacted
+from gavelpy.runtime.daemon.rpc.requests import shown
+from gavelpy.runtime.security.identity import Caller
+from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.wire import client_pb2 as pb
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_SERIAL = re.compile(r"[0-9]{1,15}")
+_OWNER_SEPARATOR = "/"
+_STATES = {
+    JobState.WAITING: pb.JOB_STATE_WAITING,
+    JobState.GRANTED: pb.JOB_STATE_STARTING,
+    JobState.RUNNING: pb.JOB_STATE_RUNNING,
+    JobState.FINISHED: pb.JOB_STATE_FINISHED,
+    JobState.CANCELLED: pb.JOB_STATE_CANCELLED,
+    JobState.FAILED: pb.JOB_STATE_FAILED,
+}
+_CODES: Ints = np.array([_STATES[state] for state in JobState], dtype=np.int64)
+
+
+class JobBoard:
+    """Reads jobs from a scheduler; has an index by owner."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._of_owner: dict[str, list[int]] = {}
+        self._seen = 0
+
+    # Visibility ---------------------------------------------------------------------------------------------------
+
+    def serials(self, caller: Caller, owner: str = "") -> Ints:
+        """Serials of the jobs that a caller may see, ascending, optionally of one owner."""
+        if caller.is_admin and not owner:
+            return np.arange(self._scheduler.core.jobs.count)
+        selected = owner or caller.name
+        if selected != caller.name and not caller.is_admin:
+            return np.zeros(0, dtype=np.int64)  # as if that owner had none: names do not leak
+        self._follow()
+        return np.array(self._of_owner.get(selected, ()), dtype=np.int64)
+
+    def may_see(self, caller: Caller, job: int) -> bool:
+        """Whether the caller is an admin or owns the job. A job lost with the journal has no owner: all may see it."""
+        return caller.is_admin or self._scheduler.core.jobs.specs[job].owner in (caller.name, "")
+
+    def find(self, caller: Caller, text: str) -> int:
+        """The serial of a job by number or name (admins: OWNER/NAME); raises Refusal if the caller may see none."""
+        job = -1
+        if _SERIAL.fullmatch(text):
+            job = int(text)
+        elif text:
+            owner, separator, name = text.rpartition(_OWNER_SEPARATOR)
+            if not separator:
+                job = self._scheduler.job_named(caller.name, name)
+            elif caller.is_admin or owner == caller.name:
+                job = self._scheduler.job_named(owner, name)
+        if not 0 <= job < self._scheduler.core.jobs.count or not self.may_see(caller, job):
+            hint = " (admins name others' jobs OWNER/NAME)" if caller.is_admin and not _SERIAL.fullmatch(text) else ""
+            raise Refusal(
+                grpc.StatusCode.NOT_FOUND, f"job must be the number or name of one of yours, got {shown(text)}{hint}"
+            )
+        return job
+
+    def _follow(self) -> None:
+        specs = self._scheduler.core.jobs.specs
+        for job in range(self._seen, len(specs)):
+            self._of_owner.setdefault(specs[job].owner, []).append(job)
+        self._seen = len(specs)
+
+    # Messages -----------------------------------------------------------------------------------------------------
+
+    def states(self, rows: Ints) -> Ints:
+        """State of each job as the protocol's enum, (K,)."""
+        jobs = self._scheduler.core.jobs
+        state = jobs.state[rows]
+        leaving = (state <= JobState.GRANTED) & (jobs.stopping[rows] >= 0)
+        codes: Ints = np.where(leaving, pb.JOB_STATE_STOPPING, _CODES[state])
+        return codes
+
+    def messages(self, rows: Sequence[int]) -> list[pb.Job]:
+        """Messages for these jobs."""
+        serials = np.array(rows, dtype=np.int64)
+        why = reasons(self._scheduler.core, serials)
+        return [
+            self._message(job, state, why.get(job))
+            for job, state in zip(rows, self.states(serials).tolist(), strict=True)
+        ]
+
+    def warnings(self, rows: Ints) -> dict[int, str]:
+        """Warnings by serial: the job cannot run, or has a rate for a GPU type that the cluster lacks."""
+        core = self._scheduler.core
+        found = {job: f"cannot run on this cluster as it is: {why}" for job, why in cannot_run(core, rows).items()}
+        known, here = set(core.pool.gpu_types), ", ".join(core.pool.gpu_types)
+        for job in rows.tolist():
+            strange = sorted(core.jobs.specs[job].rates_steps_per_s.keys() - known)
+            if strange and job not in found:
+                found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
+        return found
+
+    def _message(self, job: int, state: pb.JobState.ValueType, why: Reason | None) -> pb.Job:
+        scheduler = self._scheduler
+        jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
+        gpu_type, nodes, rate = self.place(job)
+        is_preemptible, evidence = unsaved.in_words(jobs, scheduler.core.settings, job)
+        return pb.Job(
+            job=job,
+            name=name_of(spec.id),
+            owner=spec.owner,
+            state=state,
+            reason_kind=why.kind.value if why is not None else "",
+            reason=self._in_words(job, why) + self._trouble_on(nodes, why),
+            gpus=spec.gpus,
+            gpu_type=gpu_type,
+            node_ids=nodes,
+            steps_done=self._heard(job),
+            steps_saved=float(jobs.steps_saved[job]) if jobs.saved_lease[job] >= 0 else 0.0,
+            steps_total=spec.steps_total,
+            rate_steps_per_s=rate,
+            submitted_at_s=scheduler.wall_s(float(jobs.submitted_s[job])),
+            started_at_s=self._wall_s(facts.started_s(job)),
+            ended_at_s=self._wall_s(facts.ended_s(job)),
+            lease=int(jobs.lease[job]),
+            restarts=max(facts.starts(job) - 1, 0),
+            failures=int(jobs.failures[job]),
+            detail=facts.detail(job),
+            weight=spec.weight,
+            job_type=spec.job_type,
+            entity=spec.entity,
+            steps_estimated=self._is_estimate(job),
+            preemptible=is_preemptible,
+            preemptible_why=evidence,
+        )
+
+    def _is_estimate(self, job: int) -> bool:
+        """Whether its steps are estimated from time: it runs and has not reported any."""
+        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
+        return lease is not None and lease.is_started and is_by_time(lease)
+
+    def _heard(self, job: int) -> float:
+        """Steps done, as its nodes reported last; the core receives progress less often."""
+        jobs = self._scheduler.core.jobs
+        lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
+        heard = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
+        return max(float(jobs.steps_done[job]), min(heard, float(jobs.steps_total[job])))
+
+    def place(self, job: int) -> tuple[str, list[str], float]:
+        """GPU type, nodes and steps/s (measured, else expected) of a job's lease; empty if it has none."""
+        core = self._scheduler.core
+        jobs, pool, number = core.jobs, core.pool, int(core.jobs.lease[job])
+        if number < 0:
+            return "", [], 0.0
+        kind = int(jobs.lease_type[job])
+        nodes = [str(pool.node_ids[row]) for row in dict.fromkeys(pool.node_of[jobs.gpus_held(job)].tolist())]
+        lease = self._scheduler.leases.leases.get(number)
+        measured = lease.rate_measured_steps_per_s if lease is not None else 0.0
+        expected = float(jobs.rate[job, kind])
+        return pool.gpu_types[kind], nodes, measured or (0.0 if math.isnan(expected) else expected)
+
+    def _in_words(self, job: int, why: Reason | None) -> str:
+        """The reason with times relative to now and the last message of a node, which the core does not have."""
+        if why is None:
+            return ""
+        core, now_s = self._scheduler.core, self._scheduler.now_s()
+        if why.kind is ReasonKind.BACKING_OFF:
+            when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
+            return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.facts.detail(job))
+        end_s = core.round_end_s
+        return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
+
+    def _trouble_on(self, node_ids: Sequence[str], why: Reason | None) -> str:
+        """Problems that the nodes of a lease have reported; empty = none."""
+        if why is None:
+            return ""
+        known = ((node_id, self._scheduler.nodes.get(node_id)) for node_id in node_ids)
+        return "".join(f"; node {node_id}: {node.trouble}" for node_id, node in known if node and node.trouble)
+
+    def _wall_s(self, now_s: float) -> float:
+        return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)
+
+
+def description(spec: JobSpec) -> pb.JobDescription:
+    """A job as its owner described it; values of its environment that may be secrets are hidden."""
+    return pb.JobDescription(
+        name=name_of(spec.id),
+        steps_total=spec.steps_total,
+        gpus=spec.gpus,
+        weight=spec.weight,
+        job_type=spec.job_type,
+        rates_steps_per_s=spec.rates_steps_per_s,
+        deadline_s=spec.deadline_s if math.isfinite(spec.deadline_s) else 0.0,
+        entity=spec.entity,
+        command=spec.command,
+        working_directory=spec.working_directory,
+        environment=redacted(spec.environment),
+        one_process_a_node=spec.one_process_a_node,
+        checkpoint_every_s=spec.checkpoint_every_s,
+        warning_s=spec.warning_s,
+        warning_signal=spec.warning_signal,
+        preemptible=spec.preemptible,
+    )

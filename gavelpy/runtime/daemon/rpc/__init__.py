@@ -1,0 +1,1 @@
+"""The gRPC server, with its services for clients and for agents."""

@@ -1,0 +1,247 @@
+"""Between messages and the scheduler's own values. What comes from a peer is bounded and checked here, once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from gavelpy.errors import RemoteViolation
+from gavelpy.mechanism.accept import DIRECTORY_ID
+from gavelpy.mechanism.events import Outcome
+from gavelpy.model.ids import NodeId
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.job_history import name_of
+from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Sight, SightState
+from gavelpy.runtime.quorum import View
+from gavelpy.runtime.wire import agent_pb2
+
+API_VERSION = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+GPUS_A_NODE_MAX = 4_096
+LEASES_A_NODE_MAX = 100_000
+TEXT_MAX = 255
+PATH_MAX = 4_096
+DETAIL_MAX = 500
+KEY_LENGTHS = (32, 255)
+STEPS_MAX = 1e18
+_PORTS = range(1 << 16)
+
+_PHASES = {
+    agent_pb2.LEASE_PHASE_PREPARED: Phase.PREPARED,
+    agent_pb2.LEASE_PHASE_STARTING: Phase.STARTING,
+    agent_pb2.LEASE_PHASE_RUNNING: Phase.RUNNING,
+    agent_pb2.LEASE_PHASE_STOPPING: Phase.STOPPING,
+    agent_pb2.LEASE_PHASE_ENDED: Phase.ENDED,
+}
+_OUTCOMES = {
+    agent_pb2.LEASE_OUTCOME_FINISHED: Outcome.FINISHED,
+    agent_pb2.LEASE_OUTCOME_STOPPED: Outcome.STOPPED,
+    agent_pb2.LEASE_OUTCOME_FAILED: Outcome.FAILED,
+    agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
+}
+_SIGHTS = {
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: SightState.UNKNOWN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: SightState.SEEN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: SightState.UNSEEN,
+}
+_WISHES = {
+    Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
+    Wish.RUN: agent_pb2.LEASE_WISH_RUN,
+    Wish.STOP: agent_pb2.LEASE_WISH_STOP,
+    Wish.KILL: agent_pb2.LEASE_WISH_KILL,
+}
+
+
+def hello_of(node: agent_pb2.Node) -> Hello:
+    """How a node introduces itself; raises RemoteViolation naming the field, its value and what is allowed."""
+    if API_VERSION not in node.api_versions:
+        raise RemoteViolation(f"api_versions must contain {API_VERSION}, got {list(node.api_versions)[:8]}")
+    for name in ("node_id", "gpu_type"):
+        if not NAME.fullmatch(getattr(node, name)):
+            allowed = "1 to 128 letters, digits, '.', '_' and '-'"
+            raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
+    if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
+        raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
+    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id", "containment", "peer_address"):
+        text = getattr(node, name)
+        if len(text) > TEXT_MAX or not text.isprintable():
+            raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
+    directory = node.state_directory
+    if directory and not (directory.startswith("/") and len(directory) <= PATH_MAX and directory.isprintable()):
+        raise RemoteViolation(f"state_directory must be an absolute path, got {directory[:80]!r}")
+    return Hello(
+        node_id=NodeId(node.node_id),
+        host_id=node.host_id,
+        gpu_type=node.gpu_type,
+        gpu_count=node.gpu_count,
+        address=node.address,
+        agent_version=node.agent_version,
+        checkpoint_marker=node.checkpoint_marker,
+        agent=(node.agent_process, node.agent_process_start),
+        is_confirmed_dead=node.confirmed_dead,
+        state_id=node.state_id,
+        identity_key=_identity_key(node.identity_key),
+        is_new=not node.cluster_id,
+        containment=node.containment,
+        state_directory=directory,
+        peer_address=node.peer_address,
+    )
+
+
+def _identity_key(key: str) -> str:
+    if key and not KEY_LENGTHS[0] <= len(key) <= KEY_LENGTHS[1]:  # a short one could be guessed; it is not shown
+        raise RemoteViolation(f"identity_key must have {KEY_LENGTHS[0]} to {KEY_LENGTHS[1]} characters, got {len(key)}")
+    return key
+
+
+def reports_of(message: agent_pb2.ConnectRequest) -> list[PartReport]:
+    """What a node knows of its leases; raises RemoteViolation."""
+    if len(message.leases) > LEASES_A_NODE_MAX:
+        raise RemoteViolation(f"leases must be at most {LEASES_A_NODE_MAX}, got {len(message.leases)}")
+    return [_report_of(report) for report in message.leases]
+
+
+def clock_of(message: agent_pb2.ConnectRequest) -> float:
+    """The agent's clock; raises RemoteViolation."""
+    if not math.isfinite(message.clock_s) or not 0 <= message.clock_s <= 1e12:
+        raise RemoteViolation(f"clock_s must be in [0, 1e12], got {message.clock_s!r}")
+    return message.clock_s
+
+
+def trouble_of(message: agent_pb2.ConnectRequest) -> str:
+    """Why a node cannot do what it is told; raises RemoteViolation."""
+    if len(message.trouble) > DETAIL_MAX or not message.trouble.isprintable():
+        raise RemoteViolation(
+            f"trouble must be at most {DETAIL_MAX} printable characters, got {message.trouble[:80]!r}"
+        )
+    return message.trouble
+
+
+def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
+    """What a node sees of its checkpoint directory; raises RemoteViolation."""
+    if not message.HasField("checkpoints"):
+        return Sight()
+    told = message.checkpoints
+    state = _SIGHTS.get(told.state)
+    if state is None:
+        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_SIGHTS)}, got {told.state}")
+    if (state is SightState.SEEN or told.directory_id) and not DIRECTORY_ID.fullmatch(told.directory_id):
+        allowed = "1 to 128 letters, digits, '.', '_' and '-'"
+        raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {told.directory_id[:80]!r}")
+    if len(told.cluster_id) > TEXT_MAX or not told.cluster_id.isprintable():
+        allowed = f"at most {TEXT_MAX} printable characters"
+        raise RemoteViolation(f"checkpoints.cluster_id must be {allowed}, got {told.cluster_id[:80]!r}")
+    if not (math.isfinite(told.age_s) and told.age_s >= 0):
+        raise RemoteViolation(f"checkpoints.age_s must not be negative, got {told.age_s!r}")
+    return Sight(state, told.directory_id, told.cluster_id, told.age_s)
+
+
+def order_message(
+    order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float, finish_grace_s: float
+) -> agent_pb2.LeaseOrder:
+    """An order as its node is told it, in the node's own clock."""
+    message = agent_pb2.LeaseOrder(
+        lease=order.lease,
+        job=order.job,
+        until_clock_s=node.clock_of(order.until_s),
+        wish=_WISHES[order.wish],
+        steps_saved=order.steps_saved,
+    )
+    start = order.start
+    if start is not None:
+        message.launch.CopyFrom(
+            agent_pb2.Launch(
+                job_name=name_of(spec.id),
+                owner=spec.owner,
+                command=spec.command,
+                working_directory=spec.working_directory or "/",
+                environment=spec.environment,
+                gpus=start.gpus,
+                gpu_type=start.gpu_type,
+                one_process_a_node=spec.one_process_a_node,
+                node_rank=start.node_rank,
+                node_count=start.node_count,
+                first_rank=start.first_rank,
+                world_size=start.world_size,
+                rendezvous_address=rendezvous_address,
+                rendezvous_port=start.rendezvous_port,
+                round=start.round,
+                restart_count=start.restart_count,
+                steps_total=spec.steps_total,
+                steps_done=start.resume_steps,
+                rate_steps_per_s=start.rate_steps_per_s,
+                resume_lease=start.resume_lease,
+                resume_steps=start.resume_steps,
+                grace_s=grace_s,
+                finish_grace_s=finish_grace_s,
+                warning_s=spec.warning_s,
+                warning_signal=spec.warning_signal,
+                checkpoint_every_s=spec.checkpoint_every_s,
+                checkpoint_directory_id=start.directory,
+            )
+        )
+    return message
+
+
+def orders_message(
+    leases: Sequence[agent_pb2.LeaseOrder], forget: Sequence[int], *, sequence: int, incarnation: int,
+    clock_s: float, heartbeat_interval_s: float, cluster_id: str, view: agent_pb2.View | None = None,
+) -> agent_pb2.ConnectResponse:  # fmt: skip
+    """All that a node shall do."""
+    return agent_pb2.ConnectResponse(
+        sequence=sequence,
+        incarnation=incarnation,
+        echo_clock_s=clock_s,
+        heartbeat_interval_s=heartbeat_interval_s,
+        api_version=API_VERSION,
+        leases=leases,
+        forget=forget,
+        cluster_id=cluster_id,
+        view=view,
+    )
+
+
+def view_message(view: View, key: bytes) -> agent_pb2.View:
+    """The agents that decide together without a scheduler."""
+    members = [agent_pb2.Member(node_id=m.node_id, state_id=m.state_id, address=m.address) for m in view.members]
+    return agent_pb2.View(
+        epoch=view.epoch,
+        members=members,
+        orphan_max_s=view.orphan_max_s,
+        window_s=view.window_s,
+        step_s=view.step_s,
+        key=key,
+    )
+
+
+def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
+    phase = _PHASES.get(report.phase)
+    if phase is None or report.lease < 0 or report.job < 0:
+        raise RemoteViolation(
+            f"a report must name a lease, a job and a phase, got {report.lease}, {report.job} and {report.phase}"
+        )
+    outcome = _OUTCOMES.get(report.outcome, Outcome.LOST)
+    return PartReport(
+        lease=report.lease,
+        job=report.job,
+        phase=phase,
+        steps_done=_steps("steps_done", report.steps_done),
+        steps_saved=_steps("steps_saved", report.steps_saved),
+        rate_steps_per_s=_steps("rate_steps_per_s", report.rate_steps_per_s),
+        rendezvous_port=report.rendezvous_port if report.rendezvous_port in _PORTS else 0,
+        outcome=outcome,
+        exit_code=report.exit_code,
+        detail="".join(c if c.isprintable() else " " for c in report.detail[:DETAIL_MAX]),
+        shim=(report.shim_process, report.shim_process_start),
+        is_by_time=report.by_time,
+        saves_at_end=report.saves_at_end,
+        is_done=report.last_step_done,
+    )
+
+
+def _steps(name: str, value: float) -> float:
+    if not 0 <= value <= STEPS_MAX:  # NaN is not either
+        raise RemoteViolation(f"{name} must be in [0, {STEPS_MAX:g}], got {value!r}")
+    return value

@@ -1,0 +1,110 @@
+"""The gRPC server: services, authentication, and limits on messages, calls and connections."""
+
+from __future__ import annotations
+
+import logging
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # the stubs lack it
+
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.daemon.config import LimitSettings
+from gavelpy.runtime.daemon.rpc.agent_service import AgentService
+from gavelpy.runtime.daemon.rpc.client_service import SchedulerService
+from gavelpy.runtime.daemon.scheduler import Scheduler
+from gavelpy.runtime.security.budgets import Budget, Budgets
+from gavelpy.runtime.security.exposure import server_credentials
+from gavelpy.runtime.security.interceptor import Door
+from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
+from gavelpy.runtime.security.well_formed import WellFormed
+from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
+
+logger = logging.getLogger(__name__)
+SENT_BYTES_MAX = 256 << 20  # large, because this server makes the messages
+STREAMS_A_CONNECTION = 4  # multiple of one user's limits, so that excess calls are refused instead of queued
+AGENT_CALLS_MAX = 20_000  # concurrent, reserved for agents, which have two each
+HANDSHAKE_MS = 10_000  # timeout of a connection's handshake
+STOP_GRACE_S = 2.0
+SERVICES = (
+    client_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name,
+    agent_pb2.DESCRIPTOR.services_by_name["AgentService"].full_name,
+)
+
+
+class Server:
+    """Listens from `start` to `stop`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        config = scheduler.config
+        self._listen = config.scheduler.listen
+        self._credentials = server_credentials(config.security)
+        self._server = grpc.aio.server(
+            interceptors=[
+                Door(verifier_of(config.security.tokens_path)),
+                Budgets(_budget(config.limits)),
+                WellFormed(),
+            ],
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", config.limits.message_bytes_max),
+                ("grpc.max_send_message_length", SENT_BYTES_MAX),
+                ("grpc.max_concurrent_streams", _streams_a_connection(config.limits)),
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.max_connection_idle_ms", round(1_000 * config.limits.connection_idle_s)),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ],
+            maximum_concurrent_rpcs=AGENT_CALLS_MAX + config.limits.calls_max,
+        )
+        if missing := missing_tokens(config.security.tokens_path):
+            logger.warning(missing)
+        self._health = health_aio.HealthServicer()
+        self._clients = SchedulerService(scheduler)
+        client_pb2_grpc.add_SchedulerServiceServicer_to_server(self._clients, self._server)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(scheduler), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if config.scheduler.reflection:
+            from grpc_reflection.v1alpha import reflection
+
+            reflection.enable_server_reflection((*SERVICES, reflection.SERVICE_NAME), self._server)
+
+    async def start(self) -> int:
+        """Opens the port and returns its number (0 for a path); raises InvalidInput if that fails."""
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(self._listen)
+            else:
+                port = self._server.add_secure_port(self._listen, self._credentials)
+        except RuntimeError as error:
+            raise InvalidInput(f"listen = {self._listen!r} cannot be opened: {error}") from None
+        await self._server.start()
+        return 0 if self._listen.startswith("unix") else port
+
+    async def set_health(self, *, is_serving: bool) -> None:
+        """Sets the status of the gRPC health service."""
+        status = health_pb2.HealthCheckResponse.SERVING if is_serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *SERVICES):
+            await self._health.set(service, status)
+
+    async def stop(self) -> None:
+        """Refuses new calls; pending ones have STOP_GRACE_S to complete."""
+        await self.set_health(is_serving=False)
+        await self._server.stop(STOP_GRACE_S)
+        await self._clients.close()
+
+
+def _streams_a_connection(limits: LimitSettings) -> int:
+    return STREAMS_A_CONNECTION * (limits.calls_a_user_max + limits.streams_a_user_max)
+
+
+def _budget(limits: LimitSettings) -> Budget:
+    return Budget(
+        calls_a_user=limits.calls_a_user_max,
+        streams_a_user=limits.streams_a_user_max,
+        calls_an_address=limits.calls_an_address_max,
+        streams_an_address=limits.streams_an_address_max,
+        calls=limits.calls_max,
+    )
