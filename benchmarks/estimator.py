@@ -19,7 +19,7 @@ from benchmarks.packing_quality import packing_kept
 from benchmarks.packing_runs import new_types, new_types_claimed, nothing_known, nothing_known_profiled
 from benchmarks.simulation import reference_table
 from gavelpy.estimator.completion import Completion
-from gavelpy.estimator.evaluate import QUANTILES, HoldOut, isolated_from_one_type, pairs_of_a_new_job
+from gavelpy.estimator.evaluate import HoldOut, isolated_from_one_type, pairs_of_a_new_job
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.online import Reading, ThroughputEstimator
 from gavelpy.estimator.pairs import PairModel
@@ -27,6 +27,7 @@ from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.job_types import gpu_specs, job_types
 
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 SHARES = (0.1, 0.2, 0.4)
 PACKING_SEEDS = 10
 RUN_SEEDS = 6

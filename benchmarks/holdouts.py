@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.holdout_tables import SYNTHETIC, measured_tables, synthetic
-from gavelpy.estimator.baselines import row_column_rank, row_plus_column
+from gavelpy.estimator.stacking import row_column_rank, row_plus_column
 from gavelpy.estimator.evaluate import NORMAL_90
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.kinds import kind_of

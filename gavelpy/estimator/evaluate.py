@@ -1,4 +1,8 @@
-"""Hold-out tests: hide measurements of a table, estimate them, and compare. Deterministic for a seed."""
+"""Hold-out tests: hide measurements of a table, estimate them, and compare. Deterministic for a seed.
+
+The baselines for pairs follow Gavel (OSDI '20), section 6: factorisation completes the few measurements of a new job,
+and the most similar reference job then stands in for it. Rows of their matrices are jobs, columns (partner, GPU type).
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.baselines import factorised, nearest_reference, row_column_rank, row_plus_column
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.kinds import kind_of
 from gavelpy.estimator.pairs import PairModel, measured
+from gavelpy.estimator.stacking import low_rank, row_column_rank, row_plus_column
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 
 NORMAL_90 = 1.6448536269514722  # half the width, in standard deviations, of an interval that holds 90 %
-QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 HELD_ROWS, HELD_JOB_TYPES = 16, 6  # hidden at once, per seed
 HELD_JOBS = 3  # jobs per seed; the pairs of one are hidden at a time
+_COMMON_MIN = 2  # common measurements that two jobs need to be compared
 _RANK, _RIDGE = 8, 0.05  # of the baseline: the best of ranks 1 to 8 and ridges 0.01 to 0.5 on Gavel's table
 
 
@@ -202,6 +206,39 @@ def _completed_nearest(values: Floats, job: int) -> Floats:
     reference = values.copy()
     reference[job] = completed[job]
     return nearest_reference(reference, job)
+
+
+def factorised(values: Floats, *, rank: int, ridge: float) -> Floats:
+    """Fills the NaN of a matrix (R, C) by probabilistic matrix factorisation with alternating least squares.
+
+    Subtracts the mean of the known values, then column and row means. Source: Salakhutdinov and Mnih, 2007.
+    """
+    known = ~np.isnan(values)
+    mean = float(values[known].mean()) if known.any() else 0.0
+    rest = np.where(known, values - mean, 0.0)
+    column = rest.sum(axis=0) / (known.sum(axis=0) + 1.0)
+    rest = np.where(known, rest - column, 0.0)
+    row = rest.sum(axis=1) / (known.sum(axis=1) + 1.0)
+    rest = np.where(known, rest - row[:, None], 0.0)
+    filled = mean + column[None, :] + row[:, None] + low_rank(rest, known, rank, ridge)
+    return np.where(known, values, filled)
+
+
+def nearest_reference(values: Floats, job: int) -> Floats:
+    """Row of the reference job nearest to `job`, (C,); NaN where that row is unknown.
+
+    Distance is the mean squared difference over common measurements. If no job is comparable, returns column means.
+    """
+    mine = values[job]
+    common = ~np.isnan(values) & ~np.isnan(mine)[None, :]
+    common[job] = False
+    count = common.sum(axis=1)
+    squares = np.where(common, values - np.where(np.isnan(mine), 0.0, mine)[None, :], 0.0) ** 2
+    distance = np.where(count >= _COMMON_MIN, squares.sum(axis=1) / np.maximum(count, 1), np.inf)
+    if not np.isfinite(distance).any():
+        known = ~np.isnan(values)
+        return np.asarray(np.where(known, values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
+    return np.asarray(values[int(np.argmin(distance))])
 
 
 def _both_sides(slowdown: Floats, job: int, row_of: Callable[[Floats, int], Floats]) -> Floats:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.estimator.baselines import row_column_rank, row_plus_column
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 METHODS = ("Gaussian process", "row plus column", "rank 1", "rank 2")
@@ -61,6 +60,38 @@ def situations(known: Bools) -> Ints:
 def simple_estimates(log_rate: Floats) -> Floats:
     """Estimates of the simple methods, (N, T, 3); unknown rates are NaN."""
     return np.stack([row_plus_column(log_rate), row_column_rank(log_rate, 1), row_column_rank(log_rate, 2)], axis=-1)
+
+
+def row_plus_column(values: Floats) -> Floats:
+    """Fits row effect plus column effect to the known values by least squares, (R, C).
+
+    If the fit is not unique, takes the smallest column effects around the mean. Eliminates rows first, which leaves a
+    system of C equations.
+    """
+    known = ~np.isnan(values)
+    mean = float(values[known].mean()) if known.any() else 0.0
+    rest, weight = np.where(known, values - mean, 0.0), known.astype(np.float64)
+    count = np.maximum(weight.sum(axis=1, keepdims=True), 1.0)
+    gram = np.diag(weight.sum(axis=0)) - weight.T @ (weight / count)
+    right = (rest - weight * rest.sum(axis=1, keepdims=True) / count).sum(axis=0)
+    column = (np.linalg.pinv(gram, rcond=1e-10, hermitian=True) @ right)[None, :]
+    row = np.where(known, rest - column, 0.0).sum(axis=1, keepdims=True) / count
+    return np.asarray(mean + row + column)
+
+
+def row_column_rank(values: Floats, rank: int, ridge: float = 0.05) -> Floats:
+    """Row plus column, plus a factorisation of the residual with this rank by alternating least squares."""
+    base, known = row_plus_column(values), ~np.isnan(values)
+    return np.asarray(base + low_rank(np.where(known, values - base, 0.0), known, rank, ridge))
+
+
+def low_rank(rest: Floats, known: Bools, rank: int, ridge: float, sweeps: int = 30) -> Floats:
+    """The product of rank `rank` nearest to the known entries of `rest`, (R, C), by alternating least squares."""
+    left, right = _start(rest.shape[0], rank), _start(rest.shape[1], rank)
+    for _ in range(sweeps):
+        left = _solved(rest, known, right, ridge)
+        right = _solved(rest.T, known.T, left, ridge)
+    return np.asarray(left @ right.T)
 
 
 def folds(known: Bools) -> Iterator[Bools]:
@@ -140,3 +171,16 @@ def _order(count: int) -> Ints:
     rank = np.empty(count, dtype=np.int64)
     rank[np.argsort((np.arange(count) * _GOLDEN) % 1.0, kind="stable")] = np.arange(count)
     return rank
+
+
+def _start(rows: int, rank: int) -> Floats:
+    """A deterministic start without symmetry: cosines of increasing frequency."""
+    angles = np.outer(np.arange(rows) + 0.5, np.arange(1, rank + 1)) * (np.pi / max(rows, 1))
+    return np.asarray(0.1 * np.cos(angles))
+
+
+def _solved(rest: Floats, known: Bools, other: Floats, ridge: float) -> Floats:
+    rank = other.shape[1]
+    products = np.einsum("cr,cs->crs", other, other).reshape(len(other), rank * rank)
+    gram = (known.astype(np.float64) @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
+    return np.asarray(np.linalg.solve(gram, (rest @ other)[:, :, None])[:, :, 0])

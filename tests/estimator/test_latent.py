@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import latent
-from gavelpy.estimator.baselines import row_column_rank
+from gavelpy.estimator.stacking import row_column_rank
 from gavelpy.estimator.evaluate import NORMAL_90
 from gavelpy.estimator.pairs import PairModel, measured
 from gavelpy.model.arrays import Floats

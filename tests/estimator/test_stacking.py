@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import stacking
-from gavelpy.estimator.baselines import row_plus_column
+from gavelpy.estimator.stacking import row_plus_column
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.stacking import Errors, Mixture
 from gavelpy.model.arrays import Floats
