@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.holdout_tables import SYNTHETIC, measured_tables, synthetic
-from gavelpy.estimator.stacking import row_column_rank, row_plus_column
 from gavelpy.estimator.evaluate import NORMAL_90
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.kinds import kind_of
 from gavelpy.estimator.roofline import Roofline
+from gavelpy.estimator.stacking import row_column_rank, row_plus_column
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.job_types import gpu_specs, job_types

@@ -10,7 +10,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.isolated import Blocks, IsolatedModel
+from gavelpy.estimator.gaussian import Blocks
+from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.kinds import Key, kind_of
 from gavelpy.estimator.memory import Fitting
 from gavelpy.estimator.pairs import Alone, PairModel, PairPosterior, Slowdowns

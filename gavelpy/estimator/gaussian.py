@@ -5,7 +5,8 @@ Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,20 @@ from gavelpy.model.arrays import Floats
 UNKNOWN_VARIANCE = 1e12  # of an observation without information
 _REFUSED = 1e12  # cost of hyper-parameters with a matrix that is not positive definite
 _PULL = 0.02  # weight of squared distance from the start: a prior with sd 5 on logarithms
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Gaussians on the log rates of N keys on T types."""
+
+    mean: Floats  # (N, T)
+    covariance: Floats  # (N, T, T)
+
+    @property
+    def sd(self) -> Floats:
+        """Standard deviation of each entry, (N, T)."""
+        variance = np.diagonal(self.covariance, axis1=1, axis2=2)
+        return np.sqrt(np.maximum(variance, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,3 +81,26 @@ def updated(mean: Floats, covariance: Floats, seen: Floats, noise: Floats) -> tu
     after = mean + np.einsum("nij,ni->nj", gain, seen - mean)
     rest = covariance - np.einsum("nki,nkj->nij", covariance, gain)
     return after, (rest + np.swapaxes(rest, 1, 2)) / 2.0
+
+
+CLAIM_SD, CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: per type, and common to all types
+_FAR_SD = 3.0  # largest distance of a claim from the estimate, in standard deviations
+
+
+def with_claims(known: Blocks, log_rate: Mapping[int, float]) -> Blocks:
+    """One key's posterior, (1, T), after claims of log rates by column."""
+    claimed, size = np.array(list(log_rate)), known.mean.shape[1]
+    seen, noise = known.mean.copy(), np.eye(size) * UNKNOWN_VARIANCE
+    seen[0, claimed] = list(log_rate.values())
+    off, variance = (seen - known.mean)[0, claimed], np.square(known.sd[0, claimed])
+    noise[np.ix_(claimed, claimed)] = _noise(off, variance)
+    mean, covariance = updated(known.mean, known.covariance, seen, noise[None])
+    return Blocks(mean, covariance)
+
+
+def _noise(off: Floats, variance: Floats) -> Floats:
+    """Covariance of claim errors, given the deviations `off` from estimates with this variance."""
+    alike = float(np.median(off))
+    common = (alike / _FAR_SD) ** 2 - float(np.median(variance))
+    own = np.square((off - alike) / _FAR_SD) - variance
+    return np.diag(np.maximum(own, CLAIM_SD**2)) + max(common, math.pow(CLAIM_COMMON_SD, 2.0))

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Posterior, conditioned, updated
+from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, Posterior, conditioned, updated
 from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
 from gavelpy.estimator.learning import Learned, Observed, as_likeness, extended, learned, learned_again
 from gavelpy.estimator.roofline import Roofline
@@ -35,20 +35,6 @@ _BATCH_SLOPE, _GPUS_SLOPE = -0.5, 0.6  # of log rate per doubling, without a roo
 _TYPICAL_BATCH = 32
 _GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which GPU types are similar
 _EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """Gaussians on the log rates of N keys on T types."""
-
-    mean: Floats  # (N, T)
-    covariance: Floats  # (N, T, T)
-
-    @property
-    def sd(self) -> Floats:
-        """Standard deviation of each entry, (N, T)."""
-        variance = np.diagonal(self.covariance, axis1=1, axis2=2)
-        return np.sqrt(np.maximum(variance, 0.0))
 
 
 @dataclass(frozen=True)

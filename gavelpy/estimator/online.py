@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gavelpy.estimator.claims import with_claims
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
-from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, updated
+from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, updated, with_claims
 from gavelpy.estimator.interference import ColocatedReadings
-from gavelpy.estimator.isolated import Blocks
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.pairs import Alone, Slowdowns, slowdown_quantile
 from gavelpy.estimator.rate_filter import RateFilter

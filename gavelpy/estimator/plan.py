@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.isolated import Blocks
+from gavelpy.estimator.gaussian import Blocks
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 WORTH_MIN = 0.01  # least gain per GPU-second of a probe

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator.completion import Completion, with_estimates
-from gavelpy.estimator.isolated import Blocks, IsolatedModel, IsolatedPosterior
+from gavelpy.estimator.gaussian import Blocks
+from gavelpy.estimator.isolated import IsolatedModel, IsolatedPosterior
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import ThroughputTable

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import latent
-from gavelpy.estimator.stacking import row_column_rank
 from gavelpy.estimator.evaluate import NORMAL_90
 from gavelpy.estimator.pairs import PairModel, measured
+from gavelpy.estimator.stacking import row_column_rank
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import interfering_pairs

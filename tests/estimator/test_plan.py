@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.isolated import Blocks
+from gavelpy.estimator.gaussian import Blocks
 from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan
 
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import stacking
-from gavelpy.estimator.stacking import row_plus_column
 from gavelpy.estimator.isolated import IsolatedModel
-from gavelpy.estimator.stacking import Errors, Mixture
+from gavelpy.estimator.stacking import Errors, Mixture, row_plus_column
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.test_learning import MODEL, TYPES, vendor_table
