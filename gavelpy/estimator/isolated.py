@@ -19,9 +19,18 @@ import numpy as np
 
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, Posterior, conditioned, updated
 from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
-from gavelpy.estimator.learning import Learned, Observed, as_likeness, extended, learned, learned_again
+from gavelpy.estimator.learning import (
+    SLOPE_SD,
+    IsolatedScales,
+    Learned,
+    Likeness,
+    Observed,
+    as_likeness,
+    extended,
+    learned,
+    learned_again,
+)
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.estimator.scales import SLOPE_SD, IsolatedScales, Likeness
 from gavelpy.estimator.stacking import RATES_MIN, Errors, Mixture, folds, mixture, simple_estimates, situations
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import Provenance, ThroughputTable

@@ -12,11 +12,10 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
 from gavelpy.estimator.isolated import IsolatedModel
-from gavelpy.estimator.learning import as_likeness
+from gavelpy.estimator.learning import IsolatedScales, Likeness, as_likeness
 from gavelpy.estimator.pair_scales import PairScales
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Calibration, Roofline
-from gavelpy.estimator.scales import IsolatedScales, Likeness
 from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
 
 FORMAT = "gavelpy estimator 1"
