@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from gavelpy.estimator import latent
 from gavelpy.estimator.gaussian import Posterior, by_evidence, conditioned
 from gavelpy.estimator.kinds import Key, sides
-from gavelpy.estimator.pair_scales import PairScales, likeness, prior_variance
+from gavelpy.estimator.latent import PairScales, likeness, prior_variance
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
 

@@ -12,8 +12,8 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
 from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.latent import PairScales
 from gavelpy.estimator.learning import IsolatedScales, Likeness, as_likeness
-from gavelpy.estimator.pair_scales import PairScales
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
