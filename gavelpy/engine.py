@@ -14,9 +14,16 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.estimator.kinds import Key, key_of
 from gavelpy.estimator.online import ThroughputEstimator
-from gavelpy.estimator.pair_candidates import pair_candidates, worth_alone
-from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan
-from gavelpy.estimator.probes import Shares, with_probes
+from gavelpy.estimator.probes import (
+    Candidates,
+    PairCandidates,
+    Probe,
+    Shares,
+    pair_candidates,
+    plan,
+    with_probes,
+    worth_alone,
+)
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.model.allocation import Allocation

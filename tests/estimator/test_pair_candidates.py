@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.pair_candidates import pair_candidates, worth_alone
 from gavelpy.estimator.pairs import Slowdowns
-from gavelpy.estimator.plan import PairCandidates
+from gavelpy.estimator.probes import PairCandidates, pair_candidates, worth_alone
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 

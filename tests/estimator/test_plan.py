@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.gaussian import Blocks
-from gavelpy.estimator.plan import Candidates, PairCandidates, Probe, plan
+from gavelpy.estimator.probes import Candidates, PairCandidates, Probe, plan
 
 
 def make_jobs(mean: Any, sd: Any, **changes: Any) -> Candidates:

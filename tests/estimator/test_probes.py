@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.estimator.plan import Probe
-from gavelpy.estimator.probes import Shares, with_probes
+from gavelpy.estimator.probes import Probe, Shares, with_probes
 
 
 def make_shares(alone: Any, pairs: Any = (), gpu_type: Any = (), together: Any = ()) -> Shares:
