@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import pairs
-from gavelpy.estimator.memory import Fitting
+from gavelpy.estimator.completion import Fitting
 from gavelpy.estimator.pairs import PairModel, Slowdowns, slowdown_quantile
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import TYPES, lawful_pairs, lawful_rates, make_table, slowdown
