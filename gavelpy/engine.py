@@ -21,8 +21,8 @@ from gavelpy.estimator.probes import (
     Shares,
     pair_candidates,
     plan,
+    value_alone,
     with_probes,
-    worth_alone,
 )
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
@@ -181,8 +181,8 @@ class Engine:
         jobs = Candidates(known.blocks, is_open, gpus, np.minimum(left, LEFT_MAX_S), allocation.shadow_prices)
         pairs = None
         if question.packing:
-            worth = worth_alone(full, allocation.share, allocation.shadow_prices)[rows]
-            pairs = self._pairs(estimator, keys, problem.gpu_types, worth, jobs.gpu_s_left, _among(rows, shares))
+            value = value_alone(full, allocation.share, allocation.shadow_prices)[rows]
+            pairs = self._pairs(estimator, keys, problem.gpu_types, value, jobs.gpu_s_left, _among(rows, shares))
         probes = plan(jobs, self.profile_budget_s, probe_s=self.profile_probe_s, pairs=pairs)
         at = [*rows.tolist(), -1]  # -1 stays: alone
         return [replace(probe, row=at[probe.row], partner=at[probe.partner]) for probe in probes]
@@ -192,14 +192,14 @@ class Engine:
         estimator: ThroughputEstimator,
         keys: Sequence[Key],
         gpu_types: tuple[str, ...],
-        worth: Floats,
+        value: Floats,
         gpu_s_left: Floats,
         running: Ints,
     ) -> PairCandidates:
         kinds = list(dict.fromkeys(keys))
         slowdowns, fits = estimator.slowdowns(kinds, gpu_types)
         cautious = estimator.pairs(kinds, gpu_types, self.pair_quantile)
-        return pair_candidates(keys, slowdowns, fits, cautious, worth, gpu_s_left, running)
+        return pair_candidates(keys, slowdowns, fits, cautious, value, gpu_s_left, running)
 
     def _forget(self, jobs: Ints) -> None:
         """Drops the keys of jobs that are over: of jobs that are not `present`, only the newest few are kept."""

@@ -1,4 +1,12 @@
-"""Completes a throughput table: rates with uncertainty, the probability that a job fits, and provenance."""
+"""Completes a throughput table: rates with uncertainty, the probability that a job fits into memory, and provenance.
+
+Whether a job, or two co-located jobs, fit into GPU memory follows a logistic model of room and demand:
+
+    log odds that i and j fit on t = room(t) - takes(i) - takes(j);    alone: room(t) + spare - takes(i)
+
+`takes` has terms for the family, the batch size and the job itself. Coefficients have Gaussian priors; L-BFGS finds
+the most probable values (the problem is convex).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +30,9 @@ OBSERVATIONS_MAX = 20_000
 _ROOM, _ROOM_SD = 3.0, 3.0
 _SPARE, _SPARE_SD = 3.0, 1.0
 _FAMILY_SD, _OWN_SD, _BATCH_SD = 1.0, 1.5, 0.5
+_LOG_RATE_MAX = math.log(1e15)  # of an estimate, well inside the valid range of rates
+_ROOFLINE_SAYS_NO = 0.2  # factor on the probability that a job fits if the roofline finds too little memory
+_FITS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +43,8 @@ class _Tried:
     ran: Floats  # (n,) 1 or 0
 
 
-class Fitting:
-    """The model fitted to a table."""
+class MemoryModel:
+    """The model of GPU memory, fitted to a table: whether jobs fit alone and together."""
 
     def __init__(self, table: ThroughputTable) -> None:
         self.table = table
@@ -136,11 +147,6 @@ def _most_probable(features: Floats, tried: _Tried, types: int) -> tuple[Floats,
     return _ROOM + _ROOM_SD * found[:types], found[types + 1 :], float(_SPARE + _SPARE_SD * found[types])
 
 
-_LOG_RATE_MAX = math.log(1e15)  # of an estimate, well inside the valid range of rates
-_ROOFLINE_SAYS_NO = 0.2  # factor on the probability that a job fits if the roofline finds too little memory
-_FITS = 0.5
-
-
 @dataclass(frozen=True)
 class EstimatorModel:
     """The fitted model: hyper-parameters, and the roofline's calibration."""
@@ -189,7 +195,7 @@ class Completion:
     def __init__(self, table: ThroughputTable, model: EstimatorModel | None = None) -> None:
         self.table, self.model = table, model or EstimatorModel()
         self._isolated = self.model.isolated.given(table)
-        self._fitting = Fitting(table)
+        self._memory = MemoryModel(table)
         known = np.unique(np.nonzero(table.rate_steps_per_s > 0)[0]).tolist()
         self._pairs: PairPosterior | None = None
         self._families = {kind_of(table.keys[row][0]).family for row in known}
@@ -205,7 +211,7 @@ class Completion:
 
     def pairs(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> tuple[Slowdowns, Floats]:
         """Slowdowns of every key with every partner, and the probability that the two fit together, (N, N, T)."""
-        return self._by_pairs().slowdowns(keys, gpu_types), self._fitting.together(keys, gpu_types)
+        return self._by_pairs().slowdowns(keys, gpu_types), self._memory.together(keys, gpu_types)
 
     def alone_by_pairs(self, alone: Alone) -> PairPosterior:
         """Also conditions on pairs with rates alone that are only estimated; `pairs` uses the result."""
@@ -219,7 +225,7 @@ class Completion:
 
     def _fits(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Probability of fitting, (N, T): certain where the table has a rate, else by other jobs and the roofline."""
-        fits = self._fitting.alone(keys, gpu_types)
+        fits = self._memory.alone(keys, gpu_types)
         fits = np.where(self.model.isolated.roofline.fits(keys, gpu_types) == 0.0, _ROOFLINE_SAYS_NO * fits, fits)
         rates = aligned(self.table, keys, gpu_types)
         return np.where(np.isnan(rates), fits, (rates > 0).astype(np.float64))

@@ -1,6 +1,11 @@
-"""Gaussian processes as linear algebra: conditioning, prediction, and hyper-parameters by evidence.
+"""Gaussian processes as linear algebra: conditioning, prediction, hyper-parameters by evidence, and users' claims.
 
 Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), algorithm 2.1 and section 5.4.
+
+A claimed rate is a measurement with a large error, part of which is common to all GPU types. A claim far from the
+estimate is likely a wrong unit or a typing error and gets little weight: its error is enlarged until the claim lies
+within three standard deviations. A factor common to several types (samples instead of steps) counts as common error,
+which preserves the ratios between types.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from gavelpy.model.arrays import Floats
 UNKNOWN_VARIANCE = 1e12  # of an observation without information
 _REFUSED = 1e12  # cost of hyper-parameters with a matrix that is not positive definite
 _PULL = 0.02  # weight of squared distance from the start: a prior with sd 5 on logarithms
+CLAIM_SD, CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: per type, and common to all types
+_FAR_SD = 3.0  # largest distance of a claim from the estimate, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +88,6 @@ def updated(mean: Floats, covariance: Floats, seen: Floats, noise: Floats) -> tu
     after = mean + np.einsum("nij,ni->nj", gain, seen - mean)
     rest = covariance - np.einsum("nki,nkj->nij", covariance, gain)
     return after, (rest + np.swapaxes(rest, 1, 2)) / 2.0
-
-
-CLAIM_SD, CLAIM_COMMON_SD = 0.6, 0.5  # of a claimed log rate: per type, and common to all types
-_FAR_SD = 3.0  # largest distance of a claim from the estimate, in standard deviations
 
 
 def with_claims(known: Blocks, log_rate: Mapping[int, float]) -> Blocks:

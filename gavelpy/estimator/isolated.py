@@ -18,8 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, Posterior, conditioned, updated
-from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
-from gavelpy.estimator.learning import (
+from gavelpy.estimator.hyperparameters import (
     SLOPE_SD,
     IsolatedScales,
     Learned,
@@ -30,6 +29,7 @@ from gavelpy.estimator.learning import (
     learned,
     learned_again,
 )
+from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.estimator.stacking import RATES_MIN, Errors, Mixture, folds, mixture, simple_estimates, situations
 from gavelpy.model.arrays import Bools, Floats, Ints

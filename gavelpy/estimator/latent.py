@@ -7,6 +7,8 @@ against the covariance of all other terms. The product is then linearised around
 u and v, so that the rest is exact algebra (Laplace's approximation). Scale and the pairs' own variance maximise the
 evidence; without enough evidence there are no factors.
 Salakhutdinov and Mnih, 2007; Rasmussen and Williams (2006), section 3.4.
+
+`PairScales` are the hyper-parameters of pairs, and `likeness` is the similarity of jobs that they define.
 """
 
 from __future__ import annotations
@@ -188,7 +190,7 @@ def _evidence(factor: Floats, residual: Floats) -> float:
 class PairScales:
     """Hyper-parameters; standard deviations are relative to one another. Defaults: fitted to Gavel's table."""
 
-    everybody: float = 0.1
+    all_jobs: float = 0.1
     family: float = 0.4
     near: float = 0.6
     batch_length: float = 1.9
@@ -207,7 +209,7 @@ def likeness(k: PairScales, s: Sides, row: Ints, other: Ints) -> Floats:
     gpus = np.square(s.log2_gpus[row][:, None] - s.log2_gpus[other][None, :])
     batch = np.square((s.log2_batch[row][:, None] - s.log2_batch[other][None, :]) / k.batch_length)
     alike = k.family**2 + k.near**2 * np.exp(-0.5 * batch) + k.own**2 * job_type
-    return np.asarray(k.everybody**2 + family * alike * np.exp(-0.5 * gpus))
+    return np.asarray(k.all_jobs**2 + family * alike * np.exp(-0.5 * gpus))
 
 
 def prior_variance(k: PairScales) -> float:
@@ -218,4 +220,4 @@ def prior_variance(k: PairScales) -> float:
 
 def own_variance(k: PairScales) -> float:
     """Likeness of a job to itself."""
-    return k.everybody**2 + k.family**2 + k.near**2 + k.own**2
+    return k.all_jobs**2 + k.family**2 + k.near**2 + k.own**2

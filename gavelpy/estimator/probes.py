@@ -1,4 +1,18 @@
-"""Reserves time for probes in the shares of an allocation, so that the mechanism leases GPUs for them."""
+"""Plans probes: the most valuable measurements (job, GPU type, partner) within a budget of GPU-seconds.
+
+A policy's shadow prices are the value of a GPU of each type in units of its objective. A job's steps cost least on the
+type with the lowest  price / rate.  The value of a measurement is the expected decrease of that cost, because it may
+show that another type is cheaper (knowledge gradient; Frazier et al., 2008). Log rates are Gaussian, so a measurement
+shifts a job's estimates along a line, and the expectation is an integral over one variable. Measurements on the type
+that a job is likely to run on anyway cost nothing and count as known.
+
+Measuring a pair is valuable if the two co-located jobs may be worth more than the GPUs they share, and the policy would
+not co-locate them by its current estimates. The value of a job's step is the cost of the GPUs that make it. Co-located
+jobs divide that cost in proportion to the values of their steps, which are solved for iteratively (Richardson-Lucy
+updates: a fit of  values x rates  to costs).
+
+`with_probes` reserves time for the probes in the shares of an allocation, so that the mechanism leases GPUs for them.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +37,7 @@ _OFFERS_MAX = 1000  # pairs that are considered
 _PRICE_FLOOR = 0.01  # relative to the dearest type: a type with free GPUs is cheap, not free
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_TURNS = 40
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,7 @@ class PairCandidates:
     mean: Floats  # (P, 2) log slowdowns, if the two fit
     sd: Floats  # (P, 2)
     fits: Floats  # (P,) probability
-    worth: Floats  # (P, 2) value of the job alone on that type over the cost of its GPUs
+    value_alone: Floats  # (P, 2) value of the job alone on that type over the cost of its GPUs
     planned: Floats  # (P,) sum of the two co-located values by the policy's estimates
     gpu_s_left: Floats  # (P,) GPU time for which the result is useful
 
@@ -120,7 +135,7 @@ def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -
 
 def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_s: float) -> list[Probe]:
     """E[max(0, S - 1)] minus the gain the policy expects; the sum S of the two values is normal if the jobs fit."""
-    share = pairs.worth * np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
+    share = pairs.value_alone * np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
     spread = np.maximum(np.sqrt(np.square(share * pairs.sd).sum(axis=1)), 1e-12)
     over = share.sum(axis=1) - 1.0
     z = over / spread
@@ -235,10 +250,7 @@ def _used(shares: Shares, gpus: Floats) -> Floats:
     return np.asarray(total)
 
 
-_TURNS = 40
-
-
-def worth_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Floats:
+def value_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Floats:
     """Value of each job's steps alone over the cost of its GPUs, (J, T); at most 1.
 
     `problem` and `share` (C, T), the policy's input and output, include jobs alone and pairs.
@@ -254,14 +266,14 @@ def worth_alone(problem: AllocationProblem, share: Floats, prices: Floats) -> Fl
     spent = time * problem.gpus_asked[job] * cost_of[column]
     _, group = np.unique(configuration * len(cost_of) + column, return_inverse=True)
     made = np.bincount(job, steps, minlength=J)
-    worth = np.divide(1.0, best, out=np.zeros(J), where=best > 0)  # of a step
-    most = worth
+    value_of_step = np.divide(1.0, best, out=np.zeros(J), where=best > 0)
+    most = value_of_step
     for _ in range(_TURNS):
-        value = worth[job] * steps
+        value = value_of_step[job] * steps
         both = np.bincount(group, value)[group]
         paid = np.bincount(job, np.divide(spent * value, both, out=np.zeros_like(both), where=both > 0), minlength=J)
-        worth = np.minimum(np.divide(paid, made, out=most.copy(), where=made > 0), most)
-    return np.asarray(worth[:, None] * alone)
+        value_of_step = np.minimum(np.divide(paid, made, out=most.copy(), where=made > 0), most)
+    return np.asarray(value_of_step[:, None] * alone)
 
 
 def pair_candidates(
@@ -269,7 +281,7 @@ def pair_candidates(
     slowdowns: Slowdowns,  # of the K distinct keys in order of first occurrence, as the next two
     fits: Floats,  # (K, K, T)
     planned: Floats,  # (K, K, T) slowdowns that the policy uses
-    worth: Floats,  # (J, T) of each job alone
+    alone: Floats,  # (J, T) value of each job alone
     gpu_s_left: Floats,  # (J,)
     running: Ints,  # (P, 3) rows of two jobs and a type on which the policy co-locates them
 ) -> PairCandidates:
@@ -279,12 +291,12 @@ def pair_candidates(
     gpus = np.array([count for _, count in row])
     order = np.lexsort((np.arange(len(kind)), -gpu_s_left, kind))
     starts, count = np.searchsorted(kind[order], np.arange(len(row))), np.bincount(kind, minlength=len(row))
-    wanted = np.repeat((np.triu(gpus[:, None] == gpus[None, :]) & ~np.diag(count < 2))[:, :, None], worth.shape[1], 2)
+    wanted = np.repeat((np.triu(gpus[:, None] == gpus[None, :]) & ~np.diag(count < 2))[:, :, None], alone.shape[1], 2)
     one, other, gpu_type = kind[running[:, 0]], kind[running[:, 1]], running[:, 2]
     wanted[np.minimum(one, other), np.maximum(one, other), gpu_type] = False
     a, b, t = np.nonzero(wanted)
     first, second = order[starts[a]], order[starts[b] + (a == b)]
-    value = np.stack([worth[first, t], worth[second, t]], axis=1)
+    value = np.stack([alone[first, t], alone[second, t]], axis=1)
     of_kind = np.bincount(kind, gpu_s_left, minlength=len(row))
     return PairCandidates(
         np.column_stack([first, second]),

@@ -11,9 +11,9 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
+from gavelpy.estimator.hyperparameters import IsolatedScales, Likeness, as_likeness
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.latent import PairScales
-from gavelpy.estimator.learning import IsolatedScales, Likeness, as_likeness
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
@@ -21,6 +21,7 @@ from gavelpy.estimator.stacking import METHODS, SITUATIONS, Mixture
 FORMAT = "gavelpy estimator 1"
 _FIGURE_MIN, _FIGURE_MAX = 1e-12, 1e6
 _SCALES_SINCE = ("level", "few")  # added later
+_STORED_AS = {"all_jobs": "everybody"}  # fields with another name in files
 _Scales = TypeVar("_Scales", IsolatedScales, PairScales, Calibration)
 
 
@@ -29,7 +30,7 @@ def to_json(model: EstimatorModel) -> dict[str, Any]:  # Any: JSON values
     return {
         "format": FORMAT,
         "isolated": asdict(model.isolated.scales),
-        "pairs": asdict(model.pairs.scales),
+        "pairs": {_STORED_AS.get(name, name): scale for name, scale in asdict(model.pairs.scales).items()},
         "roofline": asdict(model.isolated.roofline.calibration),
         "likeness": asdict(model.isolated.likeness),
         "anchors": list(model.isolated.anchors),
@@ -96,7 +97,7 @@ def _names(field: str, value: object) -> tuple[str, ...]:
 
 
 def _scales(name: str, value: object, kind: type[_Scales]) -> _Scales:
-    wanted = [field.name for field in fields(kind)]
+    wanted = [_STORED_AS.get(field.name, field.name) for field in fields(kind)]
     if isinstance(value, Mapping) and kind is IsolatedScales:
         value = {name: getattr(IsolatedScales, name) for name in _SCALES_SINCE} | dict(value)  # older files
     if not isinstance(value, Mapping) or set(value) != set(wanted):
@@ -106,4 +107,4 @@ def _scales(name: str, value: object, kind: type[_Scales]) -> _Scales:
         is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
         if not is_number or not (math.isfinite(figure) and _FIGURE_MIN <= figure <= _FIGURE_MAX):
             raise InvalidInput(f"{name}.{key} must be in [{_FIGURE_MIN:g}, {_FIGURE_MAX:g}], got {figure!r}")
-    return kind(**{key: float(value[key]) for key in wanted})
+    return kind(*(float(value[key]) for key in wanted))

@@ -7,7 +7,7 @@ import pytest
 
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.pairs import Slowdowns
-from gavelpy.estimator.probes import PairCandidates, pair_candidates, worth_alone
+from gavelpy.estimator.probes import PairCandidates, pair_candidates, value_alone
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
@@ -29,7 +29,7 @@ def test_where_nothing_is_packed_a_job_is_worth_its_price_on_the_types_it_uses_a
     problem = AllocationProblem.of(["a", "b", "c"], ("x", "y"), [1, 1], RATES)
     allocation = MaxMinFairness().allocate(problem)
 
-    worth = worth_alone(problem, allocation.share, allocation.shadow_prices)
+    worth = value_alone(problem, allocation.share, allocation.shadow_prices)
 
     assert worth[allocation.share > 1e-6] == pytest.approx(1.0, abs=1e-3)
     assert worth.max() <= 1.0 + 1e-9
@@ -40,7 +40,7 @@ def test_a_pair_in_use_is_worth_its_price_and_its_jobs_alone_are_not() -> None:
     problem = alone.with_pairs([(0, 1)], np.array([[[0.9], [0.9]]]))
     allocation = MaxMinFairness().allocate(problem)
 
-    worth = worth_alone(problem, allocation.share, allocation.shadow_prices)
+    worth = value_alone(problem, allocation.share, allocation.shadow_prices)
 
     assert 0.9 * worth.sum() == pytest.approx(1.0, abs=1e-6)
 

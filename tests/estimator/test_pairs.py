@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.estimator import pairs
-from gavelpy.estimator.completion import Fitting
+from gavelpy.estimator.completion import MemoryModel
 from gavelpy.estimator.pairs import PairModel, Slowdowns, slowdown_quantile
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import TYPES, lawful_pairs, lawful_rates, make_table, slowdown
@@ -95,26 +95,26 @@ def test_pairs_that_did_not_fit_are_not_taken_for_slow_ones() -> None:
     rates[TABLE.pair_rows[:, 0] == 0] = 0.0
     table = replace(TABLE, pair_rate_steps_per_s=rates)
 
-    fits = Fitting(table).together(TABLE.keys, TYPES)
+    fits = MemoryModel(table).together(TABLE.keys, TYPES)
 
     assert fits[0, 3:].max() < 0.5 < fits[5:, 5:].min()
-    assert Fitting(table).alone(TABLE.keys, TYPES).min() > 0.5
+    assert MemoryModel(table).alone(TABLE.keys, TYPES).min() > 0.5
 
 
 def test_a_larger_batch_of_a_family_that_did_not_fit_does_not_fit_either() -> None:
     rates = {(f"net (batch size {2**n})", 1): {"gpu": 0.0 if n > 5 else 1.0} for n in range(2, 8)}
     table = make_table(rates, ("gpu",))
 
-    fits = Fitting(table).alone([("net (batch size 4)", 1), ("net (batch size 512)", 1)], ["gpu"])
+    fits = MemoryModel(table).alone([("net (batch size 4)", 1), ("net (batch size 512)", 1)], ["gpu"])
 
     assert fits[1, 0] < 0.5 < fits[0, 0]
 
 
 def test_an_empty_table_says_that_jobs_fit() -> None:
-    fitting = Fitting(make_table({}, ()))
+    memory = MemoryModel(make_table({}, ()))
 
-    assert fitting.alone([("x", 1)], ["a"])[0, 0] > 0.9
-    assert fitting.together([("x", 1)], ["a"])[0, 0, 0] > 0.9
+    assert memory.alone([("x", 1)], ["a"])[0, 0] > 0.9
+    assert memory.together([("x", 1)], ["a"])[0, 0, 0] > 0.9
 
 
 def test_a_pair_that_ran_fits_and_one_that_did_not_does_not_whatever_others_tell() -> None:
@@ -123,7 +123,7 @@ def test_a_pair_that_ran_fits_and_one_that_did_not_does_not_whatever_others_tell
     rates[same, :, 1], rates[same, 0, 2] = 0.0, math.nan
     table = replace(TABLE, pair_rate_steps_per_s=rates)
 
-    fits = Fitting(table).together(TABLE.keys, [*TYPES, "stranger"])
+    fits = MemoryModel(table).together(TABLE.keys, [*TYPES, "stranger"])
 
     assert fits[JOB, JOB, :3].tolist() == [1.0, 0.0, 1.0]
     assert 0.5 < fits[JOB, JOB, 3] < 1.0

@@ -12,7 +12,7 @@ from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.stacking import Errors, Mixture, row_plus_column
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import ThroughputTable
-from tests.estimator.test_learning import MODEL, TYPES, vendor_table
+from tests.estimator.test_hyperparameters import MODEL, TYPES, vendor_table
 
 WELL, ROW, COLUMN = range(3)
 

@@ -8,8 +8,8 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.completion import EstimatorModel
+from gavelpy.estimator.hyperparameters import IsolatedScales
 from gavelpy.estimator.isolated import IsolatedModel
-from gavelpy.estimator.learning import IsolatedScales
 from gavelpy.estimator.pairs import PairModel, PairScales
 from gavelpy.estimator.roofline import Calibration, Roofline
 from gavelpy.estimator.stacking import Mixture

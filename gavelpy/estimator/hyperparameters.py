@@ -26,6 +26,19 @@ from gavelpy.estimator.kinds import Sides
 from gavelpy.model.arrays import Floats, Ints
 
 SLOPE_SD: Final = 0.1  # of a family's slopes, per doubling of batch size or GPUs
+_SD_MIN = 0.5  # least corrected variance, as a share of the noise variance
+_NORMAL_90 = 1.6448536269514722
+_WORTH = 1.5  # weight of the prior of B, in rows per GPU type
+_ROUNDS = ((15, 10), (10, 10))  # iterations for the scales, then for B
+_AGAIN_STEPS = 8  # iterations of each when learning from a part of a table
+_WIDTH_MIN, _WIDTH_MAX, _FEW_MAX = 0.6, 1.8, 2.5
+_FAMILIES_AHEAD = 2.0  # log density per entry, over the families, by which learned scales (which saw it) must win
+_ENTRIES_MIN = 10  # least number of left-out entries for learning a width
+_PRIOR_SD = {  # of log scales; 0.5 where not named
+    "relative_all": 1.0,
+    "noise": 1.0,
+}
+_RELATIVE_SD = 2.0  # of a factor common to all relative terms
 
 
 @dataclass(frozen=True)
@@ -55,21 +68,6 @@ class Likeness:
 
     gpu_types: tuple[str, ...] = ()
     values: tuple[tuple[float, ...], ...] = ()
-
-
-_SD_MIN = 0.5  # least corrected variance, as a share of the noise variance
-_NORMAL_90 = 1.6448536269514722
-_WORTH = 1.5  # weight of the prior of B, in rows per GPU type
-_ROUNDS = ((15, 10), (10, 10))  # iterations for the scales, then for B
-_AGAIN_STEPS = 8  # iterations of each when learning from a part of a table
-_WIDTH_MIN, _WIDTH_MAX, _FEW_MAX = 0.6, 1.8, 2.5
-_FAMILIES_AHEAD = 2.0  # log density per entry, over the families, by which learned scales (which saw it) must win
-_ENTRIES_MIN = 10  # least number of left-out entries for learning a width
-_PRIOR_SD = {  # of log scales; 0.5 where not named
-    "relative_all": 1.0,
-    "noise": 1.0,
-}
-_RELATIVE_SD = 2.0  # of a factor common to all relative terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +172,8 @@ class _Problem:
         count = np.bincount(self.at)
         self.rows = np.flatnonzero(count > 1)
         self.count, self.families = len(rows), len(np.unique(s.family[rows]))
-        self.telling = float((count[self.rows] - 1).sum()) / max(len(o.alike) - 1, 1)  # rows' worth of information
-        self.worth = _WORTH * (len(o.alike) + 1)
+        self.informative = float((count[self.rows] - 1).sum()) / max(len(o.alike) - 1, 1)  # rows' worth of information
+        self.prior_weight = _WORTH * (len(o.alike) + 1)
 
     def scales(self, x: Floats, checked: Checked) -> IsolatedScales:
         """The scales with all amplitudes widened as checked; this leaves the means unchanged."""
@@ -209,7 +207,7 @@ class _Problem:
             own, weight, inverse = self._solved(x, likeness)
             moved = self.columns.T @ (((np.outer(weight, weight) - inverse) * self._wide(own)) @ self.columns)
             seen = self.count * likeness + likeness @ moved @ likeness
-            likeness = (self.worth * self.observed.alike + seen) / (self.worth + self.count)
+            likeness = (self.prior_weight * self.observed.alike + seen) / (self.prior_weight + self.count)
             likeness = (likeness + likeness.T) / 2.0
         return likeness
 
@@ -229,7 +227,12 @@ class _Problem:
             if is_learned:
                 columns, scale = self.observed.column[mine], own[row, row]
                 moved = (np.outer(weight[mine], weight[mine]) - inverse[at]) * scale
-                owed = likeness[:, columns] @ moved @ likeness[columns] / (self.worth + max(self.telling - 1.0, 0.0))
+                owed = (
+                    likeness[:, columns]
+                    @ moved
+                    @ likeness[columns]
+                    / (self.prior_weight + max(self.informative - 1.0, 0.0))
+                )
                 spread = _at_least(spread - scale * owed[np.ix_(columns, columns)], _SD_MIN * noise)
             precision = np.linalg.inv(spread)
             sd = 1.0 / np.sqrt(np.diag(precision))

@@ -31,7 +31,7 @@ def make_pairs(rows: Any, kept: Any, sd: Any, **changes: Any) -> PairCandidates:
     count = len(rows)
     given: dict[str, Any] = {
         "fits": np.ones(count),
-        "worth": np.ones((count, 2)),
+        "value_alone": np.ones((count, 2)),
         "planned": np.zeros(count),
         "gpu_s_left": np.full(count, 3600.0),
     }
@@ -125,7 +125,7 @@ def test_a_pair_that_the_policy_counts_on_already_is_not_measured() -> None:
 
 def test_a_pair_of_jobs_that_do_better_elsewhere_is_not_measured() -> None:
     jobs = make_jobs([[0.0]] * 2, [[0.0]] * 2)
-    pairs = make_pairs([(0, 1)], [[0.6, 0.6]], [[0.1, 0.1]], worth=np.array([[0.5, 0.5]]))
+    pairs = make_pairs([(0, 1)], [[0.6, 0.6]], [[0.1, 0.1]], value_alone=np.array([[0.5, 0.5]]))
 
     assert plan(jobs, 1e6, pairs=pairs) == []
 
