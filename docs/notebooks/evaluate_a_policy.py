@@ -50,7 +50,7 @@ dict(zip(problem.job_ids, np.round(gain, 2).tolist(), strict=True))
 # needs a simulation:
 
 from gavelpy.model.cluster import Cluster
-from gavelpy.simulator.compare import Run, compare
+from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
 
@@ -58,7 +58,7 @@ trace = generate(GeneratorOptions(20, rate_jobs_per_h=4.0), published_throughput
 results = compare(
     trace,
     Cluster.parse("v100:3,p100:3,k80:3"),
-    [Run("max_min_fairness", blind=True), Run("max_min_fairness")],
+    [PolicyRun("max_min_fairness", blind=True), PolicyRun("max_min_fairness")],
     throughputs=published_throughputs(),
 )
 for label, result in results.items():

@@ -15,14 +15,14 @@ import numpy as np
 
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
-from gavelpy.simulator.compare import Run, compare
+from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.workloads import published_throughputs
 
 CLUSTER = Cluster.parse("v100:4,p100:4,k80:4")
 TABLE = published_throughputs()
-RUNS = [Run("max_min_fairness", blind=True), Run("max_min_fairness")]
+RUNS = [PolicyRun("max_min_fairness", blind=True), PolicyRun("max_min_fairness")]
 SETTINGS = SimulationSettings(
     MechanismSettings(round_s=3600.0)
 )  # 360 s in the paper; fewer rounds are faster to simulate

@@ -36,7 +36,7 @@ def demo(
     """
     from gavelpy.model.cluster import Cluster
     from gavelpy.report import html
-    from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.compare import PolicyRun
     from gavelpy.simulator.settings import preset
     from gavelpy.traces.reader import read_trace
     from gavelpy.traces.workloads import workloads_directory
@@ -49,7 +49,7 @@ def demo(
     experiment = s.Experiment(
         trace=trace,
         cluster=Cluster.of(_GPUS, price_usd_per_gpu_h=s.list_prices(list(_GPUS))),
-        runs=[Run(policy, blind) for policy in _POLICIES for blind in (True, False)],
+        runs=[PolicyRun(policy, blind) for policy in _POLICIES for blind in (True, False)],
         settings=preset("default"),
         seed=seed,
     )

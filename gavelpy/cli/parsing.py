@@ -12,7 +12,7 @@ from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gavelpy.model.throughput import ThroughputTable
-    from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.compare import PolicyRun
     from gavelpy.traces.generator import GeneratorOptions
 
 
@@ -91,14 +91,14 @@ def prices(text: str) -> dict[str, float]:
     return found
 
 
-def runs(text: str, *, blind: bool) -> list[Run]:
+def runs(text: str, *, blind: bool) -> list[PolicyRun]:
     """The runs of `fifo,max_min_fairness@blind`; `blind` makes all of them blind."""
-    from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.compare import PolicyRun
 
-    chosen: list[Run] = []
+    chosen: list[PolicyRun] = []
     for name in text.split(","):
-        named = Run.parse(name.strip())
-        run = Run(named.policy, blind or named.blind)
+        named = PolicyRun.parse(name.strip())
+        run = PolicyRun(named.policy, blind or named.blind)
         if run in chosen:
             raise InvalidInput(f"--policy must name each run once, got {run.label!r} twice in {text!r}")
         chosen.append(run)

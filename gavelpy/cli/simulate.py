@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
-    from gavelpy.simulator.compare import Run
+    from gavelpy.simulator.compare import PolicyRun
     from gavelpy.simulator.estimation import Learning
-    from gavelpy.simulator.result import SimulationResult
+    from gavelpy.simulator.metrics import SimulationResult
     from gavelpy.simulator.settings import SimulationSettings
 
 
@@ -32,7 +32,7 @@ class Experiment:
 
     trace: Trace
     cluster: Cluster
-    runs: Sequence[Run]
+    runs: Sequence[PolicyRun]
     settings: SimulationSettings
     seed: int = 0
     window: tuple[int, int] | None = None

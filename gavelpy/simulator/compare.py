@@ -16,8 +16,7 @@ from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_from
 from gavelpy.simulator.estimation import Estimation, Learning
-from gavelpy.simulator.metrics import with_fairness
-from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation
 
@@ -26,14 +25,14 @@ BLIND_SUFFIX = "@blind"
 
 
 @dataclass(frozen=True)
-class Run:
+class PolicyRun:
     """A policy (a name, or name:parameter=value), and whether it is blind to GPU types."""
 
     policy: str
     blind: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Run:
+    def parse(cls, text: str) -> PolicyRun:
         """`name` or `name@blind`; raises InvalidInput when there is no such policy."""
         name = text.removesuffix(BLIND_SUFFIX)
         policy_from(name)
@@ -48,7 +47,7 @@ class Run:
 def compare(
     trace: Trace,
     cluster: Cluster,
-    runs: Sequence[Run],
+    runs: Sequence[PolicyRun],
     *,
     settings: SimulationSettings | None = None,
     throughputs: ThroughputTable | None = None,
@@ -67,7 +66,7 @@ def compare(
     if len(set(labels)) != len(labels) or not runs:
         raise InvalidInput(f"policies must be named, each once, got {', '.join(labels) or 'none'}")
     settings = settings or SimulationSettings()
-    baseline = Run(ISOLATED)
+    baseline = PolicyRun(ISOLATED)
     everything = list(runs) if baseline in runs else [*runs, baseline]
     results = {}
     for run in everything:
@@ -101,13 +100,13 @@ def simulate(
 ) -> SimulationResult:
     """One policy on one trace; finish-time fairness is NaN, because it needs a second run (see compare)."""
     settings = settings or SimulationSettings()
-    run = Run(policy, blind)
+    run = PolicyRun(policy, blind)
     engine = engine_for(run, settings, throughputs)
     return Simulation(trace, cluster, engine, settings, seed=seed, window=window, label=run.label).run()
 
 
 def engine_for(
-    run: Run,
+    run: PolicyRun,
     settings: SimulationSettings,
     throughputs: ThroughputTable | None = None,
     estimation: Estimation | None = None,
@@ -129,7 +128,7 @@ def engine_for(
     )
 
 
-def _journaled(simulation: Simulation, run: Run, directory: Path | None) -> SimulationResult:
+def _journaled(simulation: Simulation, run: PolicyRun, directory: Path | None) -> SimulationResult:
     if directory is None:
         return simulation.run()
     try:

@@ -1,22 +1,77 @@
-"""Metrics and data frames of a run, from its history."""
+"""Metrics and data frames of a simulated run, computed from its history."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gavelpy.engine import Profiled
 from gavelpy.journal.history import History
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.simulator.result import Metrics
 
 if TYPE_CHECKING:
     import pandas as pd
-
 UTILIZATION_BINS = 240
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """Over the measured jobs (JCT, fairness, deadlines) and over the whole run (the rest). NaN: no job to measure.
+
+    JCT = finish - arrival. Finish-time fairness of a job = its JCT / its JCT in a run of the same trace under
+    `isolated`.
+    """
+
+    avg_jct_s: float
+    p50_jct_s: float
+    p90_jct_s: float
+    p99_jct_s: float
+    makespan_s: float  # from the first arrival to the end of the run
+    utilization: float  # GPU time under lease / total GPU time of the run; a shared GPU counts once
+    cost_usd: float  # GPU time under lease at its price; a shared GPU costs once
+    ftf_worst: float
+    ftf_mean: float
+    deadline_misses: int
+    preemptions: int  # times a job was stopped before its end
+    migrations: int  # times a job started on other GPUs than it last ran on
+    rounds: int
+    solves: int
+    jobs_measured: int  # finished and measured
+    jobs_unfinished: int  # measured, but not finished when the run ended
+    wall_s: float
+    cpu_s: float
+    cpu_solve_s: float
+    probes_alone: int = 0  # (job, GPU type) that were probed
+    probes_pairs: int = 0  # (job, partner, GPU type) that were probed
+    probes_gpu_s: float = 0.0  # GPU time reserved for probes
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented object; NaN becomes null."""
+        values = asdict(self)
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class SimulationResult:
+    """One policy on one trace."""
+
+    label: str  # "name" or "name@blind"
+    metrics: RunMetrics
+    jobs: (
+        pd.DataFrame
+    )  # index job; arrival_s first_start_s finish_s jct_s gpus weight job_type ftf preemptions migrations
+    #                     gpu_s measured reason
+    leases: pd.DataFrame  # one row per stay on the same GPUs: job gpu_type gpus start_s end_s; pairs overlap
+    sharing: pd.DataFrame  # one row per time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
+    shares: pd.DataFrame  # one row per job and type: job gpu_type owed_s received_s, alone and co-located
+    utilization: pd.DataFrame  # index time_s; one column per GPU type: fraction leased
+    parameters: dict[str, Any]
+    stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
+    isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete
 
 
 @dataclass(frozen=True)
@@ -56,7 +111,7 @@ def jobs_frame(history: History, measured: Bools, reasons: Mapping[int, str]) ->
     )
 
 
-def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
+def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> RunMetrics:
     """Metrics of one run, without fairness: see `with_fairness`."""
     chosen = jobs[jobs["measured"]]
     jct_s = chosen["jct_s"].dropna().to_numpy()
@@ -66,7 +121,7 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
     available_gpu_s = sum(history.gpu_counts) * history.now_s
     percentiles = np.percentile(jct_s, [50, 90, 99]).tolist() if len(jct_s) else [math.nan] * 3
     first_arrival_s = float(history.arrival_s[0]) if history.count else 0.0
-    return Metrics(
+    return RunMetrics(
         avg_jct_s=float(jct_s.mean()) if len(jct_s) else math.nan,
         p50_jct_s=percentiles[0],
         p90_jct_s=percentiles[1],
@@ -89,7 +144,7 @@ def metrics(history: History, jobs: pd.DataFrame, effort: Effort) -> Metrics:
     )
 
 
-def with_fairness(found: Metrics, jobs: pd.DataFrame, isolated: pd.DataFrame) -> tuple[Metrics, pd.DataFrame]:
+def with_fairness(found: RunMetrics, jobs: pd.DataFrame, isolated: pd.DataFrame) -> tuple[RunMetrics, pd.DataFrame]:
     """Metrics and jobs with finish-time fairness relative to the `isolated` run; jobs align by id."""
     ftf = (jobs["jct_s"] / isolated["jct_s"].reindex(jobs.index)).where(jobs["measured"])
     known = ftf.dropna()
@@ -179,3 +234,19 @@ def _time_since(edges: Floats, moments: Floats, weight: Floats) -> Floats:
     weighted = np.concatenate([[0.0], np.cumsum(weight * moments)])
     since: Floats = edges * weights[count] - weighted[count]
     return since
+
+
+def with_probes_made(metrics: RunMetrics, profiled: Profiled, history: History) -> RunMetrics:
+    """The metrics with the probes that got GPUs, each counted once, and the GPU time reserved for probes."""
+    rows, types, _, _ = history.run_intervals()
+    alone = set(zip(rows.tolist(), types.tolist(), strict=True))
+    jobs, partners, pair_types, _, _ = history.sharing.times(history.now_s)
+    members = np.sort(np.column_stack([jobs, partners]), axis=1)
+    pairs = {(a, b, t) for (a, b), t in zip(members.tolist(), pair_types.tolist(), strict=True)}
+    asked = {(min(a, b), max(a, b), t) for a, b, t in profiled.pairs}
+    return replace(
+        metrics,
+        probes_alone=len(profiled.alone & alone),
+        probes_pairs=len(asked & pairs),
+        probes_gpu_s=profiled.gpu_s,
+    )

@@ -43,8 +43,7 @@ from gavelpy.simulator import metrics
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.co_location import CoLocation, co_location_of
 from gavelpy.simulator.estimation import Estimation
-from gavelpy.simulator.profiled import with_probes_made
-from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.stall import OF_JOB, Stall
 from gavelpy.simulator.virtual_scheduler import NodeEvent, VirtualScheduler

@@ -15,7 +15,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.policies.registry import policy_named
-from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import Costs, SimulationSettings
 from gavelpy.simulator.simulate import Observer, Simulation
 

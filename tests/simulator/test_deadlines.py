@@ -8,7 +8,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.policies.min_cost import MinCost
-from gavelpy.simulator.compare import Run, engine_for, simulate
+from gavelpy.simulator.compare import PolicyRun, engine_for, simulate
 from gavelpy.simulator.settings import SimulationSettings, preset
 
 JOBS = 25
@@ -41,11 +41,11 @@ def test_min_cost_with_deadlines_misses_fewer_than_policies_that_know_none() -> 
 
 
 def test_what_is_given_stays_and_the_original_plans_without_slack() -> None:
-    run, given = Run("min_cost:deadlines=true"), Run("min_cost:deadlines=true:slack_s=7")
+    run, given = PolicyRun("min_cost:deadlines=true"), PolicyRun("min_cost:deadlines=true:slack_s=7")
 
     default = engine_for(run, SimulationSettings()).policy
 
     assert default == MinCost(deadlines=True, slack_s=360.0 + 25.0, work=1.0 - 25.0 / 360.0)
     assert engine_for(given, SimulationSettings()).policy == MinCost(deadlines=True, slack_s=7.0)
     assert engine_for(run, preset("gavel-osdi20")).policy == MinCost(deadlines=True)
-    assert engine_for(Run("min_cost"), SimulationSettings()).policy == MinCost()
+    assert engine_for(PolicyRun("min_cost"), SimulationSettings()).policy == MinCost()

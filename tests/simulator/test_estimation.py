@@ -16,7 +16,7 @@ from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.simulator.estimation import Estimation
-from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 from tests.estimator.tables import BATCHES, FAMILY, TYPES, job_type, make_table, true_rate

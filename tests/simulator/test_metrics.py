@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gavelpy.model.cluster import Cluster
-from gavelpy.simulator.compare import Run, compare
-from gavelpy.simulator.result import SimulationResult
+from gavelpy.simulator.compare import PolicyRun, compare
+from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import preset
 from tests.simulator.builders import make_job, make_trace, random_trace, run
 
@@ -75,7 +75,7 @@ def test_averages_are_over_measured_jobs(result: SimulationResult) -> None:
 
 
 def test_fairness_is_one_for_the_isolated_policy_itself() -> None:
-    results = compare(random_trace(4), Cluster.parse("v100:4,p100:4,k80:8"), [Run("isolated"), Run("fifo")])
+    results = compare(random_trace(4), Cluster.parse("v100:4,p100:4,k80:8"), [PolicyRun("isolated"), PolicyRun("fifo")])
 
     assert results["isolated"].metrics.ftf_worst == 1.0
     ratio = results["fifo"].jobs["jct_s"] / results["isolated"].jobs["jct_s"]

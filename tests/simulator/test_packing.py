@@ -21,7 +21,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.registry import policy_named
-from gavelpy.simulator.compare import Run, compare
+from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.simulator.estimation import Learning
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.simulate import Simulation
@@ -223,7 +223,7 @@ def test_packing_shortens_the_queue() -> None:
     trace, cluster, table = many(7, jobs=40), Cluster.parse("v100:2,p100:2,k80:4"), make_table(MANY, TYPES)
 
     packed, alone = (
-        compare(trace, cluster, [Run("max_min_fairness")], settings=make_settings(packing=on), throughputs=table)
+        compare(trace, cluster, [PolicyRun("max_min_fairness")], settings=make_settings(packing=on), throughputs=table)
         for on in (True, False)
     )
 
@@ -239,7 +239,7 @@ def test_a_scheduler_that_is_told_nothing_of_pairs_learns_what_gains() -> None:
     found = compare(
         trace,
         Cluster.parse("v100:2"),
-        [Run("max_min_fairness")],
+        [PolicyRun("max_min_fairness")],
         settings=make_settings(packing=True),
         throughputs=make_table(bad),
         learning=Learning(claims_off=3.0),
@@ -257,7 +257,7 @@ def test_a_pair_that_does_not_fit_is_given_up() -> None:
     found = compare(
         trace,
         Cluster.parse("v100:1"),
-        [Run("max_min_fairness")],
+        [PolicyRun("max_min_fairness")],
         settings=make_settings(packing=True),
         throughputs=make_table({("ant", "bee"): (0.0, 0.0)}),
         learning=Learning(),
@@ -277,7 +277,7 @@ def test_probes_of_pairs_run_as_leases_and_are_counted() -> None:
         compare(
             trace,
             Cluster.parse("v100:2,p100:2,k80:2"),
-            [Run("max_min_fairness")],
+            [PolicyRun("max_min_fairness")],
             settings=make_settings(packing=True),
             throughputs=table,
             learning=Learning(profile_gpu_s=budget_s),

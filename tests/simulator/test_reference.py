@@ -19,7 +19,7 @@ from gavelpy.model.job import Trace
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate, ruled
 from gavelpy.simulator.compare import simulate
-from gavelpy.simulator.result import Metrics
+from gavelpy.simulator.metrics import RunMetrics
 from gavelpy.simulator.settings import preset
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.solve.solver import Solver
@@ -40,7 +40,7 @@ def reference(folder: Path, trace: str, policy: str) -> pd.Series:
     return table[(table["trace"] == trace) & (table["policy"] == policy)].iloc[0]
 
 
-def ours(folder: Path, trace: str, policy: str, *, blind: bool = False, seed: int = 0) -> Metrics:
+def ours(folder: Path, trace: str, policy: str, *, blind: bool = False, seed: int = 0) -> RunMetrics:
     cluster = Cluster.parse(CLUSTERS[trace], gpus_per_node=1)
     return simulate(
         read(folder, trace), cluster, policy, blind=blind, settings=preset("gavel-osdi20"), seed=seed
