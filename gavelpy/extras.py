@@ -11,7 +11,7 @@ from gavelpy.errors import InvalidInput
 EXTRA_OF: Final = {
     **dict.fromkeys(
         ("grpc", "grpc_health", "grpc_reflection", "google", "sqlalchemy", "psycopg", "aiohttp", "prometheus_client",
-         "pynvml", "re2"),
+         "pynvml", "re2", "cryptography"),
         "runtime",
     ),
     **dict.fromkeys(("plotly", "jinja2"), "report"),

@@ -13,6 +13,7 @@ import typer
 
 from gavelpy.cli import (
     allocate,
+    credentials,
     demo,
     jobs,
     logs,
@@ -22,7 +23,6 @@ from gavelpy.cli import (
     simulate,
     submit,
     throughput,
-    token,
     top,
     trace,
     wait,
@@ -65,7 +65,8 @@ app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
 app.add_typer(nodes.app, name="node", rich_help_panel=_CLUSTER)
 app.add_typer(policy.app, name="policy", rich_help_panel=_CLUSTER)
 app.command("events", rich_help_panel=_CLUSTER)(logs.events)
-app.add_typer(token.app, name="token", rich_help_panel=_CLUSTER)
+app.add_typer(credentials.tokens_app, name="token", rich_help_panel=_CLUSTER)
+app.add_typer(credentials.certificates_app, name="cert", rich_help_panel=_CLUSTER)
 
 
 def _show_version(requested: bool) -> None:
