@@ -1,4 +1,4 @@
-"""A core with jobs and servers in a line or two, and the events that tests send it. Name only what matters."""
+"""Short builders of cores, nodes and jobs for tests, and functions that send events. Name only what matters."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ FAST: Mapping[str, float] = {"v100": 10.0}
 
 
 def make_spec(name: str, *, steps: float = 1e6, rates: Mapping[str, float] = FAST, **options: Any) -> JobSpec:
-    """A job on one V100 that runs for a day or so; `options` are fields of JobSpec."""
+    """A job that runs for about a day on one V100; `options` are fields of JobSpec."""
     return JobSpec(JobId(name), steps, rates_steps_per_s=rates, **options)
 
 
 def make_pool(*servers: tuple[str, int]) -> GpuPool:
-    """Servers n0, n1, ... of (GPU type, GPUs)."""
+    """A pool of nodes n0, n1, ..., each given as (GPU type, GPUs)."""
     pool = GpuPool()
     for i, (gpu_type, count) in enumerate(servers):
         pool.join(NodeId(f"n{i}"), gpu_type, count)
@@ -51,7 +51,7 @@ def make_jobs(
     owed_s: Sequence[Sequence[float]] | float = 0.0,
     received_s: Sequence[Sequence[float]] | float = 0.0,
 ) -> JobTable:
-    """A table of waiting jobs j0, j1, ... on types t0, t1, ..., with these accounts."""
+    """A table of waiting jobs j0, j1, ... on types t0, t1, ..., with these shares and times owed and received."""
     types = tuple(f"t{k}" for k in range(len(rates[0])))
     jobs = JobTable(len(types))
     sizes = np.broadcast_to(np.asarray(gpus), (len(rates),)).tolist()
@@ -65,7 +65,7 @@ def make_jobs(
 
 
 def make_core(*specs: JobSpec, servers: Sequence[tuple[str, int]] = (("v100", 1),), **settings: Any) -> SchedulerCore:
-    """A core at time 0 with servers n0, n1, ... and these jobs; nobody has woken it yet."""
+    """A core at time 0 with nodes n0, n1, ... and these jobs, before its first wake-up."""
     core = SchedulerCore(MechanismSettings(**settings))
     for i, (gpu_type, count) in enumerate(servers):
         tell(core, NodeJoined(NodeId(f"n{i}"), gpu_type, count))
@@ -75,31 +75,31 @@ def make_core(*specs: JobSpec, servers: Sequence[tuple[str, int]] = (("v100", 1)
 
 
 def tell(core: SchedulerCore, event: Event, now_s: float | None = None) -> list[Command]:
-    """The commands that follow from an event, now unless said otherwise; every promise is checked after it."""
+    """Sends an event, by default at the current time; checks all invariants and returns the commands."""
     commands = core.handle(event, core.now_s if now_s is None else now_s)
     check(core)
     return commands
 
 
 def wake(core: SchedulerCore, now_s: float | None = None) -> list[Command]:
-    """WakeupDue."""
+    """Sends WakeupDue."""
     return tell(core, WakeupDue(), now_s)
 
 
 def answer(core: SchedulerCore, *shares: tuple[int, int, float], now_s: float | None = None) -> list[Command]:
-    """AllocationSolved for the open question: (job, GPU type, share) each."""
+    """Sends AllocationSolved for the pending request; each share is (job, GPU type, share)."""
     rows = np.array(shares, dtype=np.float64).reshape(-1, 3)
     jobs, types = rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64)
     return tell(core, AllocationSolved(core.question.open_epoch, jobs, types, rows[:, 2]), now_s)
 
 
 def fail(core: SchedulerCore, now_s: float | None = None) -> list[Command]:
-    """AllocationFailed for the open question."""
+    """Sends AllocationFailed for the pending request."""
     return tell(core, AllocationFailed(core.question.open_epoch, "no answer"), now_s)
 
 
 def start(core: SchedulerCore, *jobs: int, now_s: float | None = None) -> None:
-    """LeaseStarted of the leases that these jobs hold."""
+    """Sends LeaseStarted for the current leases of these jobs."""
     gpus = [core.jobs.gpus_held(job) for job in jobs]
     offsets = np.cumsum([0, *map(len, gpus)])
     rows = np.array(jobs)
@@ -109,12 +109,12 @@ def start(core: SchedulerCore, *jobs: int, now_s: float | None = None) -> None:
 def end(
     core: SchedulerCore, job: int, lease: int, outcome: Outcome, *, steps: float = 0.0, now_s: float | None = None
 ) -> list[Command]:
-    """LeaseEnded of one lease."""
+    """Sends LeaseEnded for one lease."""
     return tell(core, LeaseEnded(np.array([job]), np.array([lease]), np.array([steps]), outcome), now_s)
 
 
 def running_core(*specs: JobSpec, now_s: float = 0.0, **options: Any) -> SchedulerCore:
-    """A core in which all these jobs run since `now_s`: one GPU type, GPUs enough, each with a share of 1."""
+    """A core in which all these jobs have run since `now_s`: one GPU type, enough GPUs, a share of 1 each."""
     core = make_core(*specs, **options)
     wake(core, now_s)
     answer(core, *((job, 0, 1.0) for job in range(len(specs))))
@@ -123,10 +123,10 @@ def running_core(*specs: JobSpec, now_s: float = 0.0, **options: Any) -> Schedul
 
 
 def questions(commands: Sequence[Command]) -> list[SolveAllocation]:
-    """The questions among commands."""
+    """The requests for an allocation among the commands."""
     return [command for command in commands if isinstance(command, SolveAllocation)]
 
 
 def plans(commands: Sequence[Command]) -> list[RoundPlan]:
-    """The plans among commands."""
+    """The round plans among the commands."""
     return [command for command in commands if isinstance(command, RoundPlan)]

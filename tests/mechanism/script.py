@@ -1,9 +1,9 @@
-"""Interaction scripts: events in, commands out, readable by a person.
+"""Plays interaction scripts: events in, commands out, readable by people.
 
-A script is lines `at TIME EVENT ...`, a line `----`, and the commands the core gave, each after the time it came at. A
-`reasons` line asks why jobs wait; `wakeup-time` asks for the core's timer. Jobs go by id, leases by L and serial.
+A script is lines `at TIME EVENT ...`, a line `----`, and the core's commands, each after its time. A `reasons` line
+prints why jobs wait; `wakeup-time` prints the core's timer. Jobs are named by id, leases by L and serial.
 
-`python -m tests.mechanism.script --rewrite` accepts what the core says now; read the difference before you commit it.
+`python -m tests.mechanism.script --rewrite` accepts the current commands; review the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 class Player:
-    """A core, and the names a script uses for what it holds."""
+    """A core, and the names by which a script refers to its jobs and leases."""
 
     def __init__(self) -> None:
         self.core = SchedulerCore()
@@ -68,7 +68,7 @@ class Player:
         self.lease_gpus: dict[int, list[int]] = {}
 
     def play(self, text: str) -> list[str]:
-        """The output lines of a script's input lines."""
+        """The output lines for a script's input lines."""
         output: list[str] = []
         for line in text.splitlines():
             words = line.split("#")[0].split()
@@ -205,7 +205,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Plays all scripts; with --rewrite, accepts what they say now."""
+    """Plays all scripts; with --rewrite, accepts their current output."""
     for path in sorted(SCRIPTS.glob("*.txt")):
         given, expected = split(path.read_text())
         found = "\n".join(Player().play(given)) + "\n"

@@ -1,4 +1,4 @@
-"""What makes no sense is refused by name, and before anything changes."""
+"""Invalid events are refused with the name of the field, before anything changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job is told of its account is what the core would book, at any moment and without being asked to."""
+"""The reported time owed and received of a job equals what the core would book, at any moment, without booking it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.mechanism.builders import answer, make_core, make_spec, running_core,
 
 
 def shared_core(rule: PriorityRule) -> SchedulerCore:
-    """Job 0 runs since 10 s on n0, with a share of 0.7; job 1 waits with 0.3."""
+    """Job 0 has run since 10 s on n0, with a share of 0.7; job 1 waits with 0.3."""
     core = make_core(make_spec("a"), make_spec("b"), servers=[("v100", 1)], priority=rule)
     wake(core)
     answer(core, (0, 0, 0.7), (1, 0, 0.3))
@@ -28,7 +28,7 @@ def shared_core(rule: PriorityRule) -> SchedulerCore:
 
 
 def booked(core: SchedulerCore) -> tuple[Floats, Floats]:
-    """What the core itself books now: a change of settings makes it settle."""
+    """The times the core books now: a change of settings triggers the booking."""
     tell(core, ConfigChanged(core.settings))
     return core.jobs.owed_s[:2].copy(), core.jobs.received_s[:2].copy()
 

@@ -1,4 +1,4 @@
-"""A job that fails waits before it is tried again: longer each time, never for ever, and it is said why."""
+"""Back-off: a job that fails waits before its next start, longer each time up to a limit, with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, TWO = [("v100", 1)], [("v100", 1), ("v100", 1)]
 
 
 def make_failing(*, servers: list[tuple[str, int]] = ONE, **settings: float) -> SchedulerCore:
-    """A lone job with its first lease, not begun."""
+    """A single job with its first lease, not started."""
     core = make_core(make_spec("a"), servers=servers, **{"retry_s": 10.0, **settings})
     wake(core, 0.0)
     answer(core, (0, 0, 1.0))
@@ -27,25 +27,25 @@ def make_failing(*, servers: list[tuple[str, int]] = ONE, **settings: float) -> 
 
 
 def fail_after(core: SchedulerCore, seconds: float, outcome: Outcome = Outcome.FAILED) -> None:
-    """The job's lease begins now and ends after a while."""
+    """The job's lease starts now and ends after this time."""
     start(core, 0)
     end(core, 0, int(core.jobs.lease[0]), outcome, now_s=core.now_s + seconds)
 
 
 def lose(core: SchedulerCore) -> None:
-    """The job's lease is lost before it has begun."""
+    """The job's lease is lost before it starts."""
     end(core, 0, int(core.jobs.lease[0]), Outcome.LOST)
 
 
 def again(core: SchedulerCore) -> None:
-    """The pause ends, and the job is granted another lease."""
+    """The back-off ends, and the job gets another lease."""
     wake(core)
     wake(core, core.wakeup_s)
     assert len(plans(answer(core, (0, 0, 1.0)))) == 1
 
 
 def failed(times: int, **settings: float) -> SchedulerCore:
-    """The job has failed so often, a second after each start, and was tried again as soon as that could be."""
+    """The job has failed this often, each time 1 s after its start, and was retried as early as possible."""
     core = make_failing(**settings)
     fail_after(core, 1.0)
     for _ in range(times - 1):
@@ -141,7 +141,7 @@ def test_a_server_that_can_start_nothing_gets_few_leases_of_many_jobs() -> None:
 
 
 def lose_and_wake(core: SchedulerCore) -> int:
-    """The lease on the only GPU is lost before it begins; how many are granted then, at once."""
+    """Loses the lease on the only GPU before it starts; returns how many leases are granted immediately."""
     job = int(core.pool.job[0])
     return 0 if job < 0 else len(_lost(core, job))
 
@@ -163,7 +163,7 @@ THREE = [("v100", 1)] * 3
 
 
 def lose_after(core: SchedulerCore, seconds: float) -> None:
-    """The job's lease begins now and is lost after a while, without a checkpoint."""
+    """The job's lease starts now and is lost after this time, without a checkpoint."""
     fail_after(core, seconds, Outcome.LOST)
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_kills_its_shim_is_started_few_times() -> None:
         if not plans(wake(core)):
             again(core)
 
-    assert starts <= 7  # a pause of none, then 10, 20, 40, 80 s
+    assert starts <= 7  # back-off of 0, 10, 20, 40 and 80 s
 
 
 @pytest.mark.parametrize("progress", ["saved", "long"])

@@ -1,4 +1,4 @@
-"""The core's timer: never back, never in the past, never at one instant for ever, never asleep over work."""
+"""The core's timer: it never goes back, is never in the past, always advances, and is set while work is pending."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_thousand_arrivals_of_one_instant_make_one_question() -> None:
 
 
 def test_wakeup_is_never_in_the_past() -> None:
-    """The answer comes after patience has ended; b has arrived meanwhile."""
+    """The answer arrives after the time limit for it; b has arrived in between."""
     core = make_core(make_spec("a"))
     wake(core, 0.0)
     wake(core, 10.0)
@@ -174,7 +174,7 @@ def test_a_failing_policy_is_given_up_in_the_end_when_nothing_ever_changes() -> 
 
 
 def test_a_job_that_arrives_within_the_interval_on_an_idle_cluster_is_asked_about_when_it_is_over() -> None:
-    """Without leftovers nobody runs meanwhile, so no round ends that could wake the core."""
+    """Without leftovers no job runs until the request, so no round ends that could wake the core."""
     core = running_core(
         make_spec("a"), now_s=1.0, fill_leftover=False, solve_interval_s=1920.0, solve_within_round=False
     )
@@ -281,7 +281,7 @@ def test_round_without_costs_ends_when_its_last_job_finishes() -> None:
         (0.5, 1e6, 360.0),
         (1.0, 100.0, 100.0),
         (0.005, 1e6, 200.0),  # one step fits
-        (0.002, 1e6, 500.0),  # none fits: the round waits for it, or the job would begin its first step for ever
+        (0.002, 1e6, 500.0),  # none fits: the round waits for it, or the job would repeat its first step forever
     ],
 )
 def test_rounds_of_whole_steps_end_with_a_step(rate: float, steps_left: float, length_s: float) -> None:
@@ -292,7 +292,7 @@ def test_rounds_of_whole_steps_end_with_a_step(rate: float, steps_left: float, l
 
 @given(data=st.data(), settings=SETTINGS)
 def test_wakeups_that_change_nothing_move_forward(data: st.DataObject, settings: MechanismSettings) -> None:
-    """After any past, a core that is woken and answered, and hears nothing else, soon asks for a later time."""
+    """After any history, a core that is woken and answered, and gets no other event, soon sets a later timer."""
     core = SchedulerCore(settings)
     for _ in range(data.draw(st.integers(0, 12))):
         _something_happens(core, data, ["solved", "nothing", "failed"])
@@ -305,7 +305,7 @@ def test_wakeups_that_change_nothing_move_forward(data: st.DataObject, settings:
 
 @given(data=st.data(), settings=SETTINGS)
 def test_a_job_with_a_share_and_room_is_not_left_waiting(data: st.DataObject, settings: MechanismSettings) -> None:
-    """After any past in which the policy gave shares or failed, once it answers, somebody runs if anybody can."""
+    """After any history of shares and failures, an answer of the policy makes a job run if any can."""
     core = SchedulerCore(settings)
     for _ in range(data.draw(st.integers(0, 12))):
         _something_happens(core, data, ["solved", "failed"])
@@ -317,7 +317,7 @@ def test_a_job_with_a_share_and_room_is_not_left_waiting(data: st.DataObject, se
 
 
 def _woken(core: SchedulerCore, reply: str, times: int = 30) -> list[float]:
-    """Moments at which the core wanted to be woken, while the policy replies at once and jobs run on."""
+    """The core's wake-up times while the policy answers immediately and jobs keep running."""
     moments: list[float] = []
     if core.question.open_epoch != NONE_OPEN:
         _reply(core, reply)

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: in a directory with an id, whatever the nodes that use the directory see at the moment."""
+"""A checkpoint's location is a directory with an id, whichever directory its nodes see at the moment."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_storage_that_does_not_answer_for_a_while_changes_nothing_about_checkpoi
 
 
 def test_node_that_sees_another_directory_than_before_loses_nothing_that_others_see() -> None:
-    """The mount has gone, and what is below it is a local directory."""
+    """The mount is gone, and the node sees the local directory below it."""
     core = core_with((SHARED, True), (SHARED, True))
     save_on(core, 1)
 

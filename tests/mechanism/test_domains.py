@@ -1,4 +1,4 @@
-"""A job whose checkpoint a server cannot see never goes there; where all servers see all, nothing changes."""
+"""A job never runs on a node that cannot read its checkpoint; if all nodes share the directory, nothing changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.mechanism.builders import answer, end, make_spec, plans, questions, s
 
 
 def blind_core(*specs: JobSpec, servers: str, gpus: int = 1, **settings: object) -> SchedulerCore:
-    """Servers n0, n1, ... of V100: s sees the shared checkpoints, b does not."""
+    """Nodes n0, n1, ... of V100: s sees the shared checkpoints, b does not."""
     core = SchedulerCore(MechanismSettings(**settings))
     for i, kind in enumerate(servers):
         core.handle(NodeJoined(NodeId(f"n{i}"), "v100", gpus, kind == "s"), 0.0)
@@ -113,7 +113,7 @@ def test_a_job_whose_only_checkpoint_is_on_a_lost_server_says_so() -> None:
 
 
 def test_a_job_that_may_still_save_on_a_blind_server_is_bound_to_it() -> None:
-    """Its lease is being stopped, and will leave a checkpoint that no other server sees."""
+    """Its lease is being stopped, and may leave a checkpoint that no other node sees."""
     core = blind_core(make_spec("a"), make_spec("b"), servers="b", solve_interval_s=1e6)
     wake(core)
     answer(core, (0, 0, 1.0))
@@ -207,7 +207,7 @@ def test_jobs_follow_their_checkpoints_through_many_rounds(
 
 
 def check_reach(core: SchedulerCore, job: int) -> None:
-    """The GPUs of a job's lease see its checkpoint, and one another's."""
+    """Checks that the GPUs of a job's lease see its checkpoint, and the same directory."""
     nodes = set(core.pool.node_of[core.jobs.gpus_held(job)].tolist())
     directories = {core.pool.node_directory[node] for node in nodes}
     assert len(directories) == 1

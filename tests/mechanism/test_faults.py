@@ -1,7 +1,7 @@
-"""Whatever breaks, every acknowledged job finishes exactly once, and no promise is broken on the way.
+"""Under random faults every acknowledged job finishes exactly once, and no invariant is violated.
 
-In virtual time, see `faults`. A failure names the seed of its episode; `python -m tests.mechanism.faults SEED 1` runs
-it again.
+The episodes run in virtual time, see `faults`. A failure names the seed of its episode; `python -m
+tests.mechanism.faults SEED 1` repeats it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HANG_S = 60.0
 LONG = (2_000, 4_000)  # steps of a job
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])  # a thousand more, with a million faults, are slow tests
+@pytest.mark.parametrize("seed", SEEDS[:3])  # the slow tests run 1,000 more episodes, with 1,000,000 faults
 def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
     episode = World(seed, FAULTS).run()
 
@@ -97,7 +97,7 @@ def test_most_nodes_without_the_scheduler_run_on_and_nothing_runs_twice() -> Non
 
     ran = run_apart(world)
 
-    assert ran > 2  # where leases would have ended long ago
+    assert ran > 2  # their leases would have ended long ago
 
 
 def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_scheduler_that_starts_what_agents_extend_is_noticed(monkeypatch: pyte
 
 
 def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
-    """It hangs on all machines, for longer than rounds and silence last; half of the jobs use it."""
+    """The directory hangs on all machines, for longer than a round and the silence limit; half of the jobs use it."""
     world = World(6, 0, CALM, (300, 500), keep_unsaved=True)
     world.truth.plain = set(range(0, JOBS, 2))
     world.advance(40.0)
@@ -129,7 +129,7 @@ def test_a_directory_that_hangs_touches_no_job_that_does_not_use_it() -> None:
 
 
 def run_apart(world: World) -> int:
-    """The scheduler and one node on one side, the others on the other; leases that run on there after a while."""
+    """Parts the scheduler and one node from the other nodes; returns how many leases still run there after a while."""
     assert world.service.settings.orphan_max_s > APART_S
     assert not world.truth.is_fencing
     world.advance(80.0)
@@ -141,5 +141,5 @@ def run_apart(world: World) -> int:
 
 
 def run_all(*seeds: int) -> int:
-    """Faults of these episodes."""
+    """Number of faults in these episodes."""
     return sum(World(seed, FAULTS).run().faults for seed in seeds)

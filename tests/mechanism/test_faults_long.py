@@ -1,4 +1,4 @@
-"""A million faults, in episodes spread over the test processes: `make test-slow`."""
+"""1,000,000 faults, in episodes spread over the test processes: `make test-slow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the report of its last step on a job is left alone, until it has exited or its time for that is over."""
+"""A job that has reported its last step is not preempted until it exits or its grace period is over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL_STEPS = np.array([1e6])
 
 
 def contested_core(**settings: float) -> SchedulerCore:
-    """Job 0 runs on the only GPU, which the policy would now rather give to job 1."""
+    """Job 0 runs on the only GPU, and the policy now gives the whole share to job 1."""
     core = make_core(make_spec("a"), make_spec("b"), round_s=100.0, **{"finish_grace_s": 600.0, **settings})
     wake(core, 0.0)
     answer(core, (0, 0, 1.0))
@@ -36,7 +36,7 @@ def finishing_core(**settings: float) -> SchedulerCore:
 
 
 def revoked(core: SchedulerCore, now_s: float) -> list[int]:
-    """Leases that the plan of a round's end takes away."""
+    """Leases that the plan at a round's end revokes."""
     if core.question.open_epoch >= 0:
         answer(core, (1, 0, 1.0))
     commands = wake(core, now_s)

@@ -1,4 +1,4 @@
-"""A lease that has just begun is kept against others' urgency, and against nothing else."""
+"""Lease protection: a lease that has just started is protected from more urgent jobs, and from nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.mechanism.builders import answer, end, make_core, make_spec, running_
 
 
 def make_turns(begins_s: float, *, lease_min_s: float = 100.0, **settings: float) -> SchedulerCore:
-    """Jobs 0 and 1 take turns on one GPU, in rounds of 60 s; 0 has it and begins then."""
+    """Jobs 0 and 1 take turns on one GPU, in rounds of 60 s; the lease of job 0 starts at `begins_s`."""
     specs = make_spec("a"), make_spec("b")
     core = make_core(*specs, round_s=60.0, lease_min_s=lease_min_s, lag_half_life_s=1e9, **settings)
     wake(core, 0.0)
@@ -22,7 +22,7 @@ def make_turns(begins_s: float, *, lease_min_s: float = 100.0, **settings: float
 
 
 def holder(core: SchedulerCore, now_s: float) -> int:
-    """Whose the GPU is after a wakeup then."""
+    """The job on the GPU after a wake-up at `now_s`."""
     wake(core, now_s)
     return int(core.pool.job[0])
 
@@ -57,7 +57,7 @@ def test_a_promise_that_never_begins_is_not_kept_for_ever() -> None:
 
 
 def work(core: SchedulerCore, now_s: float, kind: type[ProgressReported | CheckpointSaved] = ProgressReported) -> None:
-    """Job 0 tells its first step under its first lease."""
+    """Job 0 reports its first step under its first lease."""
     tell(core, kind(np.array([0]), np.array([0]), np.array([1.0])), now_s)
 
 
@@ -146,7 +146,7 @@ def test_gpus_of_other_types_are_not_held() -> None:
 
 
 def test_a_gang_that_was_passed_over_comes_before_other_jobs_around_a_young_lease() -> None:
-    """When the leases of a, b and c are old enough, that of d is not: three GPUs are left for s, t and the gang."""
+    """When a, b and c lose protection, d is still protected: three GPUs remain for s, t and the gang."""
     specs = [make_spec(name) for name in "abcd"]
     specs += [make_spec("gang", gpus=2), make_spec("s"), make_spec("t")]
     core = make_core(*specs, servers=[("v100", 4)], round_s=60.0, lease_min_s=100.0, solve_interval_s=1e6)

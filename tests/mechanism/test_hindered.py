@@ -1,4 +1,4 @@
-"""Servers that can begin no lease for now: nobody is sent there, and who runs there goes on beside every plan."""
+"""Unhealthy nodes, which cannot start leases: they get no new lease, and every plan leaves their running jobs alone."""
 
 from __future__ import annotations
 

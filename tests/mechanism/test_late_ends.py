@@ -1,4 +1,4 @@
-"""Late ends of lost leases: what a node recorded outranks what was inferred, until there is nothing left to change."""
+"""Late ends of lost leases: a node's record outranks what the core inferred, while it can still change something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a job's life: complete, closed, and drawn as it is."""
+"""The transition table of job states is complete and closed, and the diagram shows it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_living_job_can_always_end() -> None:
 
 
 def test_states_that_live_come_before_those_that_do_not() -> None:
-    """The tables of jobs compare with ALIVE[-1]."""
+    """The job tables rely on this when they compare with ALIVE[-1]."""
     assert max(ALIVE) < min(OVER)
     assert set(LEASED) < set(ALIVE)
 
@@ -59,7 +59,7 @@ def test_diagram_shows_the_table() -> None:
         (JobState[state], JobFact[fact.upper()]): JobState[after]
         for state, fact, after in re.findall(r"(?=\b([A-Z]+) ──([a-z]+)──▶ ([A-Z]+))", chain)
     }
-    corners = [k for k, sign in enumerate(back) if sign in "┴┘"]  # under the states that are left
+    corners = [k for k, sign in enumerate(back) if sign in "┴┘"]  # below the states that are left
     names = [next(m[0] for m in re.finditer(r"[A-Z]+", chain) if m.start() <= k < m.end()) for k in corners]
     drawn |= {(JobState[name], JobFact.STOPPED): JobState.WAITING for name in names}
     for fact, after in re.findall(r"──([a-z ]+)──▶ ([A-Z]+)", ends):

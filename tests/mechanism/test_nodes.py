@@ -1,4 +1,4 @@
-"""Servers that die, fall silent, come back, or come back different: what becomes of leases and of gangs."""
+"""Nodes that die, become unreachable, return, or return with other GPUs: what happens to leases and gangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kills(commands: list[Command]) -> list[tuple[int, int]]:
 
 
 def rejoined(node: NodeId, *leases: tuple[int, int]) -> AgentRejoined:
-    """Leases as (job, lease)."""
+    """AgentRejoined with leases as (job, lease)."""
     rows = np.array(leases, dtype=np.int64).reshape(-1, 2)
     return AgentRejoined(node, rows[:, 0], rows[:, 1], np.zeros(len(rows)))
 
@@ -52,14 +52,14 @@ def saved(job: int, lease: int, steps: float) -> CheckpointSaved:
 
 
 def gang_core(servers: int = 2) -> SchedulerCore:
-    """Job 0 runs on one GPU of each server under lease 0, with 500 steps saved."""
+    """Job 0 runs on one GPU of each node under lease 0, with 500 steps saved."""
     core = running_core(make_spec("gang", gpus=servers), servers=[("v100", 1)] * servers)
     tell(core, saved(0, 0, 500.0), 50.0)
     return core
 
 
 def revoked_core() -> SchedulerCore:
-    """Job 0 ran on n0 under lease 0, which is being stopped; job 1 is promised lease 1 there."""
+    """Job 0 ran on n0 under lease 0, which is being stopped; job 1 has lease 1 there, not yet started."""
     core = running_core(make_spec("a"))
     tell(core, JobSubmitted(make_spec("b")), 10.0)
     wake(core, 10.0)
@@ -327,7 +327,7 @@ def test_the_latest_promise_of_a_lease_is_remembered_while_it_is_being_stopped()
 
 def test_a_promise_that_was_longer_than_the_last_one_is_remembered() -> None:
     core = running_core(make_spec("a"), settled_rounds_max=10)
-    tell(core, NodeJoined(N1, "v100", 1), 100.0)  # the round that was let go on ends early
+    tell(core, NodeJoined(N1, "v100", 1), 100.0)  # the round, which was to last longer, ends early
     wake(core, 360.0)
     answer(core, (0, 0, 1.0), now_s=360.0)
 

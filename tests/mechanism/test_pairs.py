@@ -1,4 +1,4 @@
-"""Two jobs on the same GPUs: leases of their own, one queue with jobs alone, time that counts once for the pair."""
+"""Co-located jobs: separate leases on the same GPUs, one queue with single jobs, time that counts once for the pair."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.mechanism.builders import end, make_core, make_spec, plans, questions
 
 ROUND_S = 360.0
 Share = tuple[int, float]  # a job and its share alone on the first type
-PairShare = tuple[int, int, float]  # two jobs and their share together there
+PairShare = tuple[int, int, float]  # two jobs and their share co-located there
 
 
 def pack(core: SchedulerCore, alone: list[Share], together: list[PairShare], kind: int = 0) -> list[Command]:
-    """AllocationSolved for the open question, all on one type."""
+    """AllocationSolved for the pending request, all on one type."""
     event = AllocationSolved(
         core.question.open_epoch,
         np.array([job for job, _ in alone], dtype=np.int64),
@@ -52,7 +52,7 @@ def pack(core: SchedulerCore, alone: list[Share], together: list[PairShare], kin
 
 
 def make_packed(jobs: int = 2, gpus: int = 1, servers: Any = (("v100", 1),), **settings: Any) -> SchedulerCore:
-    """A core that was asked about jobs 0, 1, ... and waits for the answer."""
+    """A core that has requested shares for jobs 0, 1, ... and waits for the answer."""
     specs = [make_spec(f"j{n}", gpus=gpus) for n in range(jobs)]
     core = make_core(*specs, servers=servers, packing=True, **settings)
     wake(core, 0.0)
@@ -60,7 +60,7 @@ def make_packed(jobs: int = 2, gpus: int = 1, servers: Any = (("v100", 1),), **s
 
 
 def sharing_core(gpus: int = 1, **settings: Any) -> SchedulerCore:
-    """Jobs 0 and 1 run on the same GPUs since 0."""
+    """Jobs 0 and 1 have run on the same GPUs since time 0."""
     core = make_packed(gpus=gpus, servers=(("v100", gpus),), **settings)
     pack(core, [], [(0, 1, 1.0)])
     start(core, 0, 1)
@@ -68,12 +68,12 @@ def sharing_core(gpus: int = 1, **settings: Any) -> SchedulerCore:
 
 
 def killed(commands: list[Command]) -> list[tuple[int, int]]:
-    """Jobs and leases of KillLease."""
+    """Jobs and leases of KillLease commands."""
     return [(command.job, command.lease) for command in commands if isinstance(command, KillLease)]
 
 
 def played(core: SchedulerCore, rounds: int) -> None:
-    """Leases start and stop as they are told to, round after round."""
+    """Starts and ends leases as the core commands, round after round."""
     for n in range(rounds):
         for job in np.flatnonzero(core.jobs.stopping[: core.jobs.count] >= 0).tolist():
             end(core, job, int(core.jobs.stopping[job]), Outcome.STOPPED)
@@ -234,7 +234,7 @@ def test_a_server_that_comes_back_with_fewer_gpus_stops_both() -> None:
 
 
 def test_a_pair_runs_where_both_checkpoints_are() -> None:
-    """Neither server sees the shared directory: what has run on one stays there."""
+    """Neither node sees the shared directory: a job that has run on one stays there."""
     core = make_core(make_spec("a"), make_spec("b"), servers=(), packing=True, fill_leftover=False)
     tell(core, NodeJoined(NodeId("n0"), "v100", 1, sees_checkpoints=False))
     tell(core, NodeJoined(NodeId("n1"), "v100", 1, sees_checkpoints=False))
@@ -292,7 +292,7 @@ def test_a_restored_core_knows_its_pairs() -> None:
     assert plans(wake(again, ROUND_S))[0].extend_jobs.tolist() == [0, 1]
 
 
-# What makes no sense ---------------------------------------------------------------------------------------------
+# Invalid shares and settings -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_settings_that_no_pair_can_live_with_are_refused(wrong: dict[str, Any]) 
     gpus=st.integers(1, 2),
 )
 def test_received_time_comes_to_the_shares(weights: list[int], rule: PriorityRule, gpus: int) -> None:
-    """Shares are those of a rota of four ways to use the GPUs, so that they can be kept exactly."""
+    """The shares come from a rota of four ways to use the GPUs, so that they can be met exactly."""
     rota: list[list[tuple[int, ...]]] = [[(0, 1), (2, 3)], [(0, 2), (1,)], [(3,), (1, 2)], [(0,), (2, 3)]]
     ways = list(zip(weights, rota, strict=True))
     units = sorted({unit for way in rota for unit in way})

@@ -1,4 +1,4 @@
-"""Placement against brute force over servers: fewest servers for a gang, whole servers left for the next one."""
+"""Placement against brute force over nodes: fewest nodes for a gang, whole nodes left for the next one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.mechanism.builders import answer, make_core, make_pool, make_spec, pl
 
 
 def servers_of(pool: GpuPool, gpus: Ints) -> list[int]:
-    """Servers these GPUs are on, each once."""
+    """The nodes of these GPUs, each once."""
     return sorted({int(node) for node in pool.node_of[gpus]})
 
 
 def fewest_servers(free_by_server: Ints, size: int) -> int:
-    """How few servers can hold a gang: every set of servers, smallest first."""
+    """The fewest nodes that can run a gang, by trying every set of nodes, smallest first."""
     counts = range(1, len(free_by_server) + 1)
     return next(n for n in counts if any(sum(s) >= size for s in combinations(free_by_server.tolist(), n)))
 
@@ -39,7 +39,7 @@ def all_free(pool: GpuPool) -> Bools:
 
 @st.composite
 def pools(draw: st.DrawFn) -> tuple[GpuPool, Bools]:
-    """Up to 6 servers of up to 5 GPUs of two types, some GPUs taken."""
+    """Up to 6 nodes with up to 5 GPUs of two types, some of the GPUs in use."""
     servers = draw(st.lists(st.tuples(st.sampled_from(["v100", "k80"]), st.integers(1, 5)), min_size=1, max_size=6))
     pool = make_pool(*servers)
     free = draw(st.lists(st.booleans(), min_size=len(pool.job), max_size=len(pool.job)))

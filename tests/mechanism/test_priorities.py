@@ -1,4 +1,4 @@
-"""Who is owed what: the formulas by hand, the half-life, and the time that leases give."""
+"""Time owed, time received and urgency: the formulas by hand, the half-life, and the time credited to leases."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
 @pytest.mark.parametrize(
     ("share", "owed_s", "received_s", "expected"),
     [
-        (0.5, 0.0, 0.0, 0.5),  # a newcomer stands at its share
-        (0.5, 180.0, 0.0, 1.5),  # (180 + 90) / 180
-        (0.5, 180.0, 360.0, 0.5),  # (180 + 90) / 540
+        (0.5, 0.0, 0.0, 0.5),  # the urgency of a new job is its share
+        (0.5, 180.0, 0.0, 1.5),
+        (0.5, 180.0, 360.0, 0.5),
         (1.0, 720.0, 720.0, 1.0),
-        (0.0, 500.0, 0.0, 0.0),  # what it was owed before does not count without a share
+        (0.0, 500.0, 0.0, 0.0),  # time owed earlier does not count without a share
     ],
 )
 def test_lag_is_owed_over_received_with_half_a_round_on_both_sides(
@@ -101,7 +101,7 @@ def test_no_time_passes_and_nothing_changes() -> None:
 def test_credit_books_the_time_of_running_leases_on_their_type_once() -> None:
     jobs = make_jobs([[1.0, 1.0], [1.0, 1.0]], gpus=[4, 1])
     running(jobs, 0, gpu_type=1, since_s=20.0)
-    running(jobs, 1, gpu_type=0, since_s=-1.0)  # promised, not begun
+    running(jobs, 1, gpu_type=0, since_s=-1.0)  # granted, not started
 
     credit(jobs, np.array([0, 1]), 100.0)
     credit(jobs, np.array([0, 1]), 100.0)

@@ -1,4 +1,4 @@
-"""An answer that depends on time is computed again, though no job or GPU has changed."""
+"""An allocation that depends on time is requested again after a while, even if no job or GPU has changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUNDS = 20
 
 
 def quiet_times(core: SchedulerCore, until_s: float) -> list[float]:
-    """When the policy is asked while nothing happens; the answers are as before."""
+    """Times at which the core requests an allocation while nothing happens; the answers stay the same."""
     asked_s = []
     while core.wakeup_s <= until_s:
         if questions(wake(core, core.wakeup_s)):

@@ -1,4 +1,4 @@
-"""Every job that waits has one reason, and its text names what matters."""
+"""Every waiting job has one reason, and its text names the relevant facts."""
 
 from __future__ import annotations
 

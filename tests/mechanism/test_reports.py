@@ -1,4 +1,4 @@
-"""What nodes tell may come twice, late, or never; nodes vanish and come back. Nothing counts twice."""
+"""Reports of nodes may come twice, late or never, and nodes may leave and return: nothing counts twice."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def told(
 
 
 def rejoined(node: NodeId, *leases: tuple[int, int, float]) -> AgentRejoined:
-    """Leases as (job, lease, steps)."""
+    """AgentRejoined with leases as (job, lease, steps)."""
     rows = np.array(leases, dtype=np.float64).reshape(-1, 3)
     return AgentRejoined(node, rows[:, 0].astype(np.int64), rows[:, 1].astype(np.int64), rows[:, 2])
 
 
 def moved_core() -> SchedulerCore:
-    """Job 0 ran under lease 0 on n0, which is stopping, and is promised lease 1 on n1."""
+    """Job 0 ran under lease 0 on n0, which is stopping, and has lease 1 on n1, not yet started."""
     core = running_core(make_spec("a", rates={"v100": 10.0, "k80": 5.0}), servers=[("v100", 1), ("k80", 1)])
     tell(core, NodeJoined(N0, "v100", 1), 300.0)
     wake(core, 360.0)
@@ -138,7 +138,7 @@ def test_end_told_twice_counts_once() -> None:
 
 
 def test_end_told_twice_in_one_report_counts_once() -> None:
-    """Every node of a gang may tell."""
+    """Every node of a gang may report the end."""
     core = running_core(make_spec("g", gpus=2), servers=[("v100", 1), ("v100", 1)])
     twice = np.array([0, 0])
 
@@ -308,7 +308,7 @@ def test_a_lease_that_the_rejoining_node_does_not_run_has_ended_unheard() -> Non
 
 
 def test_a_grant_that_was_lost_in_a_crash_is_given_again() -> None:
-    """Commands are not replayed: a grant that was decided and never sent must not hold its GPU for ever."""
+    """Commands are not replayed: a grant that was decided but never sent must not occupy its GPU forever."""
     core = make_core(make_spec("a"))
     wake(core)
     answer(core, (0, 0, 1.0))

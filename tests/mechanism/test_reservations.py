@@ -21,7 +21,7 @@ BOTH = {"v100": 10.0, "k80": 9.0}
 
 
 def plan(core: SchedulerCore, now_s: float) -> None:
-    """Wakes the core; the policy gives each job in its question the same share on each type it runs on."""
+    """Wakes the core; the policy gives each job in its request the same share on each type it runs on."""
     wake(core, now_s)
     if core.question.open_epoch != NONE_OPEN:
         asked, types = core.question.asked_jobs.tolist(), range(len(core.pool.gpu_types))
@@ -30,7 +30,7 @@ def plan(core: SchedulerCore, now_s: float) -> None:
 
 
 def behind_two(*specs: JobSpec, servers: list[tuple[str, int]], **settings: object) -> SchedulerCore:
-    """Jobs 0 and 1, which never save, hold two V100s; then `specs` are submitted, and a plan is made at 10 s."""
+    """Jobs 0 and 1, which never save, occupy two V100s; `specs` are submitted, and a plan is made at 10 s."""
     core = running_core(make_spec("a"), make_spec("b"), servers=servers, keep_unsaved=True, **settings)
     for spec in specs:
         tell(core, JobSubmitted(spec), 10.0)
@@ -57,7 +57,7 @@ def test_a_small_job_that_is_not_preemptible_leaves_the_reserved_type_alone(queu
 
 
 def test_a_gang_reserves_the_type_on_which_the_fewest_gpus_are_missing_then_the_fastest() -> None:
-    """Of three K80s one is free; of two V100s, the faster type, none is until a ends."""
+    """Of three K80s one is free; of the two V100s, the faster type, none is free before a ends."""
     core = make_core(
         make_spec("a"),
         make_spec("b"),
@@ -119,7 +119,7 @@ def test_a_gang_keeps_its_reservation_until_the_policy_has_answered() -> None:
     finish(core, 1, 20.0)
     wake(core, 20.0)
 
-    wake(core, 30.0)  # the policy is late, and the plan is made without it
+    wake(core, 30.0)  # the policy is late, and the plan is made without its answer
 
     assert core.jobs.lease[3] == -1
     answer(core, (2, 0, 0.1), (3, 0, 0.9), now_s=31.0)
@@ -138,7 +138,7 @@ def test_a_gang_comes_first_when_all_gpus_that_it_needs_fall_free_at_once() -> N
 
 
 def test_gpus_of_one_directory_are_reserved_for_a_gang_whose_checkpoint_is_there() -> None:
-    """Node n1 writes to a directory of its own: its GPUs are of no use to the gang."""
+    """Node n1 writes to a directory of its own: the gang cannot use its GPUs."""
     core = make_core(make_spec("a"), servers=[("v100", 2)], keep_unsaved=True)
     plan(core, 0.0)
     start(core, 0)
@@ -155,7 +155,7 @@ def test_gpus_of_one_directory_are_reserved_for_a_gang_whose_checkpoint_is_there
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_gang_starts_once_the_jobs_that_ran_before_it_have_ended(seed: int) -> None:
-    """Small jobs arrive all the time and run for up to 500 s; the gang of four starts within a round after that."""
+    """Small jobs keep arriving and run for up to 500 s; the gang of four starts within a round after that."""
     rng = np.random.default_rng(seed)
     core = make_core(*(make_spec(f"j{k}") for k in range(8)), servers=[("v100", 4), ("k80", 4)], keep_unsaved=True)
     plan(core, 0.0)

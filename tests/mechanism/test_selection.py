@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Up to 8 jobs, some of them not up for selection, on three types with few GPUs."""
+    """Up to 8 jobs, not all of them available for selection, on three types with few GPUs."""
     J = draw(st.integers(1, 8))
 
     def table(values: st.SearchStrategy[float]) -> list[list[float]]:
@@ -55,7 +55,7 @@ def urgency(jobs: JobTable, job: int, kind: int, settings: MechanismSettings) ->
 
 
 def greedy(jobs: JobTable, queue: list[tuple[int, int]], left: list[int]) -> list[tuple[int, int]]:
-    """Down the queue of (job, type); lowers `left`."""
+    """Goes down the queue of (job, type) and selects each job that fits; lowers `left`."""
     chosen: dict[int, int] = {}
     for job, kind in queue:
         if job not in chosen and jobs.gpus[job] <= left[kind]:
@@ -201,7 +201,7 @@ def test_of_two_equal_jobs_the_earlier_one_runs() -> None:
 
 @st.composite
 def packed_cases(draw: st.DrawFn) -> Case:
-    """The same with up to six pairs of jobs that ask for equally many GPUs, each on a type with a claim of its own."""
+    """The same with up to six pairs of jobs of equal gang size, each pair with its own time owed on one type."""
     case = draw(cases())
     jobs, J = case.jobs, case.jobs.count
     possible = [
@@ -248,7 +248,7 @@ def dumb_packed(case: Case, settings: MechanismSettings) -> list[tuple[int, int,
 
 
 def dumb_packed_leftover(case: Case, taken: set[int], left: list[int]) -> list[tuple[int, int]]:
-    """As without pairs, but what a job is owed beside others counts too."""
+    """As without pairs, but the time owed to a job in pairs counts as well."""
     jobs, pairs = case.jobs, case.jobs.pairs
     lag_s = (jobs.owed_s - jobs.received_s).sum(axis=1)
     for member in (pairs.first, pairs.second):

@@ -1,4 +1,4 @@
-"""A snapshot is the whole state: nothing may be missing, and what is damaged is said to be."""
+"""A snapshot contains the whole state, and a missing or damaged part is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.mechanism.builders import fail, make_core, make_spec, running_core, s
 
 
 def make_state() -> dict[str, Any]:
-    """A gang runs, a job waits, the policy has failed once."""
+    """A gang runs, a job waits, and the policy has failed once."""
     core = running_core(make_spec("g", gpus=2), servers=[("v100", 2), ("k80", 1)])
     tell(core, JobSubmitted(make_spec("b", rates={}, job_type="mystery", entity="vision")), 5.0)
     wake(core, 5.0)
@@ -93,11 +93,11 @@ def test_a_snapshot_with_a_damaged_part_is_refused(key: str, value: object) -> N
 
 # Older versions --------------------------------------------------------------------------------------------------
 
-VERSION_1 = Path(__file__).parent / "fixtures" / "snapshot_version_1.msgpack"  # by the code that knew no later one
+VERSION_1 = Path(__file__).parent / "fixtures" / "snapshot_version_1.msgpack"  # written by the code of version 1
 
 
 def old_core() -> SchedulerCore:
-    """A gang (0) and job 1 are being stopped, 1 and 3 are promised leases, 2 was cancelled, 4 is unknown, 5 waits."""
+    """A gang (0) and job 1 are being stopped, 1 and 3 have granted leases, 2 was cancelled, 4 is unknown, 5 waits."""
     return restore(decode_state(VERSION_1.read_bytes()))
 
 
@@ -141,12 +141,12 @@ def test_a_damaged_snapshot_of_version_1_is_refused() -> None:
         restore(state)
 
 
-VERSION_2 = Path(__file__).parent / "fixtures" / "snapshot_version_2.msgpack"  # of make_state, by the code of then
+VERSION_2 = Path(__file__).parent / "fixtures" / "snapshot_version_2.msgpack"  # of make_state, by the code of version 2
 
 
-VERSION_3 = Path(__file__).parent / "fixtures" / "snapshot_version_3.msgpack"  # the same
-VERSION_4 = Path(__file__).parent / "fixtures" / "snapshot_version_4.msgpack"  # the same
-VERSION_5 = Path(__file__).parent / "fixtures" / "snapshot_version_5.msgpack"  # the same
+VERSION_3 = Path(__file__).parent / "fixtures" / "snapshot_version_3.msgpack"  # of make_state, by the code of version 3
+VERSION_4 = Path(__file__).parent / "fixtures" / "snapshot_version_4.msgpack"  # of make_state, by the code of version 4
+VERSION_5 = Path(__file__).parent / "fixtures" / "snapshot_version_5.msgpack"  # of make_state, by the code of version 5
 
 
 @pytest.mark.parametrize("older", [VERSION_2, VERSION_3], ids=["2", "3"])

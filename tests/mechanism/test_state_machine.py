@@ -1,7 +1,7 @@
-"""Any order of events keeps every promise: hypothesis drives the core as a careless world would.
+"""All invariants hold under any order of events: hypothesis drives the core with careless input.
 
-Reports come late, twice, or for leases that are gone; answers are old; nodes come and go. After each event the
-invariants are checked; at the end a snapshot taken through bytes must behave as the original.
+Reports come late, twice, or for leases that are gone; answers are outdated; nodes join and leave. The invariants are
+checked after each event; at the end, a core restored from a serialised snapshot must behave as the original.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ WRONG: list[Event] = [
 
 
 def forced_drain(node: NodeId) -> NodeDraining:
-    """No job may stay."""
+    """A drain that also ends running jobs."""
     return NodeDraining(node, force=True)
 
 
@@ -93,7 +93,7 @@ class _Lease:
 
 
 class CarelessWorld(RuleBasedStateMachine):
-    """`granted` leases may start, `running` may end, `gone` are over but still talked about."""
+    """`granted` leases may start, `running` leases may end, `gone` leases are over but may still be reported."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class CarelessWorld(RuleBasedStateMachine):
         self.granted: list[_Lease] = []
         self.running: list[_Lease] = []
         self.gone: list[_Lease] = []
-        self.working: set[int] = set()  # leases that have told progress
+        self.working: set[int] = set()  # leases that have reported progress
 
     @initialize(
         fill=st.booleans(),
@@ -140,7 +140,7 @@ class CarelessWorld(RuleBasedStateMachine):
 
     @rule(name=st.integers(0, 3), gpu_type=st.sampled_from(TYPES), count=st.integers(1, 4), sees=OFTEN)
     def join(self, name: int, gpu_type: str, count: int, sees: bool) -> None:
-        """For the first time, after a loss, or with other GPUs than it had."""
+        """A node joins for the first time, after a loss, or with different GPUs."""
         self._tell(NodeJoined(NodeId(f"n{name}"), gpu_type, count, sees))
 
     @precondition(lambda self: self.core.pool.node_ids)
@@ -216,7 +216,7 @@ class CarelessWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.core.jobs.count and self.core.pool.node_ids)
     @rule(data=st.data(), jobs=st.integers(0, 3))
     def go_on(self, data: st.DataObject, jobs: int) -> None:
-        """What mostly happens: jobs come, the core is woken and answered, and what it granted starts."""
+        """The usual sequence: jobs arrive, the core is woken and answered, and granted leases start."""
         gpus = data.draw(st.integers(1, 2))
         for _ in range(jobs):
             self.submit(gpus, [1.0, 3.0], True, data.draw(st.booleans()))
@@ -229,7 +229,7 @@ class CarelessWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        """A shell starts a lease when its job's older lease has ended, and not before."""
+        """A shell starts a lease only when its job's older lease has ended."""
         lease = data.draw(st.sampled_from(self.granted))
         if self.core.jobs.stopping[lease.job] >= 0:
             return
@@ -258,7 +258,7 @@ class CarelessWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def lose_a_start(self, data: st.DataObject) -> None:
-        """The first of a job costs no pause."""
+        """The first lost start of a job causes no back-off."""
         lease, jobs = data.draw(st.sampled_from(self.granted)), self.core.jobs
         row, settings = lease.job, self.core.settings
         is_free = jobs.lease[row] == lease.lease and jobs.losses[row] < settings.losses_free
@@ -313,9 +313,9 @@ class CarelessWorld(RuleBasedStateMachine):
             self._obey(command)
 
     def _young(self) -> set[int]:
-        """Leases that no plan may end now, wholly on GPUs that may be used and are of one kind.
+        """Leases that no plan may end now, entirely on usable GPUs of one type.
 
-        They began not long ago, or have not told any progress yet.
+        They started recently, or have not reported any progress yet.
         """
         core, jobs = self.core, self.core.jobs
         if not core.settings.lease_min_s or not core.pool.shares_checkpoints:
@@ -328,14 +328,14 @@ class CarelessWorld(RuleBasedStateMachine):
         return set(jobs.lease[np.array(able, dtype=np.int64)].tolist())
 
     def _pinned(self) -> set[int]:
-        """Leases that run on servers which are up and heard but can begin none, and nowhere else."""
+        """Leases that run only on unhealthy nodes: those are up and reachable but can start no lease."""
         jobs, pool = self.core.jobs, self.core.pool
         rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
         stuck = [row for row in rows.tolist() if pool.hindered[jobs.gpus_held(row)].all()]
         return set(jobs.lease[np.array(stuck, dtype=np.int64)].tolist())
 
     def _unsaved(self, *, is_silent: bool = True) -> set[int]:
-        """Leases that run or may run, and whose jobs are not known to resume; with those on silent nodes or without."""
+        """Leases that may be running, of jobs not known to resume; `is_silent` includes those on silent nodes."""
         core, jobs, pool = self.core, self.core.jobs, self.core.pool
         if not core.settings.keep_unsaved:
             return set()
@@ -387,7 +387,7 @@ def _rows(lease: _Lease) -> tuple[Ints, Ints]:
 
 
 def _pairs(data: st.DataObject, core: SchedulerCore, question: SolveAllocation) -> tuple[Ints, Ints, Floats]:
-    """Half of each job's time at most, beside some other that asks for equally many GPUs."""
+    """Co-locates each job for at most half of its time with another job of equal gang size."""
     order = data.draw(st.permutations(question.jobs.tolist()))
     members = np.array(order[: len(order) // 2 * 2], dtype=np.int64).reshape(-1, 2)
     members = members[core.jobs.gpus[members[:, 0]] == core.jobs.gpus[members[:, 1]]]

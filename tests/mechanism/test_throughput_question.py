@@ -1,4 +1,4 @@
-"""One question about unknown speeds is out at a time; what is known of a job is used, what is not is not."""
+"""Requests for unknown rates: one is pending at a time; a job runs only on types where its rate is known."""
 
 from __future__ import annotations
 

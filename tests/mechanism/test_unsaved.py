@@ -1,4 +1,4 @@
-"""Jobs that never saved a checkpoint: what a plan, the policy and the accounts make of the GPUs that they keep."""
+"""Jobs that never saved a checkpoint: how plans, the policy and times owed treat the GPUs they occupy."""
 
 from __future__ import annotations
 

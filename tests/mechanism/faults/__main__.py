@@ -1,4 +1,4 @@
-"""Runs episodes from a seed on, and says how fast: `python -m tests.mechanism.faults SEED [EPISODES [FAULTS]]`."""
+"""Runs fault episodes and prints their speed: `python -m tests.mechanism.faults SEED [EPISODES [FAULTS]]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mechanism.faults.world import World
 
 
 def main() -> None:
-    """Stops at the first promise that is broken, naming its seed."""
+    """Stops at the first violated invariant and names the seed."""
     seed, episodes, faults = (int(word) for word in [*sys.argv[1:], *("0", "10", "1000")[len(sys.argv) - 1 :]])
     logging.disable()
     began_s, count = time.process_time(), 0

@@ -1,4 +1,4 @@
-"""A node's agent: what it remembers, what it says, and what the real reconciliation has it do."""
+"""A model of a node's agent: its state, its messages, and the actions of the real reconciliation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.mechanism.faults.truth import Truth
 
 CLUSTER = "cluster"
 HEARTBEAT_S = 1.0
-SILENCE_S = 8.0  # after which the agent gives its connection up
+SILENCE_S = 8.0  # after which the agent closes its connection
 RETRY_S = 1.0
 START_S_MAX = 1.5
 PORT = 29500
@@ -48,7 +48,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class Said:
-    """One message of an agent."""
+    """One message from an agent."""
 
     node: str
     stream: int
@@ -59,26 +59,26 @@ class Said:
     is_first: bool
     is_confirmed_dead: bool = False
     trouble: str = ""
-    finished: tuple[tuple[int, int], ...] = ()  # jobs and leases of this node alone that it says have finished
+    finished: tuple[tuple[int, int], ...] = ()  # (job, lease) of leases on this node alone that it reports as finished
     obeyed: int = 0
     view_epoch: int = 0
 
 
 class Agent:
-    """Its memory on the machine's disk outlives it; its orders and its connection do not."""
+    """The agent process: its state on the machine's disk outlives it; its orders and its connection do not."""
 
     def __init__(self, machine: Machine, runs: dict[int, Run], truth: Truth, rng: Random, disk: Path) -> None:
         self.disk = disk
         self.machine, self.runs, self.truth, self.rng = machine, runs, truth, rng
         self.is_alive = False
         self.is_frozen = False
-        self.incarnation = 0  # on the disk: the newest that was obeyed
+        self.incarnation = 0  # on the disk: the newest incarnation obeyed
         self.has_memory = False  # on the disk
-        self.streams = 0  # grows over lives, too: who listens tells one from the next
+        self.streams = 0  # never reset, so that the scheduler can distinguish streams of different agent processes
         self.begin()
 
     def begin(self) -> None:
-        """A new life of the agent."""
+        """Starts a new agent process."""
         self.is_alive, self.is_frozen = True, False
         self.knew_before, self.has_memory = self.has_memory, True
         self.was_heard = self.is_connected = False
@@ -95,17 +95,17 @@ class Agent:
                 record.phase, record.start_due_s = LocalPhase.PREPARED, math.inf
 
     def thaw(self) -> None:
-        """Goes on after a freeze, with what came meanwhile."""
+        """Resumes after a freeze and handles the messages that arrived during it."""
         self.is_frozen = False
 
     def end(self) -> None:
-        """Killed."""
+        """Kills the agent."""
         self.is_alive = self.is_connected = False
 
-    # Speaking -----------------------------------------------------------------------------------------------------
+    # Sending ------------------------------------------------------------------------------------------------------
 
     def speak(self, now_s: float, *, is_reachable: bool) -> Said | None:
-        """What it has to say now, if anything."""
+        """The message to send now, if any."""
         if self.is_connected and now_s - self.heard_at_s > SILENCE_S:
             self.disconnect(now_s)
         if not self.is_connected:
@@ -121,7 +121,7 @@ class Agent:
         return None
 
     def disconnect(self, now_s: float) -> None:
-        """The connection is gone; it tries again soon."""
+        """Closes the connection; the agent reconnects soon."""
         self.is_connected, self.retry_s = False, now_s + self.rng.uniform(0.1, RETRY_S)
 
     def _said(self, now_s: float, *, is_first: bool) -> Said:
@@ -148,7 +148,7 @@ class Agent:
         )
 
     def hear(self, orders: Orders, now_s: float) -> None:
-        """Orders, if they came on the connection that is open."""
+        """Receives orders, if they arrive on the open connection."""
         if not self.is_connected or orders.stream != self.streams:
             return
         self.was_heard, self.heard_at_s = True, now_s
@@ -164,7 +164,7 @@ class Agent:
 
     @property
     def is_asking(self) -> bool:
-        """Whether it asks other agents now."""
+        """Whether it queries other agents now."""
         clock_s = self.machine.clock_s
         if clock_s < self.ask_clock_s or not self.orphans.must_query(clock_s):
             return False
@@ -172,19 +172,19 @@ class Agent:
         return any(record.outcome is None for record in self.machine.records.values())
 
     def contact(self) -> MemberAnswer:
-        """What it answers another agent; when that arrives is the other's to say."""
+        """Its answer to another agent; the caller decides when that arrives."""
         me, incarnation = self.orphans.me, self.orphans.contact.incarnation
         return MemberAnswer(me.node_id, me.state_id, incarnation, self.orphans.heard_ago_s(self.machine.clock_s), 0.0)
 
     def answered(self, contact: Contact, answers: Sequence[MemberAnswer], asked_clock_s: float) -> None:
-        """Answers to its questions of then have come."""
+        """Receives the answers to a query sent at `asked_clock_s`."""
         arrived = [replace(answer, arrived_clock_s=self.machine.clock_s) for answer in answers]
         self.orphans.count_answers(contact, arrived, asked_clock_s)
 
     # Acting -------------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Looks at every lease and does what is to be done."""
+        """Observes every lease and executes the actions of the reconciliation."""
         for record in list(self.machine.records.values()):
             self._observe(record, now_s)
         local = [_local(record) for record in self.machine.records.values()]
@@ -211,12 +211,12 @@ class Agent:
             record.has_lost_shim = True
 
     def _start(self, record: Record, now_s: float) -> None:
-        """As the real starter: the orders are looked at once more when all is ready."""
+        """Starts a lease as the real starter does: it checks the orders again once the preparation is complete."""
         if record.kill:
             record.conclude(Outcome.LOST)
         elif record.stop or self.machine.clock_s >= record.until_clock_s:
             record.conclude(Outcome.STOPPED)
-        elif not self.machine.is_hung or record.job in self.truth.plain:  # else its preparation waits
+        elif not self.machine.is_hung or record.job in self.truth.plain:  # otherwise the preparation waits
             self.machine.spawn(record, self.runs, self.truth, now_s)
 
     def _act(self, action: Action, now_s: float) -> None:
@@ -254,7 +254,7 @@ class Agent:
     def _destroy(self, record: Record) -> None:
         record.kill = True
         if record.copy is None and record.phase is LocalPhase.STARTING and not record.has_lost_shim:
-            return  # whoever prepares the start will see it
+            return  # the start under preparation will handle it
         if record.copy is not None and record.copy.is_alive:
             record.copy.end(None)
         record.conclude(Outcome.LOST)

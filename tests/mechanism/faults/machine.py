@@ -1,7 +1,7 @@
-"""A machine with its clock, its GPUs, the processes of leases, and what its disk remembers of them.
+"""A model of a machine: its clock, its GPUs, the processes of leases, and their records on disk.
 
 A lease runs as one `Copy` of its job on each of its machines; the copies of a gang advance together or not at all. A
-copy obeys its lease's record on the disk, as a shim does its files, whether the agent lives or not.
+copy obeys its lease's record on the disk, as a shim obeys its files, whether or not the agent is alive.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
 
 GRACE_S = 2.0
-STOP_LEAD_S = 2.0  # a job begins to stop so long before the end of its lease
+STOP_LEAD_S = 2.0  # a job begins to stop this long before the end of its lease
 CHECKPOINT_S = 0.5
-EXIT_S_MAX = 20  # what the processes of a job may need after its last step
-HUNG_UP_S = 3.0  # a gang whose partner is gone breaks after this
+EXIT_S_MAX = 20  # longest time the processes of a job need after the last step
+HUNG_UP_S = 3.0  # a gang breaks this long after losing one of its processes
 
 
 @dataclass(eq=False)
 class Record:
-    """What a machine's disk says of a lease."""
+    """The record of a lease on a machine's disk."""
 
     lease: int
     job: int
@@ -43,7 +43,7 @@ class Record:
     has_lost_shim: bool = False
 
     def conclude(self, outcome: Outcome) -> None:
-        """The lease has ended here; what it has saved counts."""
+        """Ends the lease on this machine; saved steps count."""
         self.outcome, self.phase, self.has_lost_shim, self.start_due_s = outcome, LocalPhase.ENDED, False, math.inf
 
 
@@ -60,27 +60,27 @@ class Copy:
 
     @property
     def gpus(self) -> frozenset[int]:
-        """Its GPUs on this machine."""
+        """The GPUs of this copy on its machine."""
         assert self.record.assignment is not None
         return frozenset(self.record.assignment.gpus)
 
     @property
     def is_spent(self) -> bool:
-        """Whether its time is over for good: nothing that it still does may count."""
+        """Whether its lease has expired with the grace period: nothing it still does may count."""
         return self.machine.clock_s > self.record.until_clock_s + GRACE_S
 
     def end(self, outcome: Outcome | None) -> None:
-        """Its processes are gone; None: without a last word."""
+        """Ends the processes with this outcome; None: without a reported outcome."""
         self.is_alive = False
         self.record.last_word = outcome
         self.record.steps_done = self.run.saved if outcome is not Outcome.FINISHED else self.run.steps
 
     def thaw(self) -> None:
-        """Goes on after a freeze."""
+        """Resumes after a freeze."""
         self.is_frozen = False
 
     def look(self, now_s: float) -> None:
-        """What a shim does about its orders and its clock."""
+        """Reacts to orders and to the clock, as a shim does."""
         record, clock_s = self.record, self.machine.clock_s
         is_done = self.run.is_done
         if record.kill:
@@ -95,7 +95,7 @@ class Copy:
 
 @dataclass(eq=False)
 class Run:
-    """What all copies of a lease do together."""
+    """The state that all copies of a lease share."""
 
     job: int
     lease: int
@@ -110,16 +110,16 @@ class Run:
     saved_at_s: float = 0.0
     stopping_at_s: float = math.inf
     hangs_since_s: float = math.inf
-    exits_at_s: float = math.inf  # after the last step
-    saves: bool = True  # a job that does not uses no checkpoint directory
+    exits_at_s: float = math.inf  # set after the last step
+    saves: bool = True  # a job that never saves uses no checkpoint directory
 
     @property
     def is_done(self) -> bool:
-        """Whether the last step was done."""
+        """Whether the last step is done."""
         return self.steps == self.steps_total
 
     def advance(self, now_s: float, elapsed_s: float) -> None:
-        """A little time goes by."""
+        """Advances the job by a short time."""
         if not any(copy.is_alive for copy in self.copies):
             return
         if not self._is_moving:
@@ -147,7 +147,7 @@ class Run:
             self._save(now_s)
 
     def _waits_for_directory(self, now_s: float) -> bool:
-        """Whether it is in a call to a directory that hangs."""
+        """Whether it is blocked in a call to a hung directory."""
         is_due = now_s >= self.stopping_at_s or now_s - self.saved_at_s >= self.checkpoint_every_s
         return self.saves and is_due and any(copy.machine.is_hung for copy in self.copies)
 
@@ -156,7 +156,7 @@ class Run:
         return len(self.copies) == self.node_count and all(c.is_alive and not c.is_frozen for c in self.copies)
 
     def _hang(self, now_s: float) -> None:
-        """A partner is not there: collective operations wait, and in the end they break."""
+        """A process of the gang is missing: collective operations wait and eventually fail."""
         is_broken = len(self.copies) == self.node_count and any(not copy.is_alive for copy in self.copies)
         self.hangs_since_s = min(self.hangs_since_s, now_s) if is_broken else math.inf
         for copy in self.copies:
@@ -183,7 +183,7 @@ class Run:
 
 
 class Machine:
-    """GPUs, a clock, a disk and processes."""
+    """A machine with GPUs, a clock, a disk and processes."""
 
     def __init__(self, name: str, gpu_type: str, gpu_count: int, *, sees: bool, ahead_s: float, drift: float) -> None:
         self.name = name
@@ -193,23 +193,23 @@ class Machine:
         self.is_on = True
         self.boots = 1
         self.records: dict[int, Record] = {}
-        self.trouble = ""  # why it takes no leases
-        self.hung_until_s = -math.inf  # its checkpoint directory answers no call
+        self.trouble = ""  # why it accepts no leases
+        self.hung_until_s = -math.inf  # until then its checkpoint directory answers no call
         self.is_hung = False
         self._ahead_s, self._drift = ahead_s, drift
         self.clock_s = ahead_s
 
     @property
     def copies(self) -> list[Copy]:
-        """Processes that live here."""
+        """The live processes on this machine."""
         return [r.copy for r in self.records.values() if r.copy is not None and r.copy.is_alive]
 
     def make_room(self) -> None:
-        """On its disk."""
+        """Frees disk space."""
         self.trouble = ""
 
     def tick(self, now_s: float) -> None:
-        """The clock goes on, and the processes look at it."""
+        """Advances the clock and lets the processes react."""
         self.clock_s = self._ahead_s + now_s * (1 + self._drift)
         self.is_hung = now_s < self.hung_until_s
         for copy in self.copies:
@@ -241,13 +241,13 @@ class Machine:
         record.phase = LocalPhase.RUNNING
 
     def die(self) -> None:
-        """Power is gone; the disk stays."""
+        """Cuts the power; the disk survives."""
         self.is_on = False
         for copy in self.copies:
             copy.end(None)
 
     def boot(self, ahead_s: float, now_s: float) -> None:
-        """Nothing of what ran before runs now, and the clock is another one."""
+        """Boots: no earlier process runs, and the clock has another offset."""
         self.is_on, self._ahead_s = True, ahead_s - now_s * (1 + self._drift)
         self.clock_s = ahead_s
         self.boots += 1

@@ -1,7 +1,7 @@
-"""The scheduler's process: the real core, lease table and execution on a journal that outlives it.
+"""A model of the scheduler's process: the real core, lease table and command executor on a journal that outlives it.
 
-It stands where driver and gRPC service stand: events go into the journal, then into the core, then into the world. A
-crash loses everything but the journal, also between the commit of a batch and its effects.
+It replaces the driver and the gRPC service: events go to the journal, then to the core, and then take effect. A crash
+loses everything but the journal; it may happen between the commit of a batch and its effects.
 """
 
 from __future__ import annotations
@@ -63,37 +63,37 @@ _METRICS = Metrics()
 
 
 class Crash(Exception):
-    """The process is killed here and now."""
+    """The process is killed at this point."""
 
 
 @dataclass
 class Clock:
-    """The scheduler's time is the world's."""
+    """A clock that shows the virtual time of the world."""
 
     time_s: float = 0.0
     slack_s: float = 0.0
 
     def now_s(self) -> float:
-        """Now."""
+        """The current virtual time."""
         return self.time_s
 
 
 class Engine:
-    """Takes questions; the world brings the answers later."""
+    """Queues requests; the world delivers the answers later."""
 
     def __init__(self) -> None:
         self.asked: list[SolveAllocation | EstimateThroughput] = []
 
     def ask(self, question: SolveAllocation | EstimateThroughput) -> None:
-        """Into the queue."""
+        """Queues a request."""
         self.asked.append(question)
 
     def plan_over(self, round_s: float) -> None:
-        """There is no policy."""
+        """Does nothing: there is no policy."""
 
 
 class Service:
-    """One scheduler after another on one journal."""
+    """Successive schedulers on one journal."""
 
     def __init__(
         self,
@@ -117,10 +117,10 @@ class Service:
         self.crash_chance = 0.0  # after a commit
         self.begin(0.0, [ConfigChanged(settings)])
 
-    # Life ---------------------------------------------------------------------------------------------------------
+    # Start and end -------------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float, first: Sequence[Event] = ()) -> None:
-        """Snapshot, replay, a new incarnation."""
+        """Starts a new incarnation from snapshot and replay."""
         position, state = self.snapshot
         self.core, self.facts = SchedulerCore(), JobHistory()
         if state:
@@ -129,7 +129,7 @@ class Service:
             self.facts = JobHistory.restore(kept["facts"], self.core)
         for record in self.journal[position:]:
             then_s, event = decode(record)
-            with suppress(InvalidInput):  # as it was then
+            with suppress(InvalidInput):  # as in the original run
                 self.core.handle(event, then_s)
                 self.facts.apply(event, then_s, self.core)
         self.truth.recovered(self.core)
@@ -139,7 +139,7 @@ class Service:
         self.execution = CommandExecutor(self, self.settings, "the scheduler's host", views=self.views)
         self.execution.absences.keep = self._keep_views
         self.streams: dict[tuple[str, int], Stream] = {}
-        self.sent: dict[str, tuple[int, float]] = {}  # sequence and time of the last orders by node
+        self.sent: dict[str, tuple[int, float]] = {}  # sequence number and time of the last orders, by node
         self.queue: list[tuple[Event, Callable[[], None] | None]] = [
             (event, None) for event in (SchedulerRestarted(self.incarnation), *first)
         ]
@@ -148,23 +148,23 @@ class Service:
         self.step(self.clock.time_s)
 
     def end(self) -> None:
-        """Killed."""
+        """Kills the scheduler."""
         self.is_alive = False
 
     def policy_changed(self, event: PolicyChanged) -> None:
-        """The engine here has no policy."""
+        """Does nothing: the engine has no policy."""
 
     def batch_applied(self) -> None:
-        """Nobody waits for news here."""
+        """Does nothing: no client waits for events."""
 
     def _keep_views(self, text: str, done: Callable[[], None]) -> None:
         self.views = text
         done()
 
-    # The driver's part --------------------------------------------------------------------------------------------
+    # Driver --------------------------------------------------------------------------------------------------------
 
     def step(self, now_s: float) -> None:
-        """Everything there is to do now."""
+        """Processes all pending events."""
         self.clock.time_s = now_s
         try:
             while batch := self._collect(now_s):
@@ -187,7 +187,7 @@ class Service:
         self.journal += [encode(event, now_s) for event, _ in batch]
         for event, done in batch:
             if self.rng.random() < self.crash_chance:
-                raise Crash  # written, and applied in part
+                raise Crash  # written, and partly applied
             commands = self.core.handle(event, now_s)
             check(self.core)
             if isinstance(event, LastStepReported):
@@ -205,18 +205,18 @@ class Service:
             self.snapshot = len(self.journal), encode_state(self.execution.state()())
 
     def look(self, now_s: float) -> None:
-        """For silent nodes and leases that are surely over; then the core's timer."""
+        """Checks for silent nodes and expired leases, then runs the core's timer."""
         self.execution.look(now_s)
         self.step(now_s)
 
     def put(self, event: Event, done: Callable[[], None] | None = None) -> None:
-        """For the next batch."""
+        """Queues an event for the next batch."""
         self.queue.append((event, done))
 
-    # The engine's part --------------------------------------------------------------------------------------------
+    # Engine --------------------------------------------------------------------------------------------------------
 
     def answers(self) -> list[Event]:
-        """To all that was asked since the last call."""
+        """Answers to all requests since the last call."""
         asked, self.engine.asked = self.engine.asked, []
         return [self._answer(question) for question in asked]
 
@@ -234,13 +234,13 @@ class Service:
         return AllocationSolved(question.epoch, question.jobs[row], kind, share[row, kind])
 
     def _rate(self, gpu_type: str) -> float:
-        """Not every type is known, but one is: else a job would wait for ever, and rightly."""
+        """A rate that is unknown on some types but known on one; a job without any would rightly wait forever."""
         return 4.0 if gpu_type == "v100" else self.rng.choice([2.0, math.nan])
 
-    # The service's part -------------------------------------------------------------------------------------------
+    # Service -------------------------------------------------------------------------------------------------------
 
     def hear(self, said: Said, now_s: float) -> None:
-        """One message of an agent, as AgentService takes it in."""
+        """Receives one message of an agent, as AgentService does."""
         key, machine = (said.node, said.stream), self.machines[said.node]
         if said.is_first and not self._connect(said, key, machine):
             return
@@ -259,7 +259,7 @@ class Service:
                 self.truth.reported_finish(self.core, job, lease)
 
     def _connect(self, said: Said, key: tuple[str, int], machine: Machine) -> bool:
-        """Whether this is the first message of a stream that is not given up."""
+        """Whether this is the first message of a stream that is still open."""
         hello = Hello(
             NodeId(said.node),
             f"host {said.boot}",
@@ -277,17 +277,17 @@ class Service:
         stream = self.streams[key] = Stream()
         self.execution.nodes.connect(hello, stream)
         self.execution.absences.connected(hello.node_id, hello.state_id)
-        self.sent.pop(said.node, None)  # the numbers of a stream begin again
+        self.sent.pop(said.node, None)  # sequence numbers restart with each stream
         return True
 
     def disconnected(self, name: str, stream: int) -> None:
-        """A connection has broken."""
+        """Handles a broken connection."""
         node, known = self.execution.nodes.get(name), self.streams.get((name, stream))
         if node is not None and known is not None:
             self.execution.nodes.disconnect(node, known)
 
     def orders(self, now_s: float) -> list[tuple[str, Orders]]:
-        """What goes out to nodes now."""
+        """The orders to send to nodes now."""
         mail = []
         for (name, number), stream in self.streams.items():
             node = self.execution.nodes.get(name)

@@ -1,4 +1,4 @@
-"""What breaks, and how it comes back."""
+"""The faults, and how each of them is repaired."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICK_S = 0.5
 
 @dataclass(frozen=True)
 class Hostility:
-    """How often what breaks. Chances of messages are for each, the others for each second."""
+    """Fault rates. Those of messages are per message, the others per second."""
 
     drop: float = 0.1
     repeat: float = 0.1
@@ -43,7 +43,7 @@ class Hostility:
 
 
 class Troubles:
-    """Befall a world: each kind with its chance, at every tick."""
+    """Injects faults into a world: each kind with its own chance at every tick."""
 
     def __init__(self, world: World, odds: Hostility) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class Troubles:
             self.world.after(self.world.rng.uniform(0.5, 20.0), lambda: self.world.agent_begins(agent))
 
     def _stop_agent(self) -> None:
-        """An update that takes so long that leases end, and are believed lost, before the next agent is there."""
+        """Stops an agent for so long, as in an update, that its leases end and are presumed lost before it is back."""
         agent = self.world.any(agent for agent in self.world.agents.values() if agent.is_alive)
         if agent is not None:
             self._agent_dies(agent)
@@ -127,7 +127,7 @@ class Troubles:
         self.world.cut_until_s[name] = self.world.now_s + self.world.rng.uniform(1.0, 60.0)
 
     def _part(self) -> None:
-        """Nodes of one side do not reach those of the other; one side, or neither, reaches the scheduler."""
+        """Partitions the nodes into two sides that cannot reach each other; at most one side reaches the scheduler."""
         world = self.world
         until_s = world.now_s + world.rng.uniform(5.0, 100.0)
         side = {name for name in world.machines if world.rng.random() < 0.5}
@@ -147,7 +147,7 @@ class Troubles:
         self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.boot(machine))
 
     def _declare_lost(self, machine: Machine) -> None:
-        """An operator has seen that the machine is off."""
+        """An operator declares lost a machine that is off."""
         if not machine.is_on and self.world.knows(machine):
             self.world.tell(NodeLost(NodeId(machine.name)))
 
@@ -158,19 +158,19 @@ class Troubles:
             self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.resume(machine))
 
     def _fill_disk(self) -> None:
-        """Its agent says so before anything fails on it."""
+        """The agent reports low disk space before any write fails."""
         machine = self.world.rng.choice(list(self.world.machines.values()))
         machine.trouble = "little room is left"
         self.world.after(self.world.rng.uniform(5.0, 60.0), machine.make_room)
 
     def _hang_directory(self) -> None:
-        """On one machine, or on all at once."""
+        """Hangs the checkpoint directory of one machine, or of all."""
         machines = list(self.world.machines.values())
         hung = machines if self.world.rng.random() < 0.5 else [self.world.rng.choice(machines)]
         self.hang(hung, self.world.rng.uniform(2.0, 40.0))
 
     def hang(self, machines: Sequence[Machine], seconds: float) -> None:
-        """The checkpoint directories of these machines answer again after a while."""
+        """Hangs the checkpoint directories of these machines for a while."""
         for machine in machines:
             machine.hung_until_s = max(machine.hung_until_s, self.world.now_s + seconds)
 

@@ -1,4 +1,4 @@
-"""What is so, whatever anybody believes, and what must never be so."""
+"""The true state of the cluster, and the invariants that the scheduler's beliefs must satisfy."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 
 FINISH_GRACE_S = 60.0
-SHARED = ""  # where a checkpoint is that all servers which see the shared directory can read
+SHARED = ""  # location of checkpoints in the shared directory
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint on a disk."""
+    """One complete checkpoint on a disk."""
 
     steps: float
-    where: str  # SHARED, or the machine that alone has it
+    where: str  # SHARED, or the only machine that has it
 
 
 class Truth:
-    """Checkpoints on disks, and what the scheduler was heard to believe."""
+    """The checkpoints on disks, and the last known beliefs of the scheduler."""
 
     def __init__(self, *, is_fencing: bool) -> None:
-        self.is_fencing = is_fencing  # two copies of a job may run, and only one may count
+        self.is_fencing = is_fencing  # two copies of a job may run, but only one may count
         self.checkpoints: defaultdict[tuple[int, int], list[Checkpoint]] = defaultdict(list)  # by job and lease
-        self.choices: dict[int, float] = {}  # what a gang's lease resumes from, chosen once
-        self.done: set[tuple[int, int]] = set()  # jobs whose last step was done, and the lease
+        self.choices: dict[int, float] = {}  # checkpoint that a gang's lease resumes from, chosen once
+        self.done: set[tuple[int, int]] = set()  # (job, lease) under which the last step was done
         self.plain: set[int] = set()  # jobs that use no checkpoint directory
         self.acknowledged: set[int] = set()
         self.cancelled: set[int] = set()
         self.finished: set[int] = set()
         self.leases: set[int] = set()  # serials seen
-        self.last_steps: dict[int, float] = {}  # when the scheduler was told of the last step under a lease
-        self.steps_saved: defaultdict[int, float] = defaultdict(float)  # as the scheduler believed last
+        self.last_steps: dict[int, float] = {}  # when the last step under a lease was reported to the scheduler
+        self.steps_saved: defaultdict[int, float] = defaultdict(float)  # according to the scheduler, when last checked
         self.saved_lease: defaultdict[int, int] = defaultdict(lambda: -1)
 
     def resume(self, job: int, named_lease: int, steps_min: float, machine: str, *, sees: bool) -> float:
@@ -53,7 +53,7 @@ class Truth:
         return newest
 
     def believed(self, core: SchedulerCore) -> None:
-        """What the scheduler believes of jobs must be so, and never less than it was."""
+        """Checks that the scheduler's beliefs about jobs are true and that progress never decreases."""
         jobs, n = core.jobs, core.jobs.count
         known = np.array([self.steps_saved[job] for job in range(n)])
         for job in np.flatnonzero(jobs.steps_saved[:n] != known).tolist():
@@ -75,31 +75,31 @@ class Truth:
         self.steps_saved[job], self.saved_lease[job] = steps, lease
 
     def last_step(self, leases: list[int], now_s: float) -> None:
-        """The scheduler is told that these leases' jobs have done their last step."""
+        """Records that these leases' last steps were reported to the scheduler."""
         for lease in leases:
             self.last_steps.setdefault(lease, now_s)
 
     def revoked(self, leases: list[int], now_s: float) -> None:
-        """No plan ends a lease whose job only has to exit."""
+        """Checks that no plan ends a lease whose job only has to exit."""
         for lease in leases:
             told_s = self.last_steps.get(lease, -math.inf)
             assert now_s >= told_s + FINISH_GRACE_S, f"lease {lease} is revoked {now_s - told_s} s after its last step"
 
     def reported_finish(self, core: SchedulerCore, job: int, lease: int) -> None:
-        """A node has reported that a lease of its alone finished its job: that must count, however late."""
+        """A lease on a single node has been reported as finished: this must count, however late."""
         if (job, lease) in self.done:
             state = JobState(int(core.jobs.state[job]))
             assert state > ALIVE[-1], f"job {job} finished under lease {lease}, and is {state.name}"
 
     def granted(self, leases: list[int]) -> None:
-        """Serials of new leases grow and never come again, over restarts too."""
+        """Checks that serials of new leases grow and are never reused, also across restarts."""
         newest = max(self.leases, default=-1)
         assert leases == sorted(leases), f"leases {leases} are not in order"
         assert not leases or leases[0] > newest, f"lease {leases[0]} is not newer than {newest}"
         self.leases.update(leases)
 
     def recovered(self, core: SchedulerCore) -> None:
-        """A restarted scheduler believes what the last one had written down."""
+        """Checks that a restarted scheduler has all that its predecessor acknowledged."""
         for job in self.acknowledged:
             assert job < core.jobs.count, f"job {job} was acknowledged and is forgotten"
         self.believed(core)
@@ -109,7 +109,7 @@ class Truth:
         return all(core.jobs.state[job] > ALIVE[-1] for job in self.acknowledged)
 
     def check_end(self, core: SchedulerCore) -> None:
-        """Every acknowledged job that nobody cancelled has finished."""
+        """Checks that every acknowledged job has finished, unless it was cancelled."""
         unfinished = self.acknowledged - self.cancelled - self.finished
         states = {job: JobState(int(core.jobs.state[job])).name for job in sorted(unfinished)}
         assert not unfinished, f"jobs that never finished: {states}"

@@ -1,4 +1,4 @@
-"""Virtual time, links that misbehave, and the faults: all drawn from one seed."""
+"""Virtual time, unreliable links and the schedule of faults, all drawn from one seed."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tests.mechanism.faults.service import ENGINE_S_MAX, Service
 from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles
 from tests.mechanism.faults.truth import FINISH_GRACE_S, Truth
 
-MEMORY = Path("/dev/shm")  # the agents' disks, where there is such a thing
+MEMORY = Path("/dev/shm")  # agents' disks, in memory where possible
 MACHINES = (("v100", 2), ("v100", 2), ("k80", 2), ("k80", 1), ("v100", 1))
 JOBS = 10
-STEPS = (20, 150)  # of a job, at some steps a second
-CALM_S_MAX = 4000.0  # after the last fault everything must be over by then
-LEFT_S_MAX = 90.0  # and nothing may be left of it after this
+STEPS = (20, 150)  # steps of a job, at a few steps per second
+CALM_S_MAX = 4000.0  # after the last fault, all jobs must be over within this time
+LEFT_S_MAX = 90.0  # and all their traces must disappear within this time
 DELAY_S_MAX = 6.0
 Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
 class Episode:
-    """What an episode was."""
+    """Summary of an episode."""
 
     faults: int
     virtual_s: float
@@ -51,7 +51,7 @@ class Episode:
 
 
 def calm_settings(rng: Random) -> dict[str, float]:
-    """Against thrash: young leases are kept, and who fails waits a little, or neither."""
+    """Random settings of lease protection and back-off, possibly none."""
     return {"lease_min_s": rng.choice([0.0, 10.0, 30.0]), "retry_s": rng.choice([0.0, 1.0, 4.0]), "retry_max_s": 8.0,
             "losses_free": rng.choice([0, 1]), "start_max_s": rng.choice([0.0, 60.0]), "late_ends": True,
             "finish_grace_s": FINISH_GRACE_S}  # fmt: skip
@@ -65,7 +65,7 @@ class _Due:
 
 
 class World:
-    """One episode: jobs arrive, faults come until there were enough, then all must come to an end."""
+    """One episode: jobs arrive, a given number of faults occurs, then all jobs must end."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class World:
         weakref.finalize(self, shutil.rmtree, self.disks, ignore_errors=True)
         self.agents = {name: self._agent(name) for name in self.machines}
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
-        self.parted_until_s: dict[frozenset[str], float] = {}  # nodes that do not reach each other
+        self.parted_until_s: dict[frozenset[str], float] = {}  # pairs of nodes that cannot reach each other
         self.called: dict[
             tuple[str, int], int
         ] = {}  # incarnation of the scheduler at the other end, by node and stream
@@ -127,7 +127,7 @@ class World:
         return Agent(self.machines[name], self.runs, self.truth, self.rng, disk)
 
     def run(self) -> Episode:
-        """Raises AssertionError, with the seed, when something is that must never be."""
+        """Runs the episode; raises AssertionError with the seed if an invariant is violated."""
         try:
             while self.faults < self.faults_wanted:
                 self._tick(is_calm=False)
@@ -167,7 +167,7 @@ class World:
         self._serve()
 
     def advance(self, seconds: float) -> None:
-        """Time passes, and what befalls is up to the caller."""
+        """Advances virtual time without random faults; the caller injects its own."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self._tick(is_calm=True)
@@ -182,7 +182,7 @@ class World:
         return self.now_s < self.cut_until_s[name]
 
     def _carry(self, name: str, deliver: Callable[[], None]) -> None:
-        """A message on the link between a node and the scheduler."""
+        """Carries a message over the link between a node and the scheduler."""
         rng, odds = self.rng, self.hostility
         if self._is_cut(name):
             return
@@ -207,7 +207,7 @@ class World:
             self._carry(name, lambda: self._arrives(said))
 
     def _ask(self, name: str, agent: Agent) -> None:
-        """Other agents, where the scheduler has not been heard; each answer may be lost, and all may be late."""
+        """Queries other agents if the scheduler is silent; each answer may be lost, and all may be late."""
         if not agent.is_asking:
             return
         contact, asked_clock_s, life = agent.orphans.contact, agent.machine.clock_s, agent.orphans
@@ -232,7 +232,7 @@ class World:
             self._serve()
 
     def _serve(self) -> None:
-        """Orders out, and the engine's answers on their way."""
+        """Sends orders, and schedules the engine's answers."""
         service = self.service
         if not service.is_alive:
             if not self.is_restarting:
@@ -260,7 +260,7 @@ class World:
         rng = self.rng
         rates = {"v100": rng.uniform(2.0, 5.0), "k80": rng.uniform(1.0, 3.0)}
         steps_total, gpus = float(rng.randint(*self.steps)), rng.choice([1, 1, 1, 2, 2, 3])
-        is_known = rng.random() < 0.9 or gpus > 2  # the type that will be known need not have three that see each other
+        is_known = rng.random() < 0.9 or gpus > 2  # the one known type may lack three such GPUs
         return JobSpec(
             JobId(f"j{number}"),
             steps_total,
@@ -270,7 +270,7 @@ class World:
         )
 
     def _submit(self, spec: JobSpec) -> None:
-        """Until it is acknowledged; the scheduler knows a submission that it has in its journal."""
+        """Repeats a submission until it is acknowledged; the scheduler recognises one that its journal already has."""
         if not self.service.is_alive:
             self.after(2.0, lambda: self._submit(spec))
             return
@@ -295,7 +295,7 @@ class World:
     # Faults -------------------------------------------------------------------------------------------------------
 
     def _scheduler_died(self) -> None:
-        """Seen by everybody a little later; it comes back after a while."""
+        """The agents notice the death of the scheduler a little later; it restarts after a while."""
         self.is_restarting = True
         for agent in self.agents.values():
             self.after(
@@ -322,7 +322,7 @@ class World:
         if machine.is_on:
             return
         index = list(self.machines).index(machine.name)
-        grown = machine.sees and self.rng.random() < 0.2  # a gang whose checkpoint is there could not go elsewhere
+        grown = machine.sees and self.rng.random() < 0.2  # not where a gang may have its checkpoint: it could not move
         machine.gpu_count = MACHINES[index][1] + grown
         machine.boot(self.rng.uniform(0.0, 1e5), self.now_s)
         self.agents[machine.name].begin()
@@ -347,7 +347,7 @@ class World:
         return self.rng.choice(found) if found else None
 
     def _calm_down(self) -> None:
-        """Everything works again, and must come to its end."""
+        """Ends all faults."""
         self.service.crash_chance = 0.0
         self.cut_until_s = dict.fromkeys(self.machines, -math.inf)
         self.parted_until_s = {}
@@ -367,7 +367,7 @@ class World:
                 self.resume(machine)
 
     def _check_nothing_is_left(self) -> None:
-        """No process, no GPU, no entry in a table or on a disk outlives the last job for long."""
+        """Checks that no process, GPU or entry in a table or on a disk outlives the last job for long."""
         until_s = self.now_s + LEFT_S_MAX
         while self.now_s < until_s:
             self._tick(is_calm=True)
