@@ -1,7 +1,7 @@
-"""Agents and a scheduler in virtual time, each pair of them with a link of its own: the real code that decides.
+"""Agents and a scheduler in virtual time, with a separate link between each pair, around the real decision code.
 
-Real are `QuorumMember` (with its files), `Absences`, and the functions of `quorum`. Every node has one lease. What must
-never be: the scheduler treats the lease of a silent node as over while it runs, or the agent extends it after that.
+Real are `QuorumMember` (with its files), `Absences`, and the functions of `quorum`. Every node has one lease. The
+invariant: the scheduler never treats the lease of a silent node as over while it runs, and no agent extends it later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Node:
     drift: float
     boots: int = 0
     is_alive: bool = True
-    until_clock_s: float = -math.inf  # of its lease
+    until_clock_s: float = -math.inf  # end of its lease
     obeyed: int = 0
     stream: tuple[int, int] = (0, 0)  # incarnation and number
     asks_again_clock_s: float = -math.inf
@@ -51,15 +51,15 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its id."""
+        """The id of the node."""
         return f"n{self.number}"
 
     def clock_s(self, now_s: float) -> float:
-        """Its own clock."""
+        """The node's own clock."""
         return self.ahead_s + now_s * (1 + self.drift)
 
     def begin(self, now_s: float) -> None:
-        """A new life of the agent, with what is on its disk."""
+        """Starts a new agent with the state on its disk."""
         me = Member(self.name, f"of {self.name}", f"{self.name}:1")
         boot = f"boot {self.boots}"
         self.orphans = QuorumMember(self.state, me, "c1", self.incarnation, boot, self.clock_s(now_s))
@@ -67,7 +67,7 @@ class Node:
 
 
 class Cluster:
-    """`links` that are cut: pairs (from, to); the scheduler is -1."""
+    """A cluster in virtual time. `links` that are cut: pairs (from, to); the scheduler is -1."""
 
     def __init__(self, count: int, directory: Path, rng: Random, delay_s_max: float = DELAY_S_MAX) -> None:
         self.rng = rng
@@ -78,7 +78,7 @@ class Cluster:
         self.incarnation = 0
         self.is_up = False
         self.stored = ""
-        self.promised_s = dict.fromkeys(range(count), -math.inf)  # in the journal
+        self.promised_s = dict.fromkeys(range(count), -math.inf)  # as stored in the journal
         self.is_over = dict.fromkeys(range(count), True)  # the scheduler may start the job elsewhere
         self.extensions = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -89,10 +89,10 @@ class Cluster:
             node.begin(0.0)
         self.start_scheduler()
 
-    # What happens -------------------------------------------------------------------------------------------------
+    # Events -------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Time passes."""
+        """Advances virtual time."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
             self.now_s += TICK_S
@@ -106,18 +106,18 @@ class Cluster:
                 self._look()
 
     def partition(self, groups: list[set[int]]) -> None:
-        """Only members of a group reach each other."""
+        """Cuts all links except those within a group."""
         everyone = [SCHEDULER, *range(len(self.nodes))]
         self.cut = {
             (a, b) for a in everyone for b in everyone if a != b and not any({a, b} <= group for group in groups)
         }
 
     def stop_scheduler(self) -> None:
-        """Killed."""
+        """Kills the scheduler."""
         self.is_up = False
 
     def start_scheduler(self) -> None:
-        """Another one, with what the last one stored."""
+        """Starts another scheduler with the stored state of the last one."""
         self.incarnation += 1
         self.is_up = True
         self.began_s = self.now_s
@@ -129,13 +129,13 @@ class Cluster:
         self.streams: dict[int, int] = {}
 
     def restart_agent(self, number: int) -> None:
-        """Killed and started again; its lease runs on."""
+        """Kills and restarts the agent; its lease keeps running."""
         node = self.nodes[number]
         node.stream = (node.stream[0], node.stream[1] + 1)
         node.begin(self.now_s)
 
     def reboot(self, number: int) -> None:
-        """The machine, too: nothing runs, its clock is another one."""
+        """Reboots the machine: nothing runs, and its clock has another offset."""
         node = self.nodes[number]
         node.boots += 1
         node.ahead_s = self.rng.uniform(0, 1e5) - self.now_s
@@ -143,7 +143,7 @@ class Cluster:
         self.restart_agent(number)
 
     def is_running(self, number: int) -> bool:
-        """Whether processes of its lease may live."""
+        """Whether processes of its lease may be alive."""
         node = self.nodes[number]
         return node.clock_s(self.now_s) <= node.until_clock_s + SETTINGS.grace_s
 
@@ -171,7 +171,7 @@ class Cluster:
         self._carry(node.number, SCHEDULER, lambda: self._heard(node.number, *said))
 
     def _ask(self, node: Node) -> None:
-        """Questions to all other members, answers after a while."""
+        """Sends queries to all other members; the answers arrive after a while."""
         clock_s, orphans = node.clock_s(self.now_s), node.orphans
         is_living = clock_s < node.until_clock_s
         if not is_living or clock_s < node.asks_again_clock_s or not orphans.must_query(clock_s):
@@ -189,7 +189,7 @@ class Cluster:
 
         def answered() -> None:
             if node.orphans is not orphans:
-                return  # the agent that asked is gone
+                return  # the agent that sent the query is gone
             now_clock_s = node.clock_s(self.now_s)
             arrived = [MemberAnswer(a.node_id, a.state_id, a.incarnation, a.heard_ago_s, now_clock_s) for a in answers]
             orphans.count_answers(contact, arrived, clock_s)
@@ -237,7 +237,7 @@ class Cluster:
         self.received_s[number], self.clocks[number] = self.now_s, clock_s
         self.absences.heard(name, obeyed, epoch)
         if self.is_over[number] and clock_s > until + SETTINGS.grace_s:
-            self.is_over[number] = False  # another lease begins here
+            self.is_over[number] = False  # another lease starts here
 
     def _look(self) -> None:
         names = [node.name for node in self.nodes]

@@ -1,4 +1,4 @@
-"""Nodes that share a checkpoint directory have the same id."""
+"""Nodes that share a checkpoint directory report the same id for it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""With any partition and any restart, no lease counts as over while it runs.
+"""Under any partition and any restart, no lease counts as over while it runs.
 
-In virtual time, see `quorum_world`.
+The tests run in virtual time, see `quorum_world`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ A, B, C = (Member(name, f"of {name}", f"{name}:1") for name in "abc")
 VIEW = View(1, (A, B, C), orphan_max_s=100.0, window_s=4.0, step_s=10.0)
 CONTACT = Contact(7, echoed_clock_s=50.0, heard_clock_s=51.0)
 STEADY_S = 12.0
-NEAR_S = 0.5  # of delay: well below the window, as it should be
-LINK_CUT = [{SCHEDULER, 0, 1, 2}, {0, 1, 2, 3}]  # groups that overlap: 3 reaches all but the scheduler
+NEAR_S = 0.5  # delay, well below the window as required
+LINK_CUT = [{SCHEDULER, 0, 1, 2}, {0, 1, 2, 3}]  # overlapping groups: 3 reaches all but the scheduler
 AFTER_S = SETTINGS.orphan_max_s + 40.0
 
 
@@ -84,7 +84,7 @@ def test_switched_off_nothing_is_extended() -> None:
 def test_enough_refusals_meet_every_majority(count: int) -> None:
     view = View(1, tuple(Member(str(i), "", "") for i in range(count)), 1.0, 1.0, 1.0)
 
-    assert view.refusals + (view.majority - 1) > count - 1  # of the members without the silent one
+    assert view.refusals + (view.majority - 1) > count - 1  # members without the silent one
     assert view.refusals + (view.majority - 1) == count  # and no more than that
 
 
@@ -92,7 +92,7 @@ def test_enough_refusals_meet_every_majority(count: int) -> None:
 
 
 def partitions(things: list[int]) -> Iterator[list[set[int]]]:
-    """All ways to part them into groups."""
+    """All partitions of the list into groups."""
     if not things:
         yield []
         return
@@ -129,7 +129,7 @@ def test_no_lease_counts_as_over_while_it_runs_in_any_partition(count: int, dire
 
 
 def run_return(directory: Path, seed: int) -> None:
-    """The scheduler is back after a while, and one node that runs on has no link to it, only to other nodes."""
+    """The scheduler returns after a while, and one node that is still running can reach only other nodes."""
     cluster = Cluster(4, directory / f"{seed}", Random(seed))
     cluster.advance(STEADY_S)
     cluster.stop_scheduler()
@@ -248,7 +248,7 @@ def run_all(directory: Path) -> None:
 
 
 class Trouble(RuleBasedStateMachine):
-    """Anything, at any time; `Cluster` asserts."""
+    """Arbitrary faults at arbitrary times; `Cluster` checks the invariant."""
 
     @initialize(count=st.integers(1, 5), seed=st.integers(0, 2**20))
     def begin(self, count: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Calls to storage end in time, even if it hangs, and do not delay others."""
+"""Calls to storage end in time, even if it hangs, and do not delay other calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Use = Callable[[StorageWorkers], Coroutine[Any, Any, Any]]
 
 
 def use(work: Use, **limits: int) -> Any:
-    """The result of a call; its workers have ended afterwards."""
+    """The result of a call; the workers are closed afterwards."""
 
     async def run() -> Any:
         workers = StorageWorkers(**limits)
@@ -66,7 +66,7 @@ def test_call_that_hangs_ends_in_time_and_the_next_one_works() -> None:
 def test_no_process_is_forgotten_when_workers_close_during_a_call() -> None:
     async def work(workers: StorageWorkers) -> asyncio.Task[None]:
         call = asyncio.create_task(workers.call(time.sleep, 1_000.0, limit_s=30.0))
-        await asyncio.sleep(0.5)  # its process has started, or is about to: neither may be forgotten
+        await asyncio.sleep(0.5)  # its process has started or is about to: both must be ended
         workers.close()
         call.cancel()
         await asyncio.wait([call])
@@ -82,7 +82,7 @@ def test_no_process_is_forgotten_when_workers_close_during_a_call() -> None:
 
 
 def test_calls_that_hang_hold_up_no_others_and_no_loop() -> None:
-    """As many as there may be at a time hang; the loop goes round, and each ends in its time."""
+    """The maximum number of calls hang at once; the event loop keeps running, and each call times out."""
 
     async def work(workers: StorageWorkers) -> tuple[int, list[Any]]:
         hanging = [asyncio.create_task(workers.call(time.sleep, 1_000.0, limit_s=1.0)) for _ in range(4)]
@@ -99,7 +99,7 @@ def test_calls_that_hang_hold_up_no_others_and_no_loop() -> None:
 
 
 def test_processes_that_nothing_can_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands in for a process in a system call on hung storage, which survives SIGKILL: this one is not sent it."""
+    """Simulates a process in a system call on hung storage, which survives SIGKILL: this one never receives it."""
     monkeypatch.setattr("subprocess.Popen.kill", lambda process: process.send_signal(signal.SIGSTOP))
 
     async def work(workers: StorageWorkers) -> int:
@@ -109,7 +109,7 @@ def test_processes_that_nothing_can_end_are_bounded(monkeypatch: pytest.MonkeyPa
         hanging = [process.pid for process in workers._leaving]
         with pytest.raises(StorageSilent, match="2 calls hang"):
             await workers.call(math.sqrt, 9.0, limit_s=30.0)
-        monkeypatch.undo()  # the workers that follow can be ended
+        monkeypatch.undo()  # workers started from here on can be ended
         for process in hanging:
             os.kill(process, signal.SIGKILL)
         while workers.abandoned:

@@ -1,4 +1,4 @@
-"""A peer and agents, which are real processes and are killed, with their children, after a test."""
+"""Fixtures with a peer and agents: real processes that are killed, with their children, after a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON = sys.executable
 
 
 class Node:
-    """A gavel-node in a state directory, which can be killed and started again."""
+    """A gavel-node with a state directory, which can be killed and restarted."""
 
     def __init__(self, state: Path, scheduler: str, *flags: str, more: str = "") -> None:
         self.state = state
@@ -47,7 +47,7 @@ class Node:
             self.process = subprocess.Popen(self._command, stderr=log, env=environment)
 
     def send(self, number: int) -> int:
-        """Sends a signal and waits until the agent is gone; its exit code."""
+        """Sends a signal, waits until the agent is gone, and returns its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(30)
@@ -59,7 +59,7 @@ class Node:
         return until(lambda: lease_files.read_shim(self.lease(lease)))
 
     def log_text(self, lease: int, rank: int = 0) -> str:
-        """What a rank of a lease has printed so far."""
+        """The output of a rank of a lease so far."""
         folder = self.lease(lease) / lease_files.LOG_DIRECTORY / lease_files.log_file(rank, is_error_stream=False)
         return folder.read_text() if folder.exists() else ""
 
@@ -88,7 +88,7 @@ def port(peer: Peer) -> Iterator[int]:
 
 @pytest.fixture
 def kept_port() -> Iterator[int]:
-    """Where a scheduler may be, and another after it."""
+    """A port that successive schedulers can use."""
     with reserved_port() as port:
         yield port
 
@@ -116,7 +116,7 @@ def node(make_node: Callable[..., Node]) -> Node:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Node]]:
-    """A peer and a node that the tests of a module share, one after the other."""
+    """A peer and a node that the tests of a module share."""
     peer = Peer()
     with serving(peer) as port:
         node = Node(tmp_path_factory.mktemp("node") / "state", f"127.0.0.1:{port}")
@@ -128,7 +128,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, No
 
 @pytest.fixture
 def shared(running: tuple[Peer, Node]) -> Iterator[tuple[Peer, Node]]:
-    """The module's peer and node, with no lease before and after."""
+    """The module's peer and node, without leases before and after the test."""
     peer, node = running
     yield peer, node
     peer.orders.clear()

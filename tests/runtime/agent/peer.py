@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 def until(look: Callable[[], Value | None], patience_s: float = PATIENCE_S) -> Value:
-    """What `look` gives as soon as it gives something; fails when the patience is over."""
+    """Waits until `look` returns a true value and returns it; fails after the time limit."""
     deadline_s = time.monotonic() + patience_s
     while not (value := look()):
         assert time.monotonic() < deadline_s, f"waited {patience_s} s in vain"
@@ -31,7 +31,7 @@ def until(look: Callable[[], Value | None], patience_s: float = PATIENCE_S) -> V
 
 
 class Peer(rpc.AgentServiceServicer):
-    """Sends `orders` and `forget`, at each message and at each change."""
+    """Sends `orders` and `forget` in reply to each message and after each change."""
 
     def __init__(self) -> None:
         self.incarnation = 1
@@ -47,29 +47,29 @@ class Peer(rpc.AgentServiceServicer):
         self._sequence = 0
         self.is_mute = False
 
-    # What a test does.
+    # Called by tests.
 
     def order(self, order: pb.LeaseOrder) -> None:
-        """From now on this is wanted."""
+        """Adds an order."""
         self.orders[order.lease] = order
         self.push()
 
     def drop(self, lease: int) -> None:
-        """From now on this is not wanted."""
+        """Removes an order."""
         del self.orders[lease]
         self.push()
 
     def wish(self, lease: int, wish: pb.LeaseWish.ValueType) -> None:
-        """Changes the wish of an order."""
+        """Changes the requested state of an order."""
         self.orders[lease].wish = wish
         self.push()
 
     def push(self) -> None:
-        """Tells the agent now."""
+        """Sends the current orders to the agent."""
         self.say(self.response())
 
     def say(self, message: pb.ConnectResponse) -> None:
-        """Sends this very message."""
+        """Sends this message."""
         for outbox in self._outboxes[-1:]:
             outbox.put(message)
 
@@ -79,7 +79,7 @@ class Peer(rpc.AgentServiceServicer):
             outbox.put(None)
 
     def response(self) -> pb.ConnectResponse:
-        """The state that is wanted now, as the next message."""
+        """The requested state, as the next message."""
         self._sequence += 1
         return pb.ConnectResponse(
             sequence=self._sequence,
@@ -92,12 +92,12 @@ class Peer(rpc.AgentServiceServicer):
         )
 
     def report(self, lease: int) -> pb.LeaseReport | None:
-        """What the newest message says of a lease."""
+        """The report about a lease in the newest message."""
         newest = self.heard[-1].leases if self.heard else ()
         return next((report for report in newest if report.lease == lease), None)
 
     def until_phase(self, lease: int, phase: pb.LeasePhase.ValueType) -> pb.LeaseReport:
-        """The report of a lease, as soon as it is in this phase."""
+        """The report about a lease, as soon as it is in this phase."""
 
         def look() -> pb.LeaseReport | None:
             report = self.report(lease)
@@ -106,7 +106,7 @@ class Peer(rpc.AgentServiceServicer):
         return until(look)
 
     def until_running_on_the_edge(self, lease: int, seconds: float) -> pb.LeaseReport:
-        """As soon as it runs, however long that takes: until then its end is always so far away, and then stays."""
+        """Waits until a lease runs; until then its end stays this far in the future, and does not change afterwards."""
 
         def look() -> pb.LeaseReport | None:
             report = self.report(lease)
@@ -118,12 +118,12 @@ class Peer(rpc.AgentServiceServicer):
         return until(look)
 
     def until_heard_anew(self, times: int = 2) -> pb.ConnectRequest:
-        """The newest message, after so many more have come."""
+        """The newest message, after this many more have arrived."""
         before = len(self.heard)
         return until(lambda: self.heard[-1] if len(self.heard) >= before + times else None)
 
     def ask(self, **question: object) -> list[pb.ServeLogsRequest]:
-        """The messages that answer a question about logs."""
+        """The messages that answer a query about logs."""
         number = len(self.answers) + 1_000
         channel = until(lambda: self._questions[-1] if self._questions else None)
         channel.put(pb.ServeLogsResponse(question=number, **question))  # type: ignore[arg-type]  # fields of any type
@@ -134,7 +134,7 @@ class Peer(rpc.AgentServiceServicer):
 
         return until(look)
 
-    # What the agent calls.
+    # Called by the agent.
 
     def Connect(  # noqa: N802 the protocol's name
         self, request_iterator: Iterator[pb.ConnectRequest], context: grpc.ServicerContext
@@ -181,7 +181,7 @@ class Peer(rpc.AgentServiceServicer):
 
 @contextmanager
 def serving(peer: Peer, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> Iterator[int]:
-    """Serves a peer on loopback for as long as the context lasts; the port."""
+    """Serves a peer on loopback while the context is open; yields the port."""
     server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
     rpc.add_AgentServiceServicer_to_server(peer, server)
     address = f"127.0.0.1:{port}"
@@ -205,7 +205,7 @@ def order(
     wish: pb.LeaseWish.ValueType = pb.LEASE_WISH_RUN,
     **launch: object,
 ) -> pb.LeaseOrder:
-    """An order for a lease that lasts so many seconds from now."""
+    """An order for a lease that ends this many seconds from now."""
     values: dict[str, object] = {
         "command": command,
         "working_directory": "/",

@@ -1,4 +1,4 @@
-"""Storage that hangs when a test requires it, without a hung file system."""
+"""Simulates hung storage for tests, without a hung file system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 
 class Storage(StorageWorkers):
-    """Calls that begin while it hangs are answered when it is over, unless their time is over before."""
+    """Storage whose calls wait while it hangs, up to their own time limit."""
 
     is_hung = False
 

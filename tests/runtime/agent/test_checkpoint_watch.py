@@ -25,7 +25,7 @@ Watching = Callable[[CheckpointWatch, Storage], Coroutine[Any, Any, None]]
 
 
 def sights(root: Path, work: Watching, known: str = "") -> list[DirectoryStatus]:
-    """All that a node finds while a test does its work."""
+    """All reports of a node while a test does its work."""
     found: list[DirectoryStatus] = []
 
     async def run() -> None:
@@ -89,7 +89,7 @@ def test_mount_that_is_missing_is_not_seen_and_nothing_is_written_below_it(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-# A whole agent -----------------------------------------------------------------------------------------------------
+# With a real agent ----------------------------------------------------------------------------------------------
 
 
 def storage_workers(agent: int) -> list[int]:
@@ -100,7 +100,7 @@ def storage_workers(agent: int) -> list[int]:
 
 @pytest.fixture
 def hung(peer: Peer, node: Node) -> list[int]:
-    """The node's storage hangs: its workers are stopped, as a process that waits for a system call is."""
+    """The node's storage hangs: its workers are stopped, like processes that wait in a system call."""
     until(lambda: any(message.checkpoints.state == pb.CHECKPOINT_SIGHT_STATE_SEEN for message in peer.heard))
     assert node.process is not None
     workers = storage_workers(node.process.pid)

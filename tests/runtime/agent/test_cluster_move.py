@@ -1,4 +1,4 @@
-"""A node that joins another cluster keeps, reports and mixes in nothing of the old one."""
+"""A node that joins another cluster archives its old leases and checkpoints, and reports none of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_the_old_cluster_left_on_this_node_is_put_aside(tmp_path: Path) -> 
     (tmp_path / "former" / "ended" / "00000009").mkdir(parents=True)
 
     archive(tmp_path, checkpoints, "c2")
-    archive(tmp_path, checkpoints, "c2")  # as after a crash on the way
+    archive(tmp_path, checkpoints, "c2")  # as after a crash in between
 
     assert [entry.name for entry in (tmp_path / "former" / "ended").iterdir()] == ["00000001"]
     assert [entry.name for entry in (tmp_path / "former" / "checkpoints").iterdir()] == ["0"]

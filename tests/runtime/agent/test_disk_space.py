@@ -1,4 +1,4 @@
-"""Disk space for an agent and its jobs, and the messages when there is little."""
+"""Disk space for an agent and its jobs, and the messages when it runs low."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = Path("/state")
 def filesystem(
     free_mib: int = 1_000, *, files: int = 1_000_000, files_free: int = 1_000, flags: int = 0
 ) -> os.statvfs_result:
-    """With blocks of 4 KiB."""
+    """File system statistics with blocks of 4 KiB."""
     free = free_mib * 256
     return os.statvfs_result((4096, 4096, 1 << 30, free, free, files, files_free, files_free, flags, 255))
 

@@ -1,4 +1,4 @@
-"""A job's process that has left session and environment ends with its lease, also where the shim was killed."""
+"""A process that has left its job's session and environment ends with the lease, even if the shim was killed."""
 
 from __future__ import annotations
 

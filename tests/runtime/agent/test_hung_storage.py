@@ -1,4 +1,4 @@
-"""Leases that begin or end while storage hangs: neither waits for it longer than it may."""
+"""Leases that start or end while storage hangs: neither waits longer than its limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEVER_S = 1e12
 
 
 def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirectory:
-    """A lease with a start on hung storage, after an action has ended it."""
+    """A lease that is starting on hung storage, after `act` has ended it."""
 
     async def run() -> LeaseDirectory:
         storage = Storage()

@@ -21,7 +21,7 @@ CALL_S = 30.0
 
 
 class Job:
-    """A running job as its script would speak."""
+    """A running job, with the calls that its script would make."""
 
     def __init__(self, launch: Launch) -> None:
         self.metadata = (("authorization", f"Bearer {launch.environment['GAVEL_JOB_TOKEN']}"),)

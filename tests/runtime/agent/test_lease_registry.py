@@ -1,4 +1,4 @@
-"""The leases of a state directory, as an agent that starts finds them."""
+"""The leases of a state directory, as a starting agent finds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavelpy.runtime.shim.processes import boot_id
 
 ASSIGNMENT = NodeAssignment(("true",), "/", (0, 1), "v100", steps_done=30.0, grace_s=1.0)
 ORDER = LeaseOrder(7, 3, 1_000.0, OrderKind.PREPARE, assignment=ASSIGNMENT)
-NONE = 1 << 22  # above every process id
+NONE = 1 << 22  # larger than every process id
 
 
 def make_registry(state: Path, *, has_booted_since: bool = False) -> LeaseRegistry:
@@ -32,7 +32,7 @@ def prepared(state: Path) -> LeaseDirectory:
 
 
 def launched(state: Path) -> Path:
-    """The directory of a lease after its shim was started and has ended."""
+    """The directory of a lease with a shim that was started and has ended."""
     folder = prepared(state)
     folder.release_port()
     directory = folder.directory

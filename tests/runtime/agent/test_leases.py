@@ -1,4 +1,4 @@
-"""A real agent, its shims and jobs, under the orders of a peer."""
+"""A real agent with its shims and jobs, controlled by the orders of a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of log lines: every line once, in order, over rotated files; bounded for any query."""
+"""Pages of log lines: every line once, in order, across rotated files; bounded for any query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_writer(
 def put(directory: Path, text: str, rank: int = 0, *, at_s: float = 1e9, bytes_max: int = 1 << 20) -> None:
     writer = make_writer(directory, rank, bytes_max=bytes_max)
     for start, line in enumerate(text.splitlines(keepends=True)):
-        writer.write(line.encode(), at_s + start // 3)  # several lines come at once
+        writer.write(line.encode(), at_s + start // 3)  # several lines arrive at once
     writer.close(at_s)
 
 

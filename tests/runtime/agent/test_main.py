@@ -1,4 +1,4 @@
-"""The command gavel-node."""
+"""The command gavel-node: configuration, state directory, start and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last contact of an agent: over restarts, with a full disk, and in its answers to other agents."""
+"""The last contact of an agent with the scheduler: across restarts, on a full disk, and in answers to other agents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def orphans(directory: Path, *, me: Member = A, boot: str = "boot", now_s: float
 
 
 def heard(directory: Path, at_s: float = 1010.0) -> QuorumMember:
-    """An agent with a view and a contact."""
+    """An agent with a stored view and a contact."""
     found = orphans(directory)
     found.record_contact(2, at_s - 1.0, at_s)
     found.store_view(VIEW, KEY)
@@ -36,7 +36,7 @@ def heard(directory: Path, at_s: float = 1010.0) -> QuorumMember:
 
 def test_a_restart_keeps_view_and_contact_and_never_makes_it_older(tmp_path: Path) -> None:
     before = heard(tmp_path)
-    before.record_contact(2, 1010.3, 1010.5)  # too soon after the last to be written
+    before.record_contact(2, 1010.3, 1010.5)  # too soon after the last one to be written
 
     after = orphans(tmp_path, now_s=1050.0)
 
@@ -58,7 +58,7 @@ def test_after_a_reboot_an_agent_counts_its_start_as_contact(tmp_path: Path) -> 
 def test_a_contact_that_cannot_be_written_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = heard(tmp_path)
     (tmp_path / CONTACT_FILE).unlink()
-    (tmp_path / CONTACT_FILE).mkdir()  # nothing can take its place
+    (tmp_path / CONTACT_FILE).mkdir()  # nothing can replace a directory
 
     is_kept = found.record_contact(2, 1019.0, 1020.0)
 
@@ -98,7 +98,7 @@ def test_answers_to_questions_from_before_the_scheduler_was_back_extend_nothing(
 # Between agents -------------------------------------------------------------------------------------------------------
 
 
-def run(work: Coroutine[Any, Any, MemberAnswer | list[MemberAnswer] | None]) -> Any:  # whatever the work gives
+def run(work: Coroutine[Any, Any, MemberAnswer | list[MemberAnswer] | None]) -> Any:  # the result of the work
     return asyncio.run(work)
 
 

@@ -1,4 +1,4 @@
-"""Actions for orders: examples, and invariants for any orders."""
+"""The actions that `reconcile` derives from orders: examples, and invariants for any orders."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ class Node(RuleBasedStateMachine):
 
 
 def has_waited(action: Action, freed: list[LocalLease]) -> bool:
-    """Whether a lease had to wait for the GPUs, or the job, of one of these; or is one of these, to be forgotten."""
+    """Whether a lease had to wait for the GPUs or the job of one of these, or is one of these and can be forgotten."""
     match action:
         case Accept(order, assignment):
             wanted = set(assignment.gpus)

@@ -1,4 +1,4 @@
-"""What dies, freezes, vanishes or lies: the node goes on, and nothing runs twice or too long."""
+"""Crashes, freezes, disconnects and corrupt messages: the node continues, and no job runs twice or too long."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_jobs_run_on_while_the_scheduler_is_away_and_end_with_their_leases(
     second.incarnation = 2
     with serving(second, kept_port):
         assert second.until_phase(1, ENDED).outcome == pb.LEASE_OUTCOME_STOPPED
-    assert end.at_clock_s > first.orders[1].until_clock_s - EDGE_S / 2  # long after the scheduler went
+    assert end.at_clock_s > first.orders[1].until_clock_s - EDGE_S / 2  # long after the scheduler was gone
 
 
 def test_repeated_and_older_orders_change_nothing(peer: Peer, node: Node) -> None:
@@ -146,7 +146,7 @@ def test_repeated_and_older_orders_change_nothing(peer: Peer, node: Node) -> Non
     peer.until_phase(1, RUNNING)
     shim = node.shim(1)
 
-    peer.say(empty)  # would kill it
+    peer.say(empty)  # would kill the lease
     peer.push()
     peer.push()
     peer.until_heard_anew(3)

@@ -13,7 +13,7 @@ from tests.runtime.agent.test_lease_registry import launched, make_registry
 
 
 def reported(state: Path, steps_saved: float) -> float:
-    """What is reported of a lease that had 30 steps on record, found 45 in the directory of another and went on."""
+    """Reported steps of a lease that had 30 steps on record and resumed at 45 from a checkpoint of another lease."""
     directory = launched(state)
     lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {}), steps_done=45.0))
     for rank in (0, 1):

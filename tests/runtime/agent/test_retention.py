@@ -1,4 +1,4 @@
-"""What a node keeps of leases that are over: no environment, nothing beyond the retention, for its user only."""
+"""Files of ended leases: no environment, nothing older than the retention period, readable by their user only."""
 
 from __future__ import annotations
 

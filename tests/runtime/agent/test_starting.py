@@ -1,4 +1,4 @@
-"""What a lease starts from: its assignment, its checkpoint, its environment, its node's GPUs."""
+"""The input of a starting lease: its assignment, its checkpoint, its environment, its node's GPUs."""
 
 from __future__ import annotations
 

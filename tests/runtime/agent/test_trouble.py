@@ -1,4 +1,4 @@
-"""A state directory that fails: the node continues, reports it, and carries out its orders when it can."""
+"""A failing state directory: the node continues, reports the failure, and executes its orders when it can."""
 
 from __future__ import annotations
 

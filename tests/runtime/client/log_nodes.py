@@ -1,4 +1,4 @@
-"""Nodes that answer requests for log lines by a function."""
+"""Nodes whose answers to requests for log lines come from a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reply = Callable[[agent_pb2.ServeLogsResponse], agent_pb2.ServeLogsRequest]
 
 @contextmanager
 def answering(scheduler: Serving, node_id: str, reply: Reply) -> Iterator[None]:
-    """Connects a node for the time of the context."""
+    """Connects a node while the context is open."""
     answers: queue.Queue[agent_pb2.ServeLogsRequest | None] = queue.Queue()
     answers.put(agent_pb2.ServeLogsRequest(node_id=node_id))
     with grpc.insecure_channel(scheduler.address) as channel:
@@ -25,7 +25,7 @@ def answering(scheduler: Serving, node_id: str, reply: Reply) -> Iterator[None]:
         call = stub.ServeLogs(iter(answers.get, None), metadata=scheduler.metadata(node_id))
 
         def serve() -> None:
-            with suppress(grpc.RpcError):  # called off at the end
+            with suppress(grpc.RpcError):  # cancelled at the end
                 for request in call:
                     answers.put(reply(request))
 

@@ -52,7 +52,7 @@ def random_bytes(rng: random.Random) -> bytes:
 
 
 def random_message(kind: type[Message], rng: random.Random, depth: int = 0) -> Any:
-    """A message whose fields, each with a chance, hold values from the edges."""
+    """A message in which each field may have an extreme value."""
     message = kind()
     for field in message.DESCRIPTOR.fields:
         if rng.random() < 0.4:
@@ -106,7 +106,7 @@ def _text(rng: random.Random) -> str:
 
 
 def random_stream(rng: random.Random, kind: type[Message], node_ids: tuple[str, ...]) -> list[Any]:
-    """What an agent might say that has lost its mind: any messages in any order, under any name."""
+    """A stream of a faulty agent: any messages in any order, with any node id."""
     messages: list[Any] = []
     for _ in range(rng.randint(0, 4)):
         if rng.random() < 0.2:

@@ -1,4 +1,4 @@
-"""A whole scheduler in a thread of this process, behind its doors, with a journal on disk; clients call as always."""
+"""A complete scheduler in a thread of this process, with its gRPC server and a journal on disk, for real clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0  # on a busy machine; every wait returns as soon as it can
 
 @dataclass(eq=False)
 class Serving:
-    """A scheduler at work. `tokens` are secrets by name; empty = it is of one user."""
+    """A running scheduler. `tokens` are secrets by name; empty = single-user mode."""
 
     service: Service
     tokens: dict[str, str]
@@ -46,7 +46,7 @@ class Serving:
         return [("authorization", f"Bearer {self.tokens[name]}")] if name else []
 
     def events(self) -> list[Event]:
-        """All that is in the journal."""
+        """All events in the journal."""
         read = self.service.scheduler.read_journal(lambda store: store.events(0, 1_000_000))
         return [event for _, _, event in asyncio.run_coroutine_threadsafe(read, self.loop).result(PATIENCE_S)]
 
@@ -60,9 +60,9 @@ class Serving:
         trouble: str = "",
         once: threading.Event | None = None,
     ) -> Callable[[], None]:
-        """A node that has joined and then keeps silent about leases; call what is returned to end its stream.
+        """Joins a node that reports no leases; call the result to end its stream.
 
-        It has its trouble from the start, or only `once` that is set.
+        It reports its trouble from the start, or only after `once` is set.
         """
         leave = threading.Event()
         node = agent_pb2.Node(
@@ -96,7 +96,7 @@ class Serving:
 
 @contextmanager
 def serving(directory: Path, *, users: dict[str, Role] | None = None, **sections: dict[str, Any]) -> Iterator[Serving]:
-    """A scheduler from start to end. `users` get tokens; without any it is of one user."""
+    """Runs a scheduler while the context is open. `users` get tokens; without users it is in single-user mode."""
     tokens = {}
     if users is not None:
         file = TokenFile(directory / "tokens.json")
@@ -129,14 +129,14 @@ def serving(directory: Path, *, users: dict[str, Role] | None = None, **sections
 
 
 def make_description(name: str = "", *, steps: float = 1e6, **fields: Any) -> pb.JobDescription:
-    """A job that knows its rates."""
+    """A job with declared rates."""
     fields.setdefault("rates_steps_per_s", {"v100": 10.0})
     fields.setdefault("command", "python train.py")
     return pb.JobDescription(name=name, steps_total=steps, **fields)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Waits for a condition, and fails when it does not come true in time."""
+    """Waits for a condition; fails after the time limit."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s, f"in vain: {what}"

@@ -1,4 +1,4 @@
-"""Events in words: what they say, and what they do not say to whom."""
+"""Events as text: their sentences, and the facts that users see only of their own jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts run a copy of the core ahead, and leave the core as it was."""
+"""Forecasts run a copy of the core ahead, and leave the core unchanged."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def ahead(
     wall_s: float = 30.0,
     choice: PolicyChoice = FIRST_COME,
 ) -> Ahead:
-    """What will become of jobs, asked of this process."""
+    """The forecast for these jobs, computed in this process."""
     bare, parts = without_specs(core)
     specs = [pickle.dumps(part) for part in parts]
     return look_ahead(LookAhead(bare, specs, core.now_s, choice, (), wanted, rates, 1e9, wall_s), None)
 
 
 def bench(*steps: float, gpus: int = 1, gang: int = 1) -> Bench:
-    """A server, and jobs of so many steps at 10 steps/s each."""
+    """A node, and jobs with these numbers of steps at 10 steps/s each."""
     made = Bench(("n0", gpus))
     for row, count in enumerate(steps):
         made.tell(JobSubmitted(make_spec(f"j{row}#{row}", steps=count, gpus=gang)))

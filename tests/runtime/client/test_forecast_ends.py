@@ -1,4 +1,4 @@
-"""A forecast that is under way when its process is ended, or when who asked for it goes."""
+"""A forecast in progress when its process is closed or its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.runtime.daemon.engine.forecast import Forecaster
 
 
 class _Endless:
-    """A question that nobody ever has read to its end."""
+    """A request that takes an hour to unpickle."""
 
     def __reduce__(self) -> tuple[Callable[[float], None], tuple[float]]:
         return time.sleep, (3_600.0,)

@@ -1,4 +1,4 @@
-"""Where many jobs live, no caller waits for a forecast: one run ahead in the background answers for all jobs."""
+"""With many jobs, no caller waits for a forecast: one background run ahead answers for all jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_RATES: Mapping[int, float] = {}
 
 
 class SlowForecaster(Forecaster):
-    """Answers when it is released."""
+    """A forecaster that answers when it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class SlowForecaster(Forecaster):
 
 
 async def later(outlooks: Outlooks, job: int, now_s: float) -> Outlook:
-    await asyncio.sleep(0.01)  # for the background
+    await asyncio.sleep(0.01)  # lets the background task run
     return await outlooks.of(job, bench(1_000.0, 1_000.0).core, now_s, FIRST_COME, NO_RATES)
 
 

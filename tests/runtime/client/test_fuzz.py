@@ -1,6 +1,6 @@
-"""Malformed messages against a real server: each gets an answer, and nothing else comes of it. In all ten thousand.
+"""10,000 malformed messages to a real server: each gets an answer and has no other effect.
 
-The seed is drawn anew on every run; a failure names it, and GAVELPY_FUZZ_SEED takes it again.
+The seed is random in every run; a failure prints it, and GAVELPY_FUZZ_SEED sets it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ USERS = {"alice": Role.USER, "root": Role.ADMIN, "n0": Role.NODE, "n1": Role.NOD
 SEED = int(os.environ.get("GAVELPY_FUZZ_SEED") or secrets.randbits(32))
 AT_ONCE = 64
 CALL_S = 30.0
-# What the server's own failures look like; DEADLINE_EXCEEDED: it hangs.
+# Statuses of failures of the server itself; DEADLINE_EXCEEDED: it hangs.
 OURS = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS,
         grpc.StatusCode.DEADLINE_EXCEEDED}  # fmt: skip
 
 
 def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
-    """So many messages in every run, or in the slow tests."""
+    """`few` messages in every run, `many` in the slow tests."""
     return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
@@ -54,7 +54,7 @@ def channel(scheduler: Serving) -> Iterator[grpc.Channel]:
 
 
 def called(scheduler: Serving, channel: grpc.Channel, name: str, data: bytes, rng: random.Random) -> Any:
-    """A call of SchedulerService under way, with any token."""
+    """Starts a call of SchedulerService, with any token."""
     path, answer = f"/gavelpy.v1.SchedulerService/{name}", METHODS[name].__name__.replace("Request", "Response")
     told = {"metadata": scheduler.metadata(rng.choice(("alice", "alice", "root"))), "timeout": CALL_S}
     if name in STREAMING:
@@ -63,7 +63,7 @@ def called(scheduler: Serving, channel: grpc.Channel, name: str, data: bytes, rn
 
 
 def finished(call: Any, *, is_stream: bool = False) -> tuple[grpc.StatusCode, Any]:
-    """How a call was answered: its status, and the last message."""
+    """The status of a call, and its last message."""
     try:
         last = list(call)[-1:] if is_stream else call.result()
     except grpc.RpcError:
@@ -72,7 +72,7 @@ def finished(call: Any, *, is_stream: bool = False) -> tuple[grpc.StatusCode, An
 
 
 def tamed(name: str, data: bytes) -> bytes:
-    """The same, but that it does not ask to wait for long: a server that does as it is asked must not look hung."""
+    """The same message without long waits, so that a server that obeys them does not appear hung."""
     message = METHODS[name]()
     try:
         message.ParseFromString(data)
@@ -88,7 +88,7 @@ def tamed(name: str, data: bytes) -> bytes:
 def bombarded(
     scheduler: Serving, channel: grpc.Channel, rng: random.Random, make: Callable[[str], bytes], count: int
 ) -> list[tuple[str, grpc.StatusCode, Any]]:
-    """Method, status and answer of `count` calls, many of them under way at once."""
+    """Method, status and answer of `count` calls, many of them at the same time."""
     names = [rng.choice(list(METHODS)) for _ in range(count)]
     found = []
     for first in range(0, count, AT_ONCE):
@@ -99,7 +99,7 @@ def bombarded(
 
 
 def check_answers(scheduler: Serving, answers: list[tuple[str, grpc.StatusCode, Any]], before: int) -> None:
-    """Everything was answered, nothing broke, and the journal holds the jobs that were acknowledged and no others."""
+    """Checks that every call was answered, nothing broke, and the journal has exactly the acknowledged jobs."""
     bad = Counter((name, code) for name, code, _ in answers if code in OURS)
     accepted = [answer for name, code, answer in answers if name == "SubmitJobs" and code is grpc.StatusCode.OK]
     made = sum(len(answer.jobs) for answer in accepted if not answer.repeated_submission and answer.jobs[0].job >= 0)

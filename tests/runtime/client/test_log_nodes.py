@@ -16,7 +16,7 @@ Reply = Callable[[Request], list[Answer]]
 
 
 class Node:
-    """Answers each request by a function, until it disconnects."""
+    """A node that answers each request by a function, until it disconnects."""
 
     def __init__(self, nodes: LogNodes, node_id: str, reply: Reply) -> None:
         self.requests: list[Request] = []

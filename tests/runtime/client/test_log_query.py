@@ -1,4 +1,4 @@
-"""Log lines of jobs over several nodes: order, permissions, tail, paging, continuing, and nodes that fail."""
+"""Log lines of jobs over several nodes: order, permissions, tail, paging, resuming, and nodes that fail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Request, Answer = agent_pb2.ServeLogsResponse, agent_pb2.ServeLogsRequest
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """With job 0 of alice, job 1 of bob, and two nodes."""
+    """A scheduler with job 0 of alice, job 1 of bob, and two nodes."""
     with serving(tmp_path_factory.mktemp("logs"), users=USERS) as served, ExitStack() as stack:
         for user in ("alice", "bob"):
             with served.client(user) as client:
@@ -45,7 +45,7 @@ def node_with(scheduler: Serving, node_id: str, lines: Sequence[Line], *, page: 
 
 
 def read(scheduler: Serving, user: str, **request: object) -> tuple[list[str], list[str]]:
-    """Texts of lines, and notices."""
+    """Texts of the lines, and notices."""
     with scheduler.client(user) as client:
         found = list(client.logs(pb.ReadLogsRequest(**{"rank": -1, **request})))  # type: ignore[arg-type]
     return [text for message in found for text in message.batch.text], [one.notice for one in found if one.notice]
@@ -102,7 +102,7 @@ def test_invalid_request_is_refused(scheduler: Serving, request_fields: dict[str
 
 
 def growing(end: int, *, page: int = 100) -> Callable[[Request], Answer]:
-    """Answers of a node with `end` lines at first, which grow faster than they are read."""
+    """Answers of a node that has `end` lines at first and adds lines faster than they are read."""
 
     def answer(request: Request) -> Answer:
         first = request.offset or (end - request.tail_lines if request.tail_lines else 0)

@@ -1,4 +1,4 @@
-"""Guarantees to clients: durable submissions without duplicates, access to their own jobs only."""
+"""Guarantees to clients: submissions are durable and never duplicated, and users can access only their own jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a client finds its scheduler: flags before environment before the user's file before the machine's."""
+"""How a client finds its scheduler: flags before environment before the user's file before the system's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.runtime.client.settings import SCHEDULER, ClientSettings, load_sett
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A home directory of its own, and a system without configuration."""
+    """An environment with its own home directory, on a system without configuration."""
     monkeypatch.setattr(settings, "SYSTEM_FILE", tmp_path / "etc" / "config.toml")
     return {"HOME": str(tmp_path / "home")}
 

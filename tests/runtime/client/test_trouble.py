@@ -1,4 +1,4 @@
-"""What keeps a node from doing what it is told, as clients hear it."""
+"""Clients see the trouble of an unhealthy node, and the jobs that wait because of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_ru
 
 @contextmanager
 def node_that_fills_up_as_a_job_starts(directory: Path, *, round_s: float) -> Iterator[Client]:
-    """Its trouble begins when the job has a lease that nobody has begun."""
+    """A node that reports its trouble when the job has a lease that has not started."""
     full = threading.Event()
     sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": round_s}}
     with serving(directory, **sections) as scheduler, scheduler.client() as client:

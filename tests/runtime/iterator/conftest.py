@@ -17,7 +17,7 @@ VARIABLES = ("GAVEL_RESUME_DIR", "GAVEL_STEPS_TOTAL", "GAVEL_CHECKPOINT_EVERY_S"
 
 @dataclass
 class Held:
-    """A lease that the test orders in place of the agent."""
+    """A lease that the test controls in place of the agent."""
 
     directory: Path
     checkpoints: Path
@@ -25,18 +25,18 @@ class Held:
     monkeypatch: pytest.MonkeyPatch
 
     def order(self, **changes: object) -> None:
-        """A newer lease."""
+        """Writes newer lease terms."""
         self.lease = replace(self.lease, version=self.lease.version + 1, **changes)  # type: ignore[arg-type]  # of Lease
         lease_files.write_lease(self.directory, self.lease)
 
     def progress(self) -> Progress:
-        """What the job last said."""
+        """The last report of the job."""
         progress = lease_files.read_progress(self.directory, 0)
         assert progress is not None
         return progress
 
     def environment(self, **variables: str) -> None:
-        """More of what the job sees."""
+        """Sets more environment variables of the job."""
         for name, value in variables.items():
             self.monkeypatch.setenv(name, value)
 
@@ -51,7 +51,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def held(tmp_path: Path, outside: pytest.MonkeyPatch) -> Iterator[Held]:
-    """A lease of a minute, with a grace of a second."""
+    """A lease of 60 s, with a grace of 1 s."""
     directory, checkpoints = tmp_path / "lease", lease_files.lease_checkpoints(tmp_path / "checkpoints", job=1, lease=7)
     directory.mkdir()
     lease = LeaseTerms(1, clock_s() + 60.0)

@@ -1,4 +1,4 @@
-"""A minimal training: a count and its checkpoint."""
+"""A minimal training job: a counter and its checkpoint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OneShot:
         self.epochs: list[int] = []
 
     def set_epoch(self, epoch: int) -> None:
-        """As samplers of torch have it."""
+        """Has the signature of torch's samplers."""
         self.epochs.append(epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -65,7 +65,7 @@ class Seekable:
         self.produced = 0
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """Begins there."""
+        """Starts the next epoch at this position."""
         self._position = position
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""A rank of a gang: trains in one go, then stopped and resumed, and prints both lists of losses as JSON."""
+"""One rank of a gang: trains without interruption, then with a stop, and prints both lists of losses as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runtime.iterator.training import train
 
 
 def main(folder: Path) -> None:
-    """The lease directory of each run is made here, as an agent would."""
+    """Creates the lease directory of each run, as an agent would."""
     with process_group() as ranks:
         whole, _ = train(ranks)
         hold(folder / f"1-{ranks.rank}", folder / "first", steps_max=8.0)
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
 
 
 def hold(directory: Path, checkpoints: Path, steps_max: float = 0.0) -> None:
-    """Enters a lease."""
+    """Creates a lease directory and enters the lease."""
     directory.mkdir()
     lease_files.write_launch(directory, Launch(1, 1, ("x",), "/", {}, ({},), grace_s=5.0))
     lease_files.write_lease(directory, LeaseTerms(1, clock_s() + 60.0, steps_max=steps_max))

@@ -385,7 +385,7 @@ def test_a_last_checkpoint_that_fails_is_an_error(outside: pytest.MonkeyPatch, t
 
 
 class Failing:
-    """Saves on a disk that is full at first."""
+    """Saves to a disk that is full the first times."""
 
     def __init__(self, times: int) -> None:
         self.times = times

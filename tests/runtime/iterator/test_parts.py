@@ -251,7 +251,7 @@ def test_kill_at_any_time_leaves_no_incomplete_checkpoint_under_a_final_name(tmp
     assert writer.stdout is not None
     writer.stdout.readline()
 
-    threading.Event().wait(0.0137 * delay)  # any moment will do
+    threading.Event().wait(0.0137 * delay)  # at an arbitrary moment
     writer.kill()
     writer.communicate()
 

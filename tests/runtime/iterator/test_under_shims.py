@@ -1,4 +1,4 @@
-"""Scripts with the iterator under real shims: leases end, jobs move, gangs agree."""
+"""Scripts with the iterator under real shims: leases end, jobs move, gangs stop at one step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment(checkpoints: Path, **more: str) -> dict[str, str]:
 
 
 def gang(stack: ExitStack, root: Path, **more: str) -> tuple[Shim, Shim]:
-    """Two nodes of one rank each, which share only the checkpoint directory. The second is slower."""
+    """Two nodes with one rank each, which share only the checkpoint directory. The second is slower."""
     shims = [
         stack.enter_context(
             started(

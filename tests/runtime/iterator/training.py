@@ -1,4 +1,4 @@
-"""A small training with all that makes resuming hard: dropout, shuffling, an optimizer with moments, a schedule."""
+"""A small training job with everything that makes resuming hard: dropout, shuffling, moments, a schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 4
 def train(
     ranks: Ranks = ALONE, save_on: Literal["first", "all"] = "first", **options: Any
 ) -> tuple[list[float], LeaseIterator[Any]]:
-    """Losses of each step of this run, and the iterator as it is at its end."""
+    """The loss of each step of this run, and the iterator at its end."""
     torch.manual_seed(5 + ranks.rank)
     model = ranks.wrap(_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""A local cluster with the patience of a test: a scheduler that is dead for a while is asked again."""
+"""A local cluster for tests, with calls that are retried while the scheduler is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVER = (pb.JOB_STATE_FINISHED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_FAILED)
 
 
 def submit(cluster: LocalCluster, jobs: list[pb.JobDescription], key: str) -> list[int]:
-    """Serials of the jobs; asks again with the same key until the scheduler has acknowledged."""
+    """Submits jobs, with retries under the same key until the scheduler acknowledges them; returns their serials."""
     request = pb.SubmitJobsRequest(idempotency_key=key, jobs=jobs)
     answer = patiently(cluster, lambda client: client.SubmitJobs(request, timeout=CALL_S))
     return [job.job for job in answer.jobs]
@@ -31,12 +31,12 @@ def jobs_of(cluster: LocalCluster) -> dict[int, pb.Job]:
 
 
 def all_over(cluster: LocalCluster) -> bool:
-    """Whether no job lives any more."""
+    """Whether every job is over."""
     return all(job.state in OVER for job in jobs_of(cluster).values())
 
 
 def patiently(cluster: LocalCluster, ask: Callable[[SchedulerServiceStub], Answer]) -> Answer:
-    """The answer of a scheduler that may be away."""
+    """The answer of a scheduler that may be down for a while."""
     deadline_s = time.monotonic() + START_S
     while True:
         try:

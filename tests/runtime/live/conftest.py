@@ -1,4 +1,4 @@
-"""Clusters of real processes for tests: started as asked, gone at the end."""
+"""Clusters of real processes for tests, which end with the test."""
 
 from __future__ import annotations
 

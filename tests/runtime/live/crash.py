@@ -1,4 +1,4 @@
-"""One crash test: jobs on agents, faults from a seed, and the verdict of those who saw it all."""
+"""One crash test: jobs on agents, faults from a seed, and a verdict from the jobs' own records."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried."""
+    """The parameters of a crash test."""
 
     seed: int
     jobs: int
     steps: float  # of each job
     faults: dict[Fault, int]
-    within_s: float  # in which they strike
-    patience_s: float  # for all jobs to be over after that
+    within_s: float  # duration of the faults
+    patience_s: float  # time for all jobs to end after that
     weather: Weather = field(default_factory=Weather)
     journal: str = ""  # URL of a database; "" = SQLite
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found; every list of complaints should be empty."""
+    """The result; every list of complaints should be empty."""
 
     complaints: list[str]
     done: dict[Fault, int]
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def run(trial: Trial, directory: Path) -> Verdict:
-    """Carries a trial out. The third node's messages go through a bad network."""
+    """Runs a trial. The messages of the third node pass through a bad network."""
     rng = np.random.default_rng(trial.seed)
     witnessed = directory / "evidence"
     witnessed.mkdir(parents=True)
@@ -81,7 +81,7 @@ def submit_some(cluster: LocalCluster, trial: Trial, witnessed: Path, first: int
 
 
 def description(trial: Trial, index: int, witnessed: Path) -> pb.JobDescription:
-    """One witness."""
+    """The description of one witness job."""
     rates = ",".join(f"{name}={rate:g}" for name, rate in RATES.items())
     return pb.JobDescription(
         name=f"witness-{index}",
@@ -95,7 +95,7 @@ def description(trial: Trial, index: int, witnessed: Path) -> pb.JobDescription:
 
 
 def verdict(cluster: LocalCluster, acknowledged: list[int], trial: Trial) -> list[str]:
-    """What the scheduler itself says of the jobs."""
+    """Complaints from the scheduler's own report of the jobs."""
     jobs = jobs_of(cluster)
     complaints = []
     if len(set(acknowledged)) != trial.jobs:
@@ -111,7 +111,7 @@ def verdict(cluster: LocalCluster, acknowledged: list[int], trial: Trial) -> lis
 
 
 def judged(lines: list[evidence.Line]) -> list[str]:
-    """What the witnesses say."""
+    """Complaints from the records of the witnesses."""
     found = evidence.stays(lines)
     return [
         *evidence.double_gpus(found),

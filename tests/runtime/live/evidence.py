@@ -1,6 +1,6 @@
-"""What witnesses saw: each process of a job writes down, line by line, where it ran, what it resumed and what it saved.
+"""The records of witness jobs: each process writes, line by line, where it ran, what it resumed and what it saved.
 
-The judge believes these lines and nothing that the scheduler says of itself.
+The verdict depends on these lines only, not on any report of the scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-SILENT_S = 1.5  # a witness that writes nothing for so long did not run then: it was frozen
+SILENT_S = 1.5  # a witness that writes nothing for this long was frozen
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Stay:
-    """A time without interruption that one process of a job ran."""
+    """An uninterrupted run of one process of a job."""
 
     job: int
     lease: int
@@ -41,7 +41,7 @@ class Stay:
 
 
 def read(directory: Path) -> list[Line]:
-    """Every whole line of every witness, in order of time."""
+    """Every complete line of every witness, in order of time."""
     lines = []
     for path in sorted(directory.glob("*.evidence")):
         whole, _, _torn = path.read_text().rpartition("\n")
@@ -55,7 +55,7 @@ def _line(text: str) -> Line:
 
 
 def stays(lines: list[Line]) -> list[Stay]:
-    """When each process ran; a frozen one has a stay before and a stay after."""
+    """The times during which each process ran; a frozen process has a stay before and a stay after."""
     by_process: defaultdict[tuple[int, int, int], list[Line]] = defaultdict(list)
     for line in lines:
         by_process[line.job, line.lease, line.rank].append(line)
@@ -71,7 +71,7 @@ def stays(lines: list[Line]) -> list[Stay]:
 
 
 def double_gpus(found: list[Stay]) -> list[str]:
-    """GPUs that two leases used at one time, in words."""
+    """Complaints about GPUs that two leases used at the same time."""
     by_gpu: defaultdict[tuple[str, str], list[Stay]] = defaultdict(list)
     for stay in found:
         for gpu in stay.gpus:
@@ -84,7 +84,7 @@ def double_gpus(found: list[Stay]) -> list[str]:
 
 
 def double_jobs(found: list[Stay]) -> list[str]:
-    """Jobs that ran under two leases at one time, in words."""
+    """Complaints about jobs that ran under two leases at the same time."""
     by_job: defaultdict[int, list[Stay]] = defaultdict(list)
     for stay in found:
         by_job[stay.job].append(stay)
@@ -96,7 +96,7 @@ def double_jobs(found: list[Stay]) -> list[str]:
 
 
 def _overlaps(users: list[Stay]) -> list[tuple[Stay, Stay]]:
-    """Pairs of stays of different leases that overlap; `users` in order of their beginning."""
+    """Pairs of overlapping stays of different leases; `users` are in order of their start."""
     found = []
     running: list[Stay] = []
     for stay in users:
@@ -107,7 +107,7 @@ def _overlaps(users: list[Stay]) -> list[tuple[Stay, Stay]]:
 
 
 def lost_steps(lines: list[Line]) -> list[str]:
-    """Where a job began again before its last checkpoint, in words: one counts from the moment it is whole."""
+    """Complaints about jobs that resumed before their last checkpoint; one counts as soon as it is complete."""
     saved: defaultdict[int, int] = defaultdict(int)
     found = []
     for line in lines:
@@ -119,7 +119,7 @@ def lost_steps(lines: list[Line]) -> list[str]:
 
 
 def saved_twice(lines: list[Line]) -> list[str]:
-    """Checkpoints of one lease and step that were written more than once, in words."""
+    """Complaints about checkpoints of one lease and step that were written more than once."""
     seen: set[tuple[int, int, int, int]] = set()
     found = []
     for line in lines:

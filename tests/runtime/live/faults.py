@@ -1,4 +1,4 @@
-"""What goes wrong in a crash test, and when: a plan drawn from a seed, and the hands that carry it out."""
+"""The faults of a crash test: a plan drawn from a seed, and its execution."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, processes_bel
 
 
 class Fault(StrEnum):
-    """What is done to the cluster."""
+    """The kinds of faults."""
 
-    SCHEDULER = "scheduler"  # killed with -9 and started again
-    AGENT = "agent"  # the same; its shims live on
-    SHIM = "shim"  # killed with -9
-    JOB = "job"  # the same, one of its processes
-    FREEZE = "freeze"  # every shim of an agent stands still past its lease, then goes on
+    SCHEDULER = "scheduler"  # kill -9, then restarted
+    AGENT = "agent"  # the same; its shims survive
+    SHIM = "shim"  # kill -9
+    JOB = "job"  # kill -9 of one of its processes
+    FREEZE = "freeze"  # every shim of an agent is stopped until its lease is over, then continues
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A fault and its moment, in seconds from the beginning."""
+    """A fault and its time, in seconds from the start."""
 
     at_s: float
     fault: Fault
 
 
 def plan(counts: dict[Fault, int], within_s: float, rng: np.random.Generator) -> list[Planned]:
-    """Each fault as often as asked, at random moments."""
+    """Each fault as often as given, at random times."""
     faults = [Planned(float(rng.uniform(0.0, within_s)), fault) for fault, n in counts.items() for _ in range(n)]
     return sorted(faults, key=lambda planned: planned.at_s)
 
 
 @dataclass
 class Saboteur:
-    """Carries a plan out on a cluster. `done` counts what was really hit: a shim can only be killed where one runs."""
+    """Executes a plan on a cluster. `done` counts actual hits: a shim can only be killed where one runs."""
 
     cluster: LocalCluster
     rng: np.random.Generator
@@ -51,7 +51,7 @@ class Saboteur:
     began_s: float
 
     def carry_out(self, planned: list[Planned]) -> None:
-        """Each fault at its moment, or as soon after as the one before it is done."""
+        """Executes each fault at its time, or as soon after as the previous one is done."""
         for next_one in planned:
             time.sleep(max(0.0, self.began_s + next_one.at_s - time.monotonic()))
             if self._do(next_one.fault):

@@ -1,7 +1,7 @@
-"""A rank of a gang that really trains: gloo, gradients averaged over the ranks, every rank at the same step.
+"""One rank of a gang that really trains: gloo, averaged gradients, every rank at the same step.
 
-`python gang_training.py DIRECTORY PAUSE_S`: writes the lines of a witness, and at the end the sum of its weights. Once
-there is a file DIRECTORY/hurry, it pauses no more.
+`python gang_training.py DIRECTORY PAUSE_S` writes the lines of a witness, and at the end the sum of its weights. Once
+the file DIRECTORY/hurry exists, it no longer pauses.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ITEMS, BATCH = 64, 4
 
 
 def train(ranks: Ranks, directory: Path, pause_s: float) -> None:
-    """Until the lease or the work is over."""
-    torch.manual_seed(1 + ranks.rank)  # the ranks differ until their gradients are averaged and rank 0's model is sent
+    """Trains until the lease or the work is over."""
+    torch.manual_seed(1 + ranks.rank)  # the ranks differ until gradients are averaged and rank 0's model is sent
     model = ranks.wrap(nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     state = TrainingState(model=model, optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""A directory on storage that hangs when a test says so: mounted through sshfs, whose server is stopped and continued.
+"""A directory on storage that a test can hang: mounted through sshfs, by stopping and continuing its server.
 
 While it hangs, every system call below the mount point waits, in a state that not even SIGKILL ends.
 """
@@ -21,7 +21,7 @@ _SERVERS = tuple(
 
 
 def why_not() -> str:
-    """Why no directory can be mounted here; empty = one can."""
+    """The reason why no directory can be mounted here; empty = one can."""
     missing = [program for program in ("sshfs", "fusermount3") if shutil.which(program) is None]
     if missing:
         return f"{missing[0]} is not installed"
@@ -31,7 +31,7 @@ def why_not() -> str:
 
 
 class HangingDirectory:
-    """`mount` shows what is in `backing`. Use as a context: it is thawed and unmounted at the end."""
+    """`mount` shows the contents of `backing`. As a context manager, it is thawed and unmounted at the end."""
 
     def __init__(self, backing: Path, mount: Path) -> None:
         self.backing = backing
@@ -58,10 +58,10 @@ class HangingDirectory:
         subprocess.run(["fusermount3", "-u", "-z", str(self.mount)], check=False, timeout=30.0)
 
     def hang(self) -> None:
-        """From now on nothing below the mount point answers."""
+        """Blocks all calls below the mount point."""
         os.kill(self._server, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """All that waits is answered."""
+        """Answers all blocked calls."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._server, signal.SIGCONT)

@@ -1,6 +1,6 @@
-"""A job that knows nothing of leases: counts to a number in a file, and heeds SIGTERM.
+"""A job without the iterator: counts to a number in a file, and obeys SIGTERM.
 
-`python plain.py FILE COUNT PAUSE_S`: a line a deed, so that the next run goes on where this one stopped.
+`python plain.py FILE COUNT PAUSE_S` writes one line per step, so that the next run continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ done = path.read_text().count("counted") if path.exists() else 0
 
 
 def tell(line: str) -> None:
-    """A whole line at once."""
+    """Appends a line with one write."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{line}\n")
 
 
 def stop(*_: object) -> None:
-    """In good order."""
+    """Records the stop and exits."""
     tell("stopped")
     sys.exit(0)
 

@@ -1,6 +1,6 @@
-"""A bad network between an agent and the scheduler: messages are dropped, delayed, repeated; whole links are cut.
+"""A bad network between an agent and the scheduler: it drops, delays and repeats messages, and cuts whole links.
 
-A gRPC server that passes AgentService on, message by message, in a thread with a loop of its own.
+It is a gRPC server that forwards AgentService, message by message, in a thread with its own event loop.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LAST_CALLS_S = 2.0
 
 @dataclass(frozen=True)
 class Weather:
-    """How bad the network is."""
+    """Fractions of messages that the network harms."""
 
-    dropped: float = 0.1  # fractions of messages
+    dropped: float = 0.1
     repeated: float = 0.1
     delayed: float = 0.2
     delay_s: float = 0.5
 
 
 class BadNetwork(AgentServiceServicer):
-    """`port` is where agents connect; a context manager."""
+    """A context manager; agents connect to `port`."""
 
     def __init__(self, scheduler: str, weather: Weather, rng: np.random.Generator) -> None:
         self.scheduler = scheduler
@@ -94,7 +94,7 @@ class BadNetwork(AgentServiceServicer):
                     await context.abort(error.code(), error.details() or "")
 
     def _fates(self) -> list[float]:
-        """After how long each copy of a message arrives; none when it is lost."""
+        """Delays after which the copies of a message arrive; empty when it is lost."""
         weather, (drop, repeat, delay, length) = self.weather, self.rng.random(4)
         if self.is_cut or drop < weather.dropped:
             self.harmed += 1
@@ -106,9 +106,9 @@ class BadNetwork(AgentServiceServicer):
 
 
 class Weathered(AsyncIterator[Message]):
-    """What arrives of a stream, when it arrives: a delayed message comes after later ones.
+    """A stream as it arrives: a delayed message comes after later ones.
 
-    `fates` says after how long each copy of the next message arrives.
+    `fates` gives the delay of each copy of the next message.
     """
 
     def __init__(self, messages: AsyncIterable[Message], fates: Callable[[], list[float]]) -> None:
@@ -122,7 +122,7 @@ class Weathered(AsyncIterator[Message]):
         return message
 
     def close(self) -> None:
-        """Nothing arrives any more."""
+        """Stops the stream."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""What live tests do to a cluster and ask of it: submit witnesses, wait until something shows, look at the evidence."""
+"""Actions of live tests on a cluster: submit witness jobs, wait for conditions, read the evidence."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.runtime.live.witness import HURRY
 
 WITNESS = Path(__file__).with_name("witness.py")
 PATIENCE_S = 150.0  # on a busy machine; every wait returns as soon as it can
-Settings = Mapping[str, Mapping[str, Any]]  # Any: whatever TOML can say
+Settings = Mapping[str, Mapping[str, Any]]  # Any: every value that TOML can express
 
 
 class StartStage(Protocol):
-    """The fixture `start`."""
+    """The type of the fixture `start`."""
 
     def __call__(self, *nodes: LocalNode, settings: Settings | None = None) -> Stage:
-        """The scheduler and these nodes run when it returns."""
+        """Starts the scheduler and these nodes, and returns when they run."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A cluster, and the directory that its witnesses write into."""
+    """A cluster, and the directory into which its witnesses write."""
 
     cluster: LocalCluster
     witnessed: Path
@@ -46,7 +46,7 @@ class Stage:
         *,
         preemptible: bool = False,
     ) -> int:
-        """Serial of a job that writes a checkpoint twice a second."""
+        """Submits a job that writes a checkpoint twice a second; returns its serial."""
         job = pb.JobDescription(
             name=name, steps_total=steps, gpus=gpus, rates_steps_per_s=rates, command=command,
             working_directory=str(self.witnessed), checkpoint_every_s=0.5,
@@ -55,39 +55,39 @@ class Stage:
         return submit(self.cluster, [job], name)[0]
 
     def submit_witness(self, name: str, steps: float, rates: Mapping[str, float], gpus: int = 1) -> int:
-        """Serial of a job that writes down what it does."""
+        """Submits a witness job; returns its serial."""
         told = ",".join(f"{gpu_type}={rate:g}" for gpu_type, rate in rates.items())
         return self.submit(name, f"{sys.executable} {WITNESS} {self.witnessed} {told}", steps, rates, gpus)
 
     def job(self, serial: int) -> pb.Job:
-        """What the scheduler says of a job."""
+        """The scheduler's report of a job."""
         return jobs_of(self.cluster)[serial]
 
     def explained(self, serial: int) -> pb.GetJobResponse:
-        """All that it says."""
+        """The scheduler's explanation of a job."""
         request = pb.GetJobRequest(job=str(serial))
         return patiently(self.cluster, lambda client: client.GetJob(request, timeout=CALL_S))
 
     def node(self, node_id: str) -> pb.NodeStatus:
-        """What it says of a node."""
+        """The scheduler's report of a node."""
         answer = patiently(self.cluster, lambda client: client.ListNodes(pb.ListNodesRequest(), timeout=CALL_S))
         return next(node for node in answer.nodes if node.node_id == node_id)
 
     def policy(self) -> pb.GetClusterResponse:
-        """Policy and rounds."""
+        """The current policy and the rounds."""
         return patiently(self.cluster, lambda client: client.GetCluster(pb.GetClusterRequest(), timeout=CALL_S))
 
     def wish(self, node_id: str, wish: pb.NodeWish.ValueType) -> None:
-        """What an operator asks of a node."""
+        """Sends an operator's request about a node."""
         request = pb.SetNodeRequest(node_id=node_id, wish=wish)
         patiently(self.cluster, lambda client: client.SetNode(request, timeout=CALL_S))
 
     def wait(self, holds: Callable[[], bool], what: str) -> None:
-        """Returns as soon as it holds."""
+        """Returns as soon as the condition holds."""
         wait_until(holds, what, PATIENCE_S)
 
     def wait_saved(self, serial: int) -> pb.Job:
-        """The job, once it runs and has a checkpoint on record."""
+        """Waits until the job runs and has a checkpoint on record; returns it."""
         running = pb.JOB_STATE_RUNNING
         self.wait(
             lambda: (job := self.job(serial)).state == running and job.steps_saved > 0,
@@ -96,11 +96,11 @@ class Stage:
         return self.job(serial)
 
     def wait_over(self, *serials: int) -> None:
-        """Until these jobs are over."""
+        """Waits until these jobs are over."""
         self.wait(lambda: all(self.job(serial).state in OVER for serial in serials), f"jobs {serials} are over")
 
     def wait_elsewhere(self, before: pb.Job) -> pb.Job:
-        """The job, once it runs under another lease."""
+        """Waits until the job runs under another lease; returns it."""
         running = pb.JOB_STATE_RUNNING
         self.wait(
             lambda: (job := self.job(before.job)).state == running and job.lease > before.lease,
@@ -109,15 +109,15 @@ class Stage:
         return self.job(before.job)
 
     def hurry(self) -> None:
-        """Jobs do the steps that are left a hundred times as fast."""
+        """Makes jobs do their remaining steps 100 times as fast."""
         (self.witnessed / HURRY).touch()
 
     def lines(self, serial: int, kind: str = "") -> list[evidence.Line]:
-        """What the witnesses of a job wrote, of one kind or of all."""
+        """The lines that the witnesses of a job wrote, of one kind or of all."""
         return [line for line in evidence.read(self.witnessed) if line.job == serial and kind in ("", line.kind)]
 
     def signal_node(self, node_id: str, number: signal.Signals) -> None:
-        """To the agent, its shims and its jobs."""
+        """Sends a signal to the agent, its shims and its jobs."""
         victims = [self.cluster.processes[node_id].pid, *processes_below(self.cluster.directory / node_id)]
         for process in victims:
             with contextlib.suppress(ProcessLookupError):

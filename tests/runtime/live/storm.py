@@ -1,7 +1,7 @@
-"""A long crash trial: kills, pauses, agents restarted at the ends of jobs, and shared storage that hangs.
+"""A long crash test: kills, pauses, agents that restart when jobs end, and shared storage that hangs.
 
-Two kinds of jobs run. Witnesses wrap LeaseIterator and keep their checkpoints in a directory that hangs now and then;
-bystanders are shell scripts that use no directory of ours. Each writes down what it did, and the judge believes that.
+Two kinds of jobs run. Witnesses use LeaseIterator and save their checkpoints in a directory that hangs now and then;
+bystanders are shell scripts that do not use that directory. Each records its actions; the verdict uses the records.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from tests.runtime.live.witness import HURRY
 GPUS = {"n0": "v100:2", "n1": "p100:2", "n2": "k80:2"}
 SETTINGS = {
     "mechanism": {"round_s": 4.0, "failures_max": 1000},
-    # Leases outlast what is paused or away.
+    # Leases are longer than pauses and restarts.
     "nodes": {"lease_overlap_s": 15.0, "unsaved_overlap_s": 15.0, "lease_margin_s": 1.5},
 }
 HANG_S = 20.0
 AWAY_S = 3.0  # between an agent's SIGTERM and its successor
-IN_USE_S = 30.0  # after the last fault every node runs a job by then
+IN_USE_S = 30.0  # after the last fault every node runs a job within this time
 PATIENCE_S = 600.0
 BYSTANDER = "/bin/sh -c 'echo began $GAVEL_LEASE >> {file}; sleep {s:g}; echo done $GAVEL_LEASE >> {file}'"
 
 
 class Fault(StrEnum):
-    """What is done to the cluster."""
+    """The kinds of faults."""
 
-    SCHEDULER = "scheduler"  # kill -9, and a new one
+    SCHEDULER = "scheduler"  # kill -9, then restarted
     AGENT = "agent"  # the same
-    SHIM = "shim"  # kill -9 of a lease's shim
+    SHIM = "shim"  # kill -9 of the shim of a lease
     JOB = "job"  # kill -9 of a process of a witness
     UPDATE = "update"  # an agent ends on SIGTERM just before a bystander does; the next one starts a while later
-    PAUSE = "pause"  # a scheduler, an agent or a lease's processes stand still
-    HANG = "hang"  # the checkpoint directory stops answering; other faults go on meanwhile
+    PAUSE = "pause"  # a scheduler, an agent or a lease's processes are stopped for a while
+    HANG = "hang"  # the checkpoint directory stops answering; other faults continue during that time
 
 
 KILLS = (Fault.SCHEDULER, Fault.AGENT, Fault.SHIM, Fault.JOB, Fault.UPDATE)
@@ -58,20 +58,20 @@ KILLS = (Fault.SCHEDULER, Fault.AGENT, Fault.SHIM, Fault.JOB, Fault.UPDATE)
 
 @dataclass(frozen=True)
 class Storm:
-    """What is tried: how many of each fault, in an order drawn from the seed."""
+    """The parameters of a storm: the number of each fault, in an order drawn from the seed."""
 
     seed: int
     faults: dict[Fault, int]
     witnesses: int
     bystanders: int
-    steps: float  # of a witness
+    steps: float  # of each witness
     bystander_s: float
     between_s: float  # on average, between two faults
 
 
 @dataclass
 class Found:
-    """What came of it; complaints should be empty."""
+    """The result; complaints should be empty."""
 
     complaints: list[str]
     done: Counter[Fault]
@@ -80,7 +80,7 @@ class Found:
 
 @dataclass
 class Troubler:
-    """Does one fault after another. `touched` are the jobs whose own processes it killed or paused."""
+    """Executes one fault after another. `touched` are the jobs of which it killed or paused processes."""
 
     cluster: LocalCluster
     storage: HangingDirectory
@@ -90,7 +90,7 @@ class Troubler:
     thaw: threading.Timer | None = None
 
     def do(self, fault: Fault) -> None:
-        """Returns when the fault is over, but for a directory that hangs."""
+        """Executes a fault and returns when it is over, except for a directory that hangs."""
         deeds: dict[Fault, Callable[[], bool]] = {
             Fault.SCHEDULER: self._scheduler,
             Fault.AGENT: lambda: self._restart(signal.SIGKILL, away_s=0.0),
@@ -103,7 +103,7 @@ class Troubler:
         self.done[fault] += deeds[fault]()
 
     def end(self) -> None:
-        """No directory hangs any more."""
+        """Ends the hang of the directory."""
         if self.thaw is not None:
             self.thaw.cancel()
         self.storage.thaw()
@@ -123,14 +123,14 @@ class Troubler:
         return True
 
     def _update(self) -> bool:
-        """Of the node whose bystander ends next, if any runs."""
+        """Restarts the agent of the node whose bystander ends next, if any runs."""
         jobs = [job for job in jobs_of(self.cluster).values() if job.name.startswith("bystander") and job.node_ids]
         node_id = min(jobs, key=lambda job: job.started_at_s).node_ids[0] if jobs else self._any_node().node_id
         node = next(node for node in self.cluster.nodes if node.node_id == node_id)
         return self._restart(signal.SIGTERM, AWAY_S, node)
 
     def _signal_lease(self, number: signal.Signals, *, of_job: bool) -> bool:
-        """One process of a job that saves checkpoints, or the shim above it; a bystander must not be touched."""
+        """Signals one process of a job that saves checkpoints, or its shim, but never a bystander."""
         found = witnesses_of(self.cluster.directory)
         if not found:
             return False
@@ -168,7 +168,7 @@ class Troubler:
 
 
 def run(storm: Storm, directory: Path) -> Found:
-    """Carries a storm out: jobs, faults, then calm."""
+    """Runs a storm: jobs, faults, then a calm period."""
     rng = np.random.default_rng(storm.seed)
     witnessed = directory / "evidence"
     witnessed.mkdir(parents=True)
@@ -220,7 +220,7 @@ def descriptions(storm: Storm, witnessed: Path) -> list[pb.JobDescription]:
 
 
 def bystander(index: int, seconds: float, witnessed: Path, name: str = "bystander") -> pb.JobDescription:
-    """A script that knows nothing of checkpoints."""
+    """A script that uses no checkpoints."""
     command = BYSTANDER.format(file=witnessed / f"{name}-{index}.log", s=seconds)
     return pb.JobDescription(
         name=f"{name}-{index}", steps_total=seconds, rates_steps_per_s=dict.fromkeys(RATES, 1.0), command=command,
@@ -229,7 +229,7 @@ def bystander(index: int, seconds: float, witnessed: Path, name: str = "bystande
 
 
 def until_in_use(cluster: LocalCluster, witnessed: Path, storm: Storm) -> float:
-    """How long it takes until every node runs a job, given jobs for every GPU, in seconds."""
+    """Seconds until every node runs a job, given jobs for every GPU."""
     began_s = time.monotonic()
     fillers = [bystander(k, storm.bystander_s, witnessed, "filler") for k in range(6)]
     submit(cluster, fillers, f"storm-{storm.seed}-fill")
@@ -243,7 +243,7 @@ def until_in_use(cluster: LocalCluster, witnessed: Path, storm: Storm) -> float:
 
 
 def scheduler_complaints(cluster: LocalCluster, acknowledged: list[int]) -> list[str]:
-    """What the scheduler itself says of the jobs."""
+    """Complaints from the scheduler's own report of the jobs."""
     jobs = jobs_of(cluster)
     missing = sorted(set(acknowledged) - set(jobs))
     unfinished = [job for job in jobs.values() if job.state != pb.JOB_STATE_FINISHED]
@@ -255,7 +255,7 @@ def scheduler_complaints(cluster: LocalCluster, acknowledged: list[int]) -> list
 
 
 def bystander_complaints(cluster: LocalCluster, witnessed: Path, touched: set[int]) -> list[str]:
-    """Bystanders start once and end once: nothing that was done was done to them."""
+    """Complaints about bystanders that did not start and end exactly once: no fault was aimed at them."""
     numbers = {job.name: job.job for job in jobs_of(cluster).values()}
     complaints = []
     for name, number in numbers.items():
@@ -270,7 +270,7 @@ def bystander_complaints(cluster: LocalCluster, witnessed: Path, touched: set[in
 
 
 def witnesses_of(directory: Path) -> list[tuple[int, int]]:
-    """(process id, job) of each process of a witness that runs."""
+    """(process id, job) of each running witness process."""
     found = []
     for process in shims_and_jobs(directory):
         with contextlib.suppress(OSError, StopIteration):

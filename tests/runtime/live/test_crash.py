@@ -1,4 +1,4 @@
-"""Kill anything at any moment: no acknowledged job is lost, none runs twice, no GPU is under two leases."""
+"""Kills of any process at any moment: no acknowledged job is lost or runs twice, and no GPU has two leases."""
 
 from __future__ import annotations
 

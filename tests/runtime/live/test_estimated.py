@@ -1,4 +1,4 @@
-"""Jobs that come without rates end about as soon as jobs whose rates are known."""
+"""Jobs with unknown rates finish about as soon as jobs with known rates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS: Settings = {"mechanism": {"round_s": 6.0}, "throughputs": {"warm_up_s"
 
 
 def descriptions(directory: Path, *, is_told: bool) -> list[pb.JobDescription]:
-    """The same jobs, with their rates told or not."""
+    """The same jobs, with or without declared rates."""
     return [
         pb.JobDescription(
             name=f"job-{number}-{kind}",
@@ -43,7 +43,7 @@ def descriptions(directory: Path, *, is_told: bool) -> list[pb.JobDescription]:
 
 
 def completion_s(directory: Path, *, is_told: bool) -> float:
-    """Average time from submission to end."""
+    """Average time from submission to finish."""
     nodes = tuple(LocalNode(name, f"{name}:1") for name in ("v100", "p100", "k80"))
     directory.mkdir()
     with LocalCluster(directory / "cluster", nodes, SETTINGS) as cluster:

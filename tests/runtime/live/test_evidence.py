@@ -1,4 +1,4 @@
-"""The judge of the crash test sees what it is there to see."""
+"""The checks of the crash test detect what they are for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator says of a trace is what the daemon does with it, costs measured."""
+"""The simulator, with measured costs, predicts the finish times of the daemon for a trace."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.runtime.live.stage import Settings
 WITNESS = Path(__file__).with_name("witness.py")
 SPEEDS = {"v100": 1.0, "p100": 0.5, "k80": 0.2}
 ROUND_S = 10.0
-ARRIVE_S = 200.0  # so that GPUs are shared, but not all the time
+ARRIVE_S = 200.0  # GPUs are shared, but not all the time
 POLICY = "max_min_fairness"
 SETTINGS: Settings = {"mechanism": {"round_s": ROUND_S}, "policy": {"name": POLICY}}
 
 
 def drawn_trace(seed: int, jobs: int) -> Trace:
-    """Jobs of 10 to 60 s on a V100, that arrive within ARRIVE_S; every fourth is a gang of two."""
+    """Jobs of 10 to 60 s on a V100 that arrive within ARRIVE_S; every fourth is a gang of two."""
     rng = np.random.default_rng(seed)
     specs = []
     for index in range(jobs):
@@ -59,7 +59,7 @@ def description(spec: JobSpec, directory: Path) -> pb.JobDescription:
 
 
 def finish_times(cluster: LocalCluster, trace: Trace, directory: Path) -> pd.Series[float]:
-    """When each job of a trace ended, in seconds from the trace's beginning, by name."""
+    """When each job of a trace ended, in seconds from the trace's start, by name."""
     began_s = time.time()
     for spec, arrival_s in zip(trace.jobs, trace.arrival_s.tolist(), strict=True):
         time.sleep(max(0.0, began_s + arrival_s - time.time()))
@@ -71,9 +71,9 @@ def finish_times(cluster: LocalCluster, trace: Trace, directory: Path) -> pd.Ser
 
 
 def measured_costs(lines: list[evidence.Line]) -> Costs:
-    """How long a GPU stands still, on average, when one job stops for another; after half a round it was idle.
+    """Average idle time of a GPU when one job stops for another; more than half a round counts as idle instead.
 
-    Where a job has finished it also waits for the policy, which the simulation does by itself.
+    After a job has finished, the GPU also waits for the policy; the simulator models that by itself.
     """
     finished = {line.lease for line in lines if line.kind == "finished"}
     stays: defaultdict[tuple[str, str], list[evidence.Stay]] = defaultdict(list)
@@ -86,13 +86,13 @@ def measured_costs(lines: list[evidence.Line]) -> Costs:
 
 
 def same_settings(cluster: LocalCluster, costs: Costs) -> SimulationSettings:
-    """The mechanism as this scheduler runs it. Simulated jobs resume, as those here do, and declare nothing."""
+    """The settings of this scheduler's mechanism. Simulated jobs resume, as the jobs here do, and declare nothing."""
     config = read_config(cluster.config)
     mechanism = configured_settings(config, configured_choice(config))
     return SimulationSettings(replace(mechanism, keep_unsaved=False), costs)
 
 
-# Who gets a GPU is decided by small differences, and a round won or lost is 10 s. These are the first seeds whose
+# Small differences decide which job gets a GPU, and a round won or lost is 10 s. These are the first seeds for which
 # simulated finish times stay within 6 % of each other while costs of 0.5, 0.65 and 0.8 s vary by 15 %.
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 10])

@@ -1,4 +1,4 @@
-"""A gang over two nodes that trains with torch.distributed: it starts, stops and moves as one."""
+"""A gang over two nodes that trains with torch.distributed: all ranks start, stop and move together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.runtime.live.stage import StartStage
 
 SCRIPT = "tests.runtime.live.gang_training"
 ROOT = Path(__file__).parents[3]
-STEPS = 600  # at 20 a second, until the second lease hurries
+STEPS = 600  # at 20 steps/s, until the second lease hurries
 
 
 def test_gang_stops_at_one_step_and_goes_on_elsewhere_with_other_ranks(start: StartStage) -> None:

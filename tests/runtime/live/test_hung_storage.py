@@ -1,4 +1,4 @@
-"""A checkpoint directory that hangs: jobs that do not use it are not touched, and the node is in use soon after."""
+"""A checkpoint directory that hangs: jobs that do not use it are unaffected, and the node is soon in use again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.hanging import HangingDirectory, why_not
 from tests.runtime.live.stage import StartStage
 
-HANG_S = 9.0  # longer than the node waits for an answer, and than the scheduler waits for the node
+HANG_S = 9.0  # longer than the node waits for storage, and than the scheduler waits for the node
 BACK_S = 30.0
 RATES = {"k80": 10.0}
 QUIET = "/bin/sh -c 'while :; do sleep 0.2; done'"

@@ -1,4 +1,4 @@
-"""Jobs as people have them: scripts that know nothing of leases, jobs that are cancelled, policies that change."""
+"""Ordinary jobs: scripts without the iterator, cancelled jobs, and changes of the policy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.runtime.live.stage import StartStage
 
 PLAIN = Path(__file__).with_name("plain.py")
 V100 = {"v100": 40.0}
-COUNTS = 20  # of a tenth of a second: more than a round
+COUNTS = 20  # each 0.1 s: more than a round
 
 
 def test_preemptible_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
-    turns = {"round_s": 1.0, "start_max_s": 0.0}  # else one who reports nothing passes for a slow starter
+    turns = {"round_s": 1.0, "start_max_s": 0.0}  # otherwise a job that reports nothing counts as a slow starter
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": turns})
     files = [stage.witnessed / "one.txt", stage.witnessed / "two.txt"]
     one = stage.submit(
@@ -41,7 +41,7 @@ def test_preemptible_scripts_without_the_iterator_take_turns_and_end(start: Star
 
 
 def test_scripts_that_never_save_run_once_each_whatever_their_share(start: StartStage) -> None:
-    """Four of them on two GPUs, each longer than two rounds: none is stopped for another's turn."""
+    """Four of them on two GPUs, each longer than two rounds: none is preempted for another."""
     turns = {"round_s": 2.0, "lease_min_s": 0.0, "start_max_s": 0.0}
     stage = start(LocalNode("n0", "v100:2"), settings={"mechanism": turns})
     files = [stage.witnessed / f"plain-{k}.txt" for k in range(4)]

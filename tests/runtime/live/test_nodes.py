@@ -1,4 +1,4 @@
-"""Nodes that are drained, cut off, or without the shared checkpoints: where jobs go, and what of them counts."""
+"""Nodes that are drained, cut off or lack the shared checkpoints: where their jobs run, and which steps count."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.runtime.live import evidence
 from tests.runtime.live.stage import Settings, Stage, StartStage
 
 V100 = {"v100": 40.0}
-MANY = 4_000.0  # steps that nobody waits for: jobs hurry when all is seen
-QUIET_S = 6.0  # three times the silence after which a single node is declared silent
+MANY = 4_000.0  # more steps than the test waits for: jobs hurry at its end
+QUIET_S = 6.0  # three times the time after which a single node is declared silent
 
 FENCING: Settings = {
     "nodes": {"on_node_lost": "fence", "silent_after_s": 1.0},
@@ -48,7 +48,7 @@ def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: Star
 
 
 def is_saved_by(stage: Stage, granted: pb.Job) -> bool:
-    """Whether the checkpoint that would be resumed is of this lease."""
+    """Whether the checkpoint to be resumed is of this lease."""
     return f"lease-{granted.lease:08d}" in stage.explained(granted.job).checkpoint
 
 
@@ -95,7 +95,7 @@ def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start:
 
 
 def test_silence_of_all_nodes_at_once_costs_no_lease(start: StartStage) -> None:
-    """Agents that stand still for longer than `silent_after_s`, as when a switch or the scheduler's network is away."""
+    """All agents are stopped for longer than `silent_after_s`, as when a switch or the scheduler's network fails."""
     names = ("n0", "n1")
     settings = {"nodes": {"silent_after_s": 2.0, "lease_overlap_s": 30.0}, "mechanism": {"round_s": 60.0}}
     stage = start(*(LocalNode(name, "v100:1") for name in names), settings=settings)

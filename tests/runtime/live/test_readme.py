@@ -1,4 +1,4 @@
-"""The README's commands for real jobs run as written, on this machine alone."""
+"""The README's commands for real jobs run as written, on one machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from gavelpy.runtime.local_cluster import free_port, processes_below
 from tests.house.project import ROOT
 
-PATIENCE_S = 120.0  # on a busy machine; some ten seconds otherwise
-PLACE = "/tmp/gavel"  # of the laptop's configuration; the test uses a directory of its own instead
+PATIENCE_S = 120.0  # on a busy machine; about 10 s otherwise
+PLACE = "/tmp/gavel"  # in the configuration of the README; the test replaces it by its own directory
 
 
 def block_under(title: str) -> str:

@@ -1,4 +1,4 @@
-"""The scheduler is away for longer than leases last: jobs run on, once each, and it takes them up when it is back."""
+"""The scheduler is down for longer than leases last: jobs keep running, once each, and it adopts them later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.runtime.live import evidence
 from tests.runtime.live.stage import Settings, Stage, StartStage
 
 V100 = {"v100": 40.0}
-MANY = 8_000.0  # steps that nobody waits for: jobs hurry when all is seen
+MANY = 8_000.0  # more steps than the test waits for: jobs hurry at its end
 LEASES_END: Settings = {"nodes": {"lease_overlap_s": 6.0, "unsaved_overlap_s": 6.0}, "mechanism": {"round_s": 2.0}}
-AWAY_S = 11.0  # a round, the overlap, the grace, and more
+AWAY_S = 11.0  # more than a round, the overlap and the grace together
 
 
 def test_jobs_run_on_once_while_the_scheduler_is_away(start: StartStage) -> None:
@@ -37,7 +37,7 @@ def test_jobs_run_on_once_while_the_scheduler_is_away(start: StartStage) -> None
 
 
 def test_a_gang_over_two_nodes_runs_on_and_finishes_once_while_the_scheduler_is_away(start: StartStage) -> None:
-    """It saves nothing: a lease that ended would cost all its work."""
+    """The gang saves nothing: a lease that ended would lose all its work."""
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=LEASES_END)
     runs, go = stage.witnessed / "runs", stage.witnessed / "go"
     script = f"echo began $RANK >> {runs}; while [ ! -e {go} ]; do sleep 0.2; done; echo done $RANK >> {runs}"
@@ -61,11 +61,11 @@ def test_a_gang_over_two_nodes_runs_on_and_finishes_once_while_the_scheduler_is_
 
 
 def members(stage: Stage, node: str) -> int:
-    """Of the view that an agent holds."""
+    """Number of members in the view that an agent has stored."""
     file = stage.cluster.directory / node / "view.json"
     return len(json.loads(file.read_text())["view"]["members"]) if file.exists() else 0
 
 
 def last_ran_s(stage: Stage, job: int) -> float:
-    """When a job was last seen at work."""
+    """The last time at which a job was seen running."""
     return max(line.at_s for line in stage.lines(job))

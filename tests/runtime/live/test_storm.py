@@ -1,4 +1,4 @@
-"""Kills, pauses, updates and hung storage together: each acknowledged job ends once, and bystanders see nothing."""
+"""Kills, pauses, updates and hung storage together: each acknowledged job ends once, and bystanders are unaffected."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def test_jobs_survive_a_hundred_and_fifty_kills_sixty_pauses_and_hung_storage(tm
     assert found.complaints == []
     assert found.in_use_s < IN_USE_S
     assert sum(found.done[kill] for kill in KILLS) >= 145  # a shim or a job can only be killed where one runs
-    assert found.done[Fault.PAUSE] >= 55  # the same of leases
+    assert found.done[Fault.PAUSE] >= 55  # a lease can only be paused where one runs
     assert found.done[Fault.HANG] == 3

@@ -1,8 +1,8 @@
-"""A job that does nothing but tell where it runs: steps at the rate of its GPU type, and a line a deed.
+"""A job that only records where it runs: it steps at the rate of its GPU type, and writes one line per action.
 
-`python witness.py DIRECTORY v100=40,p100=20,k80=10`: writes DIRECTORY/<job>-<lease>-<rank>.evidence. The last step it
-did is in its checkpoint, so that a resumed witness knows what it had done. Once there is a file DIRECTORY/hurry, it is
-a hundred times as fast: a test that has seen what it waits for need not wait for the rest.
+`python witness.py DIRECTORY v100=40,p100=20,k80=10` writes DIRECTORY/<job>-<lease>-<rank>.evidence. Its checkpoint
+contains its last step, so that a resumed witness knows its progress. Once the file DIRECTORY/hurry exists, it runs 100
+times as fast: a test that has seen enough need not wait for the rest.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Evidence:
 
 
 class Paced:
-    """Steps at a rate, whatever else runs on the machine: a late step is made up for."""
+    """Steps at a fixed rate on a busy machine too: it catches up after a late step."""
 
     def __init__(self, rate_steps_per_s: float, hurry: Path) -> None:
         self.rate_steps_per_s = rate_steps_per_s
         self.hurry = hurry
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """What was done is not done again, not even in passing."""
+        """Does nothing: earlier steps need no skipping."""
 
     def __iter__(self) -> Iterator[None]:
         due_s = time.monotonic()

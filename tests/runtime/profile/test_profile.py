@@ -1,4 +1,4 @@
-"""Rates of real processes on this machine. Their steps are paced, so that a busy machine does not matter."""
+"""Measured rates of real processes on this machine. Their steps are paced, so that a busy machine does not matter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BENCH = Bench("k80", measure_s=1.0, start_s_max=60.0, on_cpu=True)
 def make_job(
     *, script: str = "", arguments: str = "--rate=v100=5 --rate=k80=50", gpus: int = 1, processes: int = 0
 ) -> ProfiledJob:
-    """A paced job, or a Python program of its own."""
+    """A paced job, or a given Python program."""
     command = shlex.join(["python", "-c", script]) if script else f"python {shlex.quote(str(PACED))} {arguments}"
     return ProfiledJob("paced", command, gpus, processes or gpus)
 

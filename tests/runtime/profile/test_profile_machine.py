@@ -1,4 +1,4 @@
-"""Names of machines in a table of throughputs."""
+"""GPU type and source of a measured rate profile, from the machine it ran on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_profile_and_an_agent_name_the_same_type(
 
 
 def pretend_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, *rows: str) -> None:
-    """A program of the driver's name that knows these GPUs."""
+    """A fake driver program that reports these GPUs."""
     program = folder / "nvidia-smi"
     program.write_text("#!/bin/sh\ncat <<'ROWS'\n" + "\n".join(rows) + "\nROWS\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""One user's waiting calls and unread streams leave room for every other user, and for agents."""
+"""One user's waiting calls and unread streams leave capacity for every other user, and for agents."""
 
 from __future__ import annotations
 

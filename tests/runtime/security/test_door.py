@@ -1,4 +1,4 @@
-"""The door of a real server: who gets in under which role, over TLS where that is asked for."""
+"""Access control of a real server: which roles may call which methods, also over TLS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_p
 from tests.runtime.client.serving import Serving, make_description, serving
 
 USERS = {"alice": Role.USER, "root": Role.ADMIN, "n0": Role.NODE}
-LOOK_EVERY_S = 0.2  # at the tokens of open streams, and between orders that are repeated
+LOOK_EVERY_S = 0.2  # interval of token checks on open streams, and of repeated orders
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def connect(scheduler: Serving, token: str, node_id: str) -> grpc.StatusCode:
-    """How a stream of an agent is answered: OK if it gets an order."""
+    """The status of an agent's stream: OK if it receives an order."""
     node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=1, address="here")
     request = agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node)
     with grpc.insecure_channel(scheduler.address) as channel:
@@ -52,7 +52,7 @@ def connect(scheduler: Serving, token: str, node_id: str) -> grpc.StatusCode:
 
 
 def heartbeats(node_id: str) -> Iterator[agent_pb2.ConnectRequest]:
-    """A node that talks for as long as it is listened to."""
+    """A node that sends heartbeats while its stream is open."""
     node = agent_pb2.Node(node_id=node_id, api_versions=[1], gpu_type="v100", gpu_count=1, address="here")
     yield agent_pb2.ConnectRequest(sequence=1, clock_s=time.monotonic(), node=node)
     for sequence in itertools.count(2):
@@ -61,7 +61,7 @@ def heartbeats(node_id: str) -> Iterator[agent_pb2.ConnectRequest]:
 
 
 def goes_on(orders: Iterator[object]) -> bool:
-    """Whether a stream outlives a few looks at its token."""
+    """Whether a stream survives several checks of its token."""
     until_s = time.monotonic() + 3 * LOOK_EVERY_S
     return any(time.monotonic() > until_s for _ in orders)
 

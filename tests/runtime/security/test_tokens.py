@@ -1,4 +1,4 @@
-"""Tokens: shown once, kept as a hash, gone when revoked or old; a file that is open to others is refused."""
+"""Tokens: shown once, stored as a hash, invalid once revoked or expired; a file with open permissions is refused."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_file_that_is_taken_away_lets_nobody_in_and_says_nothing_of_who_is(
     kept = file.path.rename(file.path.with_name("kept"))
 
     assert verifier.caller(f"Bearer {secret}", now_s=1.0) is None
-    assert not verifier.is_sure  # so streams that are open go on
+    assert not verifier.is_sure  # so open streams continue
     assert "tokens file cannot be read" in caplog.text
 
     kept.rename(file.path)

@@ -1,4 +1,4 @@
-"""What handlers fail with, as a client hears it."""
+"""The status codes that clients receive when handlers fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gavelpy.runtime.wire import client_pb2, client_pb2_grpc
 
 
 class Broken(client_pb2_grpc.SchedulerServiceServicer):
-    """A service whose journal is gone."""
+    """A service with a failed journal."""
 
     def __init__(self, failure: Exception) -> None:
         self.failure = failure
@@ -32,7 +32,7 @@ class Broken(client_pb2_grpc.SchedulerServiceServicer):
 
 
 async def codes(failure: Exception) -> list[tuple[grpc.StatusCode, str | None]]:
-    """How a call and a stream are answered."""
+    """The statuses of a call and of a stream."""
     server = grpc.aio.server(interceptors=[WellFormed()])
     client_pb2_grpc.add_SchedulerServiceServicer_to_server(Broken(failure), server)
     port = server.add_insecure_port("127.0.0.1:0")

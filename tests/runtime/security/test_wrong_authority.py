@@ -1,4 +1,4 @@
-"""A certificate that the caller's authority did not sign: one line that says so, and nothing from the C++ library."""
+"""A certificate from the wrong authority: one line that names the setting, and no output of the C++ library."""
 
 from __future__ import annotations
 

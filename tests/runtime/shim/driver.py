@@ -33,14 +33,14 @@ class CapturedLine(NamedTuple):
 
 
 def parse_line(line: bytes) -> CapturedLine:
-    """A line of a log file without its newline."""
+    """Parses a line of a log file without its newline."""
     match = re.fullmatch(rb"(\d{1,12}\.\d{6})([ +])(.*)", line, re.DOTALL)
     assert match, line
     return CapturedLine(float(match[1]), match[3].decode(errors="replace"), match[2] == b"+")
 
 
 def wait_for(what: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
-    """The first true value of `what`."""
+    """Waits for a true value of `what` and returns it."""
     ends_s = time.monotonic() + deadline_s
     while time.monotonic() < ends_s:
         value = what()
@@ -51,7 +51,7 @@ def wait_for(what: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
 
 
 def on_the_edge(what: Callable[[], T | None], edge_s: float, *shims: Shim) -> None:
-    """As soon as `what` is true, however long that takes: until then leases end always so far away, and then stay."""
+    """Waits until `what` is true; until then leases end this far in the future, and do not change afterwards."""
 
     def look() -> bool:
         is_so = bool(what())
@@ -81,23 +81,23 @@ class Shim:
     lease: LeaseTerms
 
     def state(self) -> ShimState:
-        """Who it is, once its job runs."""
+        """The state of the shim, once its job runs."""
         return wait_for(self._running)
 
     def order(self, **changes: object) -> None:
-        """A newer lease."""
+        """Writes newer lease terms."""
         self.lease = replace(self.lease, version=self.lease.version + 1, **changes)  # type: ignore[arg-type]  # of Lease
         lease_files.write_lease(self.directory, self.lease)
 
     def end(self) -> End:
-        """How it ended, once it has."""
+        """The recorded end, once the shim has ended."""
         wait_for(lambda: self.process.poll() is not None)
         end = lease_files.read_end(self.directory)
         assert end is not None, (self.directory / "shim.log").read_text()
         return end
 
     def lines(self, rank: int = 0, *, is_error_stream: bool = False) -> list[str]:
-        """What a rank has printed, over all files."""
+        """The output of a rank, over all files."""
         files = [
             file for file in log_files(self.directory) if (file.rank, file.is_error_stream) == (rank, is_error_stream)
         ]
@@ -123,7 +123,7 @@ def started(
     ranks: int = 1,
     **launch: object,
 ) -> Iterator[Shim]:
-    """A shim that runs a Python script; nothing of it is left afterwards."""
+    """A shim that runs a Python script; all its processes are killed afterwards."""
     lease = lease or LeaseTerms(1, clock_s() + lease_s)
     write_lease_directory(directory, script, lease, ranks=ranks, **launch)
     shim = Shim(directory, subprocess.Popen(shim_argv(directory)), lease)
@@ -139,7 +139,7 @@ def started(
 
 
 def write_lease_directory(directory: Path, script: str, lease: LeaseTerms, *, ranks: int = 1, **launch: object) -> None:
-    """What the agent writes before it starts a shim."""
+    """Writes the files that the agent writes before it starts a shim."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "script.py").write_text(script)
     environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -158,6 +158,6 @@ def write_lease_directory(directory: Path, script: str, lease: LeaseTerms, *, ra
 
 
 def processes_left(shim: Shim) -> tuple[int, ...]:
-    """What still runs of a lease."""
+    """The processes of a lease that still run."""
     state = lease_files.read_shim(shim.directory)
     return lease_processes(state, shim.directory) if state else ()

@@ -36,7 +36,7 @@ time.sleep(60)
 
 
 def writable(hierarchy: str, name: str, mounts: Path) -> Containment:
-    """The groups of one hierarchy of this machine; skipped where it cannot be written."""
+    """The groups of one hierarchy of this machine; skips the test if it cannot be written."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     kind = "cgroup2" if hierarchy == "cgroup2" else "cgroup"
     wanted = [line for line in lines if f" - {kind} " in line and (kind == "cgroup2" or f",{hierarchy}" in line)]

@@ -1,4 +1,4 @@
-"""Outcome and steps of a lease, from exit codes and reports."""
+"""Outcome and steps of a lease, derived from exit codes and reports."""
 
 from __future__ import annotations
 

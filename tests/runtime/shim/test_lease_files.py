@@ -1,4 +1,4 @@
-"""The files of a lease directory: whole, typed, and never a reason to crash."""
+"""The files of a lease directory: complete, typed, and never a cause of a crash."""
 
 from __future__ import annotations
 

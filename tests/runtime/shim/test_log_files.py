@@ -1,4 +1,4 @@
-"""Captured output as files of lines."""
+"""Captured output of a job as files of lines."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_log_continues_after_a_failed_rotation(tmp_path: Path) -> None:
     free = os.dup(0)
     os.close(free)
 
-    with limited(resource.RLIMIT_NOFILE, free):  # so that no file can be opened
+    with limited(resource.RLIMIT_NOFILE, free):  # leaves no file descriptor to open a file
         log.write(b"a line that would need a new file\n", NOW_S)
     log.write(b"second, in a new file by now\n", NOW_S)
 

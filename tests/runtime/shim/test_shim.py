@@ -332,7 +332,7 @@ def test_speed_factor_throttles_a_loop(tmp_path: Path) -> None:
             states.extend(sampled(lambda: stat.read_text().rsplit(")", 1)[1].split()[0], 1.0))
             return 1 - states.count("T") / len(states) == pytest.approx(0.3, abs=0.1)
 
-        wait_for(is_paced)  # on a busy machine the average takes its time
+        wait_for(is_paced)  # on a busy machine the average takes some time
         shim.order(stop=True)
         end = shim.end()
 

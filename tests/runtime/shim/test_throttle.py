@@ -1,4 +1,4 @@
-"""The duty cycle of a node that emulates a slower GPU."""
+"""The duty cycle by which a node emulates a slower GPU."""
 
 from __future__ import annotations
 
