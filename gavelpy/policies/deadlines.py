@@ -12,7 +12,7 @@ from gavelpy.model.arrays import Bools, Floats, floats
 from gavelpy.model.ids import JobId
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.isolated import fastest_alone
-from gavelpy.solve.keepable import KEPT
+from gavelpy.solve.feasible_floors import KEPT
 
 if TYPE_CHECKING:
     import pandas as pd

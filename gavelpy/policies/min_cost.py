@@ -15,7 +15,7 @@ from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.deadlines import DeadlineVerdicts, keepable_floors, verdicts_of
 from gavelpy.policies.parameters import flag
-from gavelpy.solve.keepable import Keepable, keeping_most
+from gavelpy.solve.feasible_floors import Keepable, keeping_most
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver
@@ -37,7 +37,7 @@ class MinCost:
     price, all cost the same; prices for some types only are refused.
 
     If not all deadlines can be met, the original drops all of them. This policy meets as many as possible: exactly up
-    to 1,000 deadlines, above with a proved bound (gavelpy.solve.keepable). Among equally large sets it prefers early
+    to 1,000 deadlines, above with a proved bound (solve.feasible_floors). Among equally large sets it prefers early
     jobs, by the sum of their positions in the queue. `verdicts` returns the outcome of each job. A floor is the average
     rate that a job needs from now on, so a deadline that is met at every solve is met in the end if shares are
     delivered exactly. Rounds deliver them to within about a round, and starts take time. Therefore left_j becomes

@@ -12,9 +12,9 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import ruled
 from gavelpy.policies.guarantees import Guarantee
-from gavelpy.solve.classes import classes_of, singletons
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
+from gavelpy.solve.program import classes_of, singletons
 from gavelpy.solve.solver import Solver
 
 

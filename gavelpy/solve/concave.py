@@ -14,19 +14,60 @@ import numpy as np
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
-from gavelpy.model.arrays import Floats
+from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer, best_of
-from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, violation_of
-from gavelpy.solve.even import PATH, even_shares
+from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, PATH, VIOLATION_MAX, Answer, best_of, even_shares
+from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, repaired, violation_of
 from gavelpy.solve.interior import Form, SumLog
 from gavelpy.solve.interior import optimum as interior_optimum
 from gavelpy.solve.linear import best_linear
-from gavelpy.solve.next_gpu import lowered
 from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSum, MaxSumLog
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.repair import repaired
 from gavelpy.solve.solver import Solver
+
+_USES = 1e-6  # of a job's time: an interior point leaves traces everywhere
+_FREE = 1e-9  # of what the best rates are worth a GPU: prices below are zero
+
+
+def lowered(price: Floats, worth: Floats, gpus: Floats, share: Floats) -> Floats:
+    """The least prices (T,) that explain `share` (K, T) as well as `price` (T,) does.
+
+    `worth` (K, T) is what a job's time on each type earns before its GPUs are paid, 0 where it cannot run; `gpus` (K,).
+    """
+    most = float((worth / gpus[:, None]).max(initial=0.0))
+    uses = share > _USES
+    idles = share.sum(axis=1) < 1.0 - _USES
+    price = np.where(price > _FREE * most, price, 0.0)
+    fixed = np.asarray(price <= 0)
+    for _ in price:  # each step fixes a type at least
+        fixed = _fixed(fixed, uses, idles)
+        if fixed.all():
+            break
+        steps = _steps(price, worth, gpus, uses, fixed)
+        step = max(float(steps.min()), 0.0)
+        price = np.where(fixed, price, np.maximum(price - step, 0.0))
+        fixed = np.asarray(fixed | (steps <= step))
+    return price
+
+
+def _fixed(fixed: Bools, uses: Bools, idles: Bools) -> Bools:
+    """Types whose price is zero, blocked or fixed by a user, (T,)."""
+    fixed = np.asarray(fixed | (uses & idles[:, None]).any(axis=0))
+    while True:
+        linked: Bools = np.asarray(fixed | (uses & np.any(uses & fixed, axis=1, keepdims=True)).any(axis=0))
+        if np.array_equal(linked, fixed):
+            return fixed
+        fixed = linked
+
+
+def _steps(price: Floats, worth: Floats, gpus: Floats, uses: Bools, fixed: Bools) -> Floats:
+    """How much cheaper each type may become before it is free or a job would come to it, (T,); infinite where fixed."""
+    gain = worth - gpus[:, None] * price
+    reward = np.where(worth > 0, gain, 0.0).max(axis=1, initial=0.0)
+    comes = (worth > 0) & ~np.any(uses & ~fixed, axis=1, keepdims=True)
+    room = np.where(comes, (reward[:, None] - gain) / gpus[:, None], np.inf)
+    return np.where(fixed, np.inf, np.minimum(price, room.min(axis=0, initial=np.inf)))
+
 
 _TOLERANCE = (
     1e-12  # of the interior point's gap, relative to Σ weight; iterations near the optimum gain two digits each
@@ -125,9 +166,9 @@ def _by_interior_point(program: Program, objective: MaxSumLog, solver: Solver) -
 
 
 def _by_cvxpy(program: Program, objective: ConcaveObjective, solver: Solver) -> Answer:
-    from gavelpy.solve import convex  # loads cvxpy
+    from gavelpy.solve import concave_cvxpy  # loads cvxpy
 
-    raw, slope = convex.optimum(program, objective)
+    raw, slope = concave_cvxpy.optimum(program, objective)
     share = repaired(program, raw, floors_of(objective, program.problem.job_count))
     return _by_tangent(program, objective, share, "cvxpy", solver, slope)
 
@@ -149,9 +190,9 @@ def _by_tangent(
             value = _sum_log(program, objective, rates)
             above = _tangent_of_logarithms(program, objective, here if slope is None else slope)
         case MaxConcave():
-            from gavelpy.solve import convex  # loads cvxpy
+            from gavelpy.solve import concave_cvxpy  # loads cvxpy
 
-            value, gradient = convex.value_and_gradient(program, objective, rates)
+            value, gradient = concave_cvxpy.value_and_gradient(program, objective, rates)
             above = Tangent(gradient, value - float(gradient @ rates))
     gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this bounds from above, too
     most = best_linear(problem, MaxSum(gain, objective.rate_floor_steps_per_s), solver)

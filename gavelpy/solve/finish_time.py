@@ -35,17 +35,14 @@ import numpy as np
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
-from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s
-from gavelpy.solve.curves import Curves, Rising
-from gavelpy.solve.even import PATH, even_duals, even_shares
-from gavelpy.solve.finish_time_search import by_highs
-from gavelpy.solve.highs import CAREFUL, QUICK, Effort
+from gavelpy.solve.answer import GAP_MAX, PATH, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
+from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s, repaired
+from gavelpy.solve.finish_time_search import Curves, Rising, by_highs
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
-from gavelpy.solve.prices.programs import height
-from gavelpy.solve.prices.start import NEWTON_MIN
+from gavelpy.solve.prices.highest_level import height
+from gavelpy.solve.prices.starting_prices import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.repair import repaired
+from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort
 
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
@@ -157,7 +154,7 @@ def _by_prices(program: Program, curves: Curves, solver: Solver) -> Candidate:
     return Candidate(program.shares(found.share), duals, ratio)
 
 
-def _efforts(type_count: int) -> Iterator[tuple[Effort, float]]:
+def _efforts(type_count: int) -> Iterator[tuple[HighsEffort, float]]:
     """How HiGHS is told to work, and the part of the targets that is given up.
 
     By simplex alone: where a job must have all it can, there is no interior to walk in. Where it can have that on two

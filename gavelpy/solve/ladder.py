@@ -1,41 +1,52 @@
-"""Which algorithm answers: rungs from quick to sure, and nothing that is not certified.
+"""Computes the best shares for an objective, certified: selects algorithms ("rungs") from fast to robust.
 
-    types       GPU types that are equal for every job become one (types.py); always
-    classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones (near.py),
-                where the answer is as good as promised for the true jobs
-    prices      jobs that run alone (prices/). Up to 63 classes: pivots, where there is no level or the slowest job
-                limits it. More: an exact step from the last prices of a kept `Solver` where the optimum is the only
-                one, from those of HiGHS up to 255 classes, or from those that Newton's method finds
-    interior    more than 512 classes that run alone: the exact step from a block interior point (interior/); it also
-                answers sums of logarithms
-    columns     many configurations of pairs: the program grows by those that pay (packing/)
-    highs       HiGHS on the whole LP, on equilibrated numbers
-    careful     HiGHS again with its own scaling, presolve and tightest tolerances
-    cvxpy       any other concave objective
+    types       GPU types with equal rates for all jobs become one; always
+    classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones if the answer
+                is certified for the true jobs to the same gap
+    prices      jobs that run alone (prices/). Up to 63 classes: pivots, if there is no level or the slowest job limits
+                it. More: an exact step from the last prices of the `Solver` if the optimum is unique, from prices by
+                HiGHS for up to 255 classes, or from those that Newton's method finds
+    interior    more than 512 classes that run alone: the exact step from a block interior point (interior/), which also
+                solves sums of logarithms
+    columns     very many configurations of pairs: column generation (packing/)
+    highs       HiGHS on the whole linear program, in scaled numbers
+    careful     HiGHS with its own scaling and presolve
+    cvxpy       other concave objectives
 
-A rung's answer is accepted when its certificate, from our own arithmetic, says gap <= 1e-8 (of logarithms by cvxpy and
-of fillings 1e-6) and violation <= 1e-9. Otherwise the next rung is asked: the fall is counted in `Solver.falls` and the
-certificate's path says "highs after prices". After the last one the best feasible answer is given, an even split if
-there is no other (even.py), with the gap that is proved and a warning. SolverFailed is raised where no shares are known
-that keep the floors: at once, without a fall, where a rung has a Farkas ray as proof that there are none (farkas.py).
+An answer is accepted if its certificate, from our own arithmetic, has gap <= 1e-8 (1e-6 for logarithms by cvxpy and for
+water filling) and violation <= 1e-9. Otherwise the next rung solves the problem: `Solver.falls` counts the failure, and
+the certificate's path becomes "highs after prices". If no rung succeeds, the best feasible answer is returned, at least
+an even split (answer.py), with the gap that is proved and a warning. SolverFailed is raised if no shares are known that
+satisfy the rate floors, and at once if a rung returns a Farkas ray that proves that there are none (certificate.py).
 
-Fillings (filling.py) and finish times (finish_time.py) are sequences of such levels, each with its own proof.
+Water filling (filling/) and finish times (finish_time.py) solve sequences of such problems, with their own proofs.
+
+*Equal GPU types* are exchangeable GPU by GPU: average any optimum over all permutations of their GPUs, and every job's
+time on them is divided in proportion to the GPUs. So they are one type while solving, and no job gets the better
+hardware by the choice of a vertex: if the scheduler is blind, jobs rotate, as under the original's agnostic policies.
+
+*Nearly equal jobs.* Measured or estimated rates differ in the tenth digit, so that hundreds of jobs of one kind would
+be hundreds of classes. Numbers within BLUR of each other are replaced by the least of them. No true number is lower, so
+the shares achieve at least what they achieve in the simpler problem, and no shares achieve more than its bound times (1
++ BLUR) to the power of the number of factors. If that is not good enough, the true problem is solved.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import Answer
-from gavelpy.solve.certificate import failed, floors_of
+from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, Answer
+from gavelpy.solve.certificate import failed, floors_of, rate_steps_per_s
 from gavelpy.solve.linear import best_linear
-from gavelpy.solve.near import BLUR, carried_over, nearly_equal
 from gavelpy.solve.objective import (
     MaxConcave,
     MaxMin,
@@ -47,15 +58,20 @@ from gavelpy.solve.objective import (
     ProgressiveFilling,
 )
 from gavelpy.solve.solver import Solver
-from gavelpy.solve.types import divided, groups_of_types, merged, objective_of_merged
+
+BLUR = 2.2e-9  # relative: numbers that are this close are treated as equal
+_STEP = 1e-9  # relative: largest distance to the next number of a group
+_EQUAL = 1e-14  # relative: numbers this close differ by rounding; program.py already treats most of them as equal
+_WORTHWHILE = 0.25  # least part of the distinct numbers with such a neighbour; random numbers have some by chance
+_NUMBERS_MAX = 200_000  # above, sorting them takes as long as prices for that many distinct jobs
 
 
 def solve(problem: AllocationProblem, objective: Objective, solver: Solver | None = None) -> Allocation:
-    """The best shares for `objective`, certified. `solver` keeps warm state between calls and changes no answer.
+    """The best shares for `objective`, certified. `solver` carries warm state between calls; it changes no answer.
 
-    Jobs that can run nowhere get no share and have no part in the objective. Where no rung's answer can be certified,
-    the best feasible one is given, and its certificate has a warning. Raises SolverFailed when no shares are known that
-    keep the rate floors, with status "infeasible" when none do.
+    Jobs that can run nowhere get no share and do not count in the objective. If no rung's answer can be certified, the
+    best feasible one is returned, and its certificate has a warning. Raises SolverFailed if no shares are known that
+    satisfy the rate floors, with status "infeasible" if it is proved that none do.
     """
     started_s = time.perf_counter()
     solver = Solver() if solver is None else solver
@@ -71,7 +87,7 @@ def solve(problem: AllocationProblem, objective: Objective, solver: Solver | Non
 
 
 def _best_of_near(problem: AllocationProblem, objective: Objective, solver: Solver) -> Answer | None:
-    """The answer with nearly equal jobs taken for equal; None where that does not help."""
+    """The answer with nearly equal jobs treated as equal; None if that does not help."""
     near = nearly_equal(problem, objective) if problem.can_run.any() else None
     if near is None:
         return None
@@ -85,7 +101,7 @@ def _best(problem: AllocationProblem, objective: Objective, solver: Solver, *, b
         case MaxMin() | MaxSum():
             return best_linear(problem, objective, solver)
         case MaxMinLexicographic() | ProgressiveFilling():
-            from gavelpy.solve.filling import best_filling
+            from gavelpy.solve.filling.rungs import best_filling
 
             return best_filling(problem, objective, solver, blur)
         case MinMaxFinishTime():
@@ -104,7 +120,7 @@ def _nothing_runs(problem: AllocationProblem) -> Answer:
 
 
 def _check(problem: AllocationProblem, objective: Objective) -> None:
-    """Raises for an objective of other jobs, and where a job that can run nowhere is promised a rate."""
+    """Raises if an array has the wrong length, or if a job that can run nowhere has a rate floor."""
     J = problem.job_count
     for name in ("scale", "gain", "weight", "rate_floor_steps_per_s", "alike"):
         values = getattr(objective, name, None)
@@ -119,3 +135,165 @@ def _check(problem: AllocationProblem, objective: Objective) -> None:
     if promised.any():
         job = problem.job_ids[int(np.argmax(promised))]
         raise failed(problem, "infeasible", f"job {job!r} can run nowhere and has a rate floor")
+
+
+def groups_of_types(problem: AllocationProblem, worth: Floats) -> Ints:
+    """Group of each GPU type, (T,), numbered by first appearance; a type without GPUs is a group of its own.
+
+    `worth` (T,) must also be equal within a group; empty = 1 for all.
+    """
+    rates, gpus = problem.member_rate_steps_per_s, problem.gpu_counts
+    if len(worth):
+        rates = np.vstack((rates, worth))
+    if len(rates) and len(set(rates[-1].tolist())) == len(gpus):  # the usual case: one job distinguishes all types
+        return np.arange(len(gpus))
+    group: list[int] = []
+    leaders: list[int] = []
+    for column in range(len(gpus)):
+        equal = (
+            k for k, leader in enumerate(leaders) if gpus[leader] and np.array_equal(rates[:, leader], rates[:, column])
+        )
+        found = next(equal, len(leaders)) if gpus[column] else len(leaders)
+        if found == len(leaders):
+            leaders.append(column)
+        group.append(found)
+    return np.array(group, dtype=np.int64)
+
+
+def merged(problem: AllocationProblem, group: Ints) -> AllocationProblem:
+    """The problem with one GPU type per group; its name and rates are those of the group's first type."""
+    first = np.unique(group, return_index=True)[1]
+    capacity = np.zeros((len(first), problem.capacity.shape[1]), dtype=np.int64)
+    np.add.at(capacity, group, problem.capacity)
+    return replace(
+        problem,
+        gpu_types=tuple(problem.gpu_types[t] for t in first),
+        capacity=capacity,
+        member_rate_steps_per_s=problem.member_rate_steps_per_s[:, first],
+        price_usd_per_gpu_h=problem.price_usd_per_gpu_h[first],
+        gpu_type_held=np.full(problem.job_count, -1),
+    )
+
+
+def objective_of_merged(objective: Objective, group: Ints) -> Objective:
+    """The objective of the merged problem: values per type are those of each group's first type."""
+    if isinstance(objective, MaxSum) and len(objective.gpu_type_worth):
+        return replace(objective, gpu_type_worth=objective.gpu_type_worth[np.unique(group, return_index=True)[1]])
+    return objective
+
+
+def divided(allocation: Allocation, problem: AllocationProblem, group: Ints) -> Allocation:
+    """The merged problem's answer for the whole problem: a group's time is divided in proportion to the GPUs."""
+    gpus = problem.gpu_counts
+    total = np.bincount(group, weights=gpus)[group]
+    part = np.divide(gpus, total, out=np.ones_like(gpus), where=total > 0)
+    share = allocation.share[:, group] * part
+    return replace(allocation, problem=problem, share=share, shadow_prices=allocation.shadow_prices[group])
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """A problem in which nearly equal jobs are equal, with its objective."""
+
+    problem: AllocationProblem
+    objective: Objective
+
+
+def nearly_equal(problem: AllocationProblem, objective: Objective) -> Near | None:
+    """The simpler problem; None if there is none, or if its answer would prove nothing about the true one."""
+    rates = problem.member_rate_steps_per_s
+    if rates.size > _NUMBERS_MAX or not _can_be_carried_over(objective):
+        return None
+    figures = {name: getattr(objective, name) for name in _FIGURES.get(type(objective), ())}
+    merged = {name: _merged(values) for name, values in figures.items()}
+    merged_rates = _merged(rates)
+    if merged_rates is None and all(values is None for values in merged.values()):
+        return None
+    changed: dict[str, Any] = {name: values for name, values in merged.items() if values is not None}
+    simpler = problem if merged_rates is None else replace(problem, member_rate_steps_per_s=merged_rates)
+    return Near(simpler, replace(objective, **changed) if changed else objective)
+
+
+def carried_over(problem: AllocationProblem, objective: Objective, answer: Answer) -> Answer | None:
+    """The simpler problem's answer, certified for the true problem; None if the gap is too large."""
+    c = answer.certificate
+    rates = rate_steps_per_s(problem, answer.share)
+    value, bound, gap_max = _value(problem, objective, rates, answer), c.bound, GAP_MAX
+    match objective:
+        case MaxSumLog(weight=weight):
+            bound += BLUR * float(weight[problem.can_run].sum())
+            gap = abs(bound - value) / max(1.0, abs(value))
+            gap_max = GAP_MAX if c.gap <= GAP_MAX else GAP_MAX_CONCAVE
+        case MinMaxFinishTime():
+            bound *= (1.0 + BLUR) ** 2  # isolated times and rates; higher ages and more steps lower it
+            gap = abs(bound - value) / value if value > 0 else np.inf
+        case MaxMinLexicographic() | ProgressiveFilling():
+            bound *= (1.0 + BLUR) ** 2
+            gap, gap_max = max(c.gap, (bound - value) / value if bound > value else 0.0), GAP_MAX_CONCAVE
+        case _:
+            bound *= (1.0 + BLUR) ** 2
+            gap = abs(bound - value) / abs(value) if value else 0.0 if bound == value else np.inf
+    if c.warning or not gap <= gap_max:
+        return None
+    return replace(answer, certificate=Certificate(value, bound, gap, c.violation, c.path, c.solve_s))
+
+
+_FIGURES: dict[type[Objective], tuple[str, ...]] = {
+    MaxMin: ("scale",),
+    MaxSum: ("gain",),
+    MaxMinLexicographic: ("scale",),
+    MinMaxFinishTime: ("steps", "age_s", "isolated_s"),
+}
+
+
+def _can_be_carried_over(objective: Objective) -> bool:
+    """Whether a bound follows for the true problem: not with floors or bases, nor for arbitrary concave functions."""
+    for name in ("rate_floor_steps_per_s", "base_steps_per_s"):
+        if getattr(objective, name, np.zeros(0)).any():
+            return False
+    return isinstance(objective, (*_FIGURES, MaxSumLog, ProgressiveFilling))
+
+
+def _value(problem: AllocationProblem, objective: Objective, rates: Floats, answer: Answer) -> float:
+    """The objective of the shares in the true problem."""
+    runs = problem.can_run
+    match objective:
+        case MaxMin(scale=scale) | MaxMinLexicographic(scale=scale):
+            return float((scale * rates)[runs & (scale > 0)].min())
+        case MaxSum(gain=gain, gpu_type_worth=worth):
+            return float(gain @ (rate_steps_per_s(problem, answer.share * worth) if len(worth) else rates))
+        case MinMaxFinishTime(steps=steps, age_s=age_s, isolated_s=isolated_s):
+            finish_s = age_s[runs] + np.divide(
+                steps[runs], rates[runs], out=np.full(runs.sum(), np.inf), where=rates[runs] > 0
+            )
+            return float((isolated_s[runs] / finish_s).min())
+        case MaxSumLog(weight=weight):
+            return float(weight[runs] @ np.log(rates[runs])) if (rates[runs] > 0).all() else -np.inf
+        case ProgressiveFilling(speed=speed):
+            speeds = np.where(runs, _speeds(speed, runs), 0.0)
+            return float((rates[speeds > 0] / speeds[speeds > 0]).min(initial=np.inf)) if speeds.any() else 0.0
+    raise AssertionError(objective)
+
+
+def _speeds(speed: Callable[[Bools], Floats], runs: Bools) -> Floats:
+    return np.asarray(speed(~runs), dtype=np.float64)
+
+
+def _merged(figures: Floats) -> Floats | None:
+    """These numbers, each replaced by the least within BLUR of it; None if few are that close."""
+    order = np.argsort(figures, axis=None, kind="stable")
+    sorted_figures = figures.reshape(-1)[order]
+    rise = np.diff(sorted_figures)
+    is_near = rise <= _STEP * sorted_figures[1:]
+    differs = rise > _EQUAL * sorted_figures[1:]
+    if not (is_near & differs).sum() > _WORTHWHILE * differs.sum():
+        return None
+    starts = np.concatenate([[True], ~is_near])
+    first = sorted_figures[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
+    above = np.divide(sorted_figures - first, first, out=np.zeros(len(first)), where=first > 0)
+    bucket = np.floor(above / BLUR)  # a long chain of close numbers is divided
+    starts = starts | np.concatenate([[True], np.diff(bucket) > 0])
+    least = sorted_figures[np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))]
+    merged = np.empty(len(order))
+    merged[order] = least
+    return merged.reshape(figures.shape)

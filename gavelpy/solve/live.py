@@ -24,10 +24,9 @@ from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.prices import engine
 from gavelpy.solve.prices.crossover import exact
-from gavelpy.solve.prices.dual import Dual, Point, kernels
-from gavelpy.solve.prices.needs import Proportional
-from gavelpy.solve.prices.proof import certificate_of
-from gavelpy.solve.prices.table import Modes, Sweep, Table
+from gavelpy.solve.prices.engine import certificate_of
+from gavelpy.solve.prices.newton import Dual, Point, kernels
+from gavelpy.solve.prices.table import Modes, Proportional, Sweep, Table
 from gavelpy.solve.prices.vertex import Mix, as_left
 from gavelpy.solve.solver import Solver
 

@@ -1,7 +1,10 @@
-"""A problem in equilibrated numbers: what every rung of the ladder solves.
+"""A problem in scaled numbers with classes of equal jobs, as all rungs of the ladder solve it.
 
-Rates are in units of the job's best rate, so that they lie in 0..1 whatever the job counts as a step, and capacity in
-units of the type's GPUs. Only entries (configuration, GPU type) that can be positive are there.
+Rates are in units of the job's best rate, so they are in 0..1 whatever a step is, and capacity is in units of the
+type's GPUs. Only entries (configuration, GPU type) that can be positive are included.
+
+Exchangeable jobs (same rates, GPUs, scale, floor) have an optimum in which they all get the same shares: average any
+optimum over their permutations. So a class of n jobs is one row whose GPUs count n times; every member gets its shares.
 """
 
 from __future__ import annotations
@@ -11,12 +14,149 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.classes import Classes, classes_of, singletons
-from gavelpy.solve.packing.entries import Columns, columns_of
-from gavelpy.solve.packing.partition import Partition, of_pairs, of_singles
+
+MANTISSA_BITS = 40  # numbers that agree to 2^-40 are equal; the certificate uses the exact numbers
+_FEW = 256  # rows; for so few, comparing is faster than sorting hashes
+_MULTIPLIER = 0x9E3779B97F4A7C15  # odd; the golden ratio in 64 bits
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """A partition of J jobs into K classes, numbered by first appearance."""
+
+    of_job: Ints  # (J,) class of each job
+    representative: Ints  # (K,) row of each class's first job
+    count: Ints  # (K,) jobs in each class
+
+
+def classes_of(features: Floats) -> Classes:
+    """The classes of jobs with equal rows of `features`, (J, F)."""
+    return _classes(_rounded(features))
+
+
+def classes_of_labels(labels: Ints) -> Classes:
+    """The classes of rows with equal `labels`, (J, F)."""
+    return _classes(labels)
+
+
+def singletons(job_count: int) -> Classes:
+    """One class for each job."""
+    rows = np.arange(job_count)
+    return Classes(rows, rows, np.ones(job_count, dtype=np.int64))
+
+
+def mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Words that differ in many bits if `words` differ in one, so that sums of them distinguish sets."""
+    spread = words * np.uint64(_MULTIPLIER)
+    return spread ^ (spread >> np.uint64(29))
+
+
+def _classes(rows: Floats | Ints) -> Classes:
+    if len(rows) <= _FEW:
+        return _classes_of_few(rows)
+    keys = _hashes(rows)
+    _, first, inverse, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    of_job, representative = rank[inverse], first[order]
+    if not np.array_equal(rows[representative[of_job]], rows):  # two different rows have the same hash: merge none
+        return singletons(len(rows))
+    return Classes(of_job, representative, count[order])
+
+
+def _classes_of_few(rows: Floats | Ints) -> Classes:
+    """The classes, by comparing the bytes of rows."""
+    keys = [row.tobytes() for row in np.ascontiguousarray(rows)]
+    first: dict[bytes, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    number = {key: k for k, key in enumerate(first)}
+    of_job = np.array([number[key] for key in keys], dtype=np.int64)
+    representative = np.array(list(first.values()), dtype=np.int64)
+    return Classes(of_job, representative, np.bincount(of_job, minlength=len(first)))
+
+
+def _rounded(features: Floats) -> Floats:
+    mantissa, exponent = np.frexp(features)
+    rounded: Floats = np.ldexp(np.rint(np.ldexp(mantissa, MANTISSA_BITS)), exponent - MANTISSA_BITS)
+    return rounded + 0.0  # -0.0 and 0.0 are equal
+
+
+def _hashes(rows: Floats | Ints) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of each row."""
+    bits = np.ascontiguousarray(rows).view(np.uint64)
+    hashes = np.zeros(len(rows), dtype=np.uint64)
+    for column in range(bits.shape[1]):
+        hashes = mixed(hashes ^ bits[:, column])
+    return hashes
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Classes of the R jobs that can run, and Q classes of the configurations that contain only such jobs."""
+
+    classes: Classes
+    of_configuration: Ints  # (C,) class; -1 = a member can run nowhere
+    representative: Ints  # (Q,) row of each class's first configuration
+    part: Floats  # (C,) share of a configuration for each unit of its class
+    reach: Floats  # (Q,) total share of its configurations for one unit, which fills the time of some member
+
+
+def of_singles(classes: Classes, jobs: Ints, job_count: int) -> Partition:
+    """The partition where configuration c is job c by itself; `jobs` are the R that can run."""
+    of_configuration = np.full(job_count, -1)
+    of_configuration[jobs] = classes.of_job
+    part: Floats = np.zeros(job_count)
+    part[jobs] = 1.0
+    return Partition(
+        classes, of_configuration, jobs[classes.representative], part, reach=classes.count.astype(np.float64)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Q classes of configurations, with members in D places: at most D jobs share GPUs."""
+
+    fits: Bools  # (Q, T) whether it may have a share
+    gpus: Floats  # (Q,) taken at share 1, over all its configurations
+    is_alone: Bools  # (Q,) whether one job has the GPUs to itself
+    member_class: Ints  # (D, Q) -1 = no member; a class of jobs appears once, also if two of its jobs share GPUs
+    member_time: Floats  # (D, Q) part of each job's time at share 1
+    member_rate: Floats  # (D, Q, T) of each job at share 1, in units of its best rate
+
+
+def columns_of(problem: AllocationProblem, partition: Partition, jobs: Ints, best_rate_steps_per_s: Floats) -> Columns:
+    """The columns of `partition`; `jobs` are the R rows that can run."""
+    rows = partition.representative
+    gpus = problem.gpus_occupied[rows] * partition.reach
+    class_of = np.full(problem.job_count, -1)
+    class_of[jobs] = partition.classes.of_job
+    best = np.where(best_rate_steps_per_s > 0, best_rate_steps_per_s, 1.0)
+    if problem.runs_alone:
+        rates = problem.member_rate_steps_per_s[rows] / best[rows, None]
+        ones, everyone = np.ones((1, len(rows))), np.ones(len(rows), dtype=np.bool_)
+        return Columns(problem.fits[rows], gpus, everyone, class_of[rows][None], ones, rates[None])
+    count = problem.member_count[rows]
+    first = (np.cumsum(problem.member_count) - problem.member_count)[rows]
+    place = np.arange(count.max(initial=1))[:, None]
+    taken = place < count
+    member = np.where(taken, first + place, 0)
+    job = problem.member_job[member]
+    member_class = np.where(taken, class_of[job], -1)
+    time = np.where(taken, partition.reach / partition.classes.count[member_class], 0.0)
+    rate = problem.member_rate_steps_per_s[member] * (time / best[job])[:, :, None]
+    for later in range(1, len(place)):
+        for earlier in range(later):
+            same = np.flatnonzero((member_class[later] == member_class[earlier]) & taken[later])
+            time[earlier, same] += time[later, same]
+            rate[earlier, same] += rate[later, same]
+            member_class[later, same], time[later, same], rate[later, same] = -1, 0.0, 0.0
+    return Columns(problem.fits[rows], gpus, count == 1, member_class, time, rate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +167,23 @@ class Program:
     admissible: Bools  # (C, T) fits, and every member can run by itself somewhere
     jobs: Ints  # (R,) rows of the jobs that can run
     classes: Classes  # of those R jobs
-    best_rate_steps_per_s: Floats  # (J,) alone on the best type there is; 0 = can run nowhere
-    value: Floats  # (K,) objective units of one job at its best rate all the time; 0 = no part in the objective
-    type_worth: Floats  # (T,) factor on the value of what runs there
+    best_rate_steps_per_s: Floats  # (J,) alone on its best type; 0 = it can run nowhere
+    value: (
+        Floats  # (K,) objective units of one job at its best rate all the time; 0 = it does not count in the objective
+    )
+    type_worth: Floats  # (T,) factor on the value of jobs on this type
     floor: Floats  # (K,) least rate, in units of the best rate
-    base: Floats  # (K,) rate from which a level counts, in units of the best rate
-    partition: Partition  # of configurations into Q classes, each configuration alone where jobs are
-    columns: Columns  # what each class of configurations is to its members
+    base: Floats  # (K,) rate that is subtracted for a level, in units of the best rate
+    partition: Partition  # of configurations into Q classes
+    columns: Columns  # rates, time and GPUs of each class of configurations
     entry_group: Ints  # (E,) class of configurations
     entry_type: Ints  # (E,)
     entry_load: Floats  # (E,) part of the type's GPUs taken at share 1, over all configurations of the class
-    member_entry: Ints  # (N,) a class of jobs stands once in an entry, also where two of its jobs share GPUs
+    member_entry: Ints  # (N,) a class of jobs appears once in an entry, also if two of its jobs share GPUs
     member_class: Ints  # (N,)
     member_rate: Floats  # (N,) of each job of the class at share 1, in units of the best rate
-    member_time: Floats  # (N,) part of its time that each job of the class is in it at share 1; 1 where it is alone
-    member_alone: Bools  # (N,) whether the entry holds one job only
+    member_time: Floats  # (N,) part of the time of each job of the class at share 1; 1 if it is alone
+    member_alone: Bools  # (N,) whether the entry has one job only
 
     def shares(self, entry_share: Floats) -> Floats:
         """Shares (C, T) of the whole problem from those of the entries, (E,)."""
@@ -56,7 +198,9 @@ class Program:
         largest = np.zeros(len(self.partition.reach), dtype=np.int64)
         order = np.argsort(part, kind="stable")
         order = order[self.partition.of_configuration[order] >= 0]
-        largest[self.partition.of_configuration[order]] = order  # the last one of each class, which has the most
+        largest[self.partition.of_configuration[order]] = (
+            order  # the last one of each class, which has the largest part
+        )
         of_group = largest[self.entry_group]
         shares: Floats = share[of_group, self.entry_type] / part[of_group]
         return shares
@@ -70,20 +214,20 @@ class Program:
         return self if self.problem.runs_alone else self.only(*np.nonzero(self.columns.fits))
 
     def per_job(self, per_class: Floats) -> Floats:
-        """A figure of each job, (J,), from that of its class, (K,); zero for jobs that can run nowhere."""
+        """Values by job, (J,), from values by class, (K,); zero for jobs that can run nowhere."""
         figures: Floats = np.zeros(self.problem.job_count)
         figures[self.jobs] = per_class[self.classes.of_job]
         return figures
 
     @cached_property
     def even_level(self) -> float:
-        """The least value over jobs when the GPUs of each type are shared out evenly: a level that can be had.
+        """The least value over jobs if the GPUs of each type are shared evenly: a level that is feasible.
 
-        Of jobs with a part in the objective; 0 if there is none. Bases are left out, so it is a unit for differences.
+        Over jobs that count in the objective; 0 if there is none. It ignores bases, so it is a unit for differences.
         """
         p = self.problem
         gpus_asked = float(p.gpus_asked[self.jobs].sum())
-        part = p.gpu_counts / max(gpus_asked, float(p.gpu_counts.sum()))  # of each type's time for each GPU asked for
+        part = p.gpu_counts / max(gpus_asked, float(p.gpu_counts.sum()))  # of each type's time per requested GPU
         weights = self.member_rate * part[self.entry_type[self.member_entry]] * self.member_alone
         levels = self.value * np.bincount(self.member_class, weights=weights, minlength=len(self.value))
         return float(levels[self.value > 0].min(initial=np.inf)) if self.value.any() else 0.0
@@ -112,7 +256,7 @@ def program_of(
     aggregate: bool = True,
     together: bool = True,
 ) -> Program:
-    """The program of the jobs that can run; without `together`, only with the entries that hold one job each."""
+    """The program of the jobs that can run; without `together`, only with the entries of one job."""
     best = best_rate_steps_per_s(problem)
     base = np.zeros(problem.job_count) if base_steps_per_s is None else base_steps_per_s
     jobs = np.flatnonzero(best > 0)
@@ -144,6 +288,8 @@ def _partition(
     features = np.column_stack((rates[jobs] / best[jobs, None], gpus[jobs], *figures))
     if problem.runs_alone:
         return of_singles(classes_of(features) if aggregate else singletons(len(jobs)), jobs, problem.job_count)
+    from gavelpy.solve.packing.partition import of_pairs
+
     return of_pairs(problem, jobs, best, features, aggregate=aggregate)
 
 

@@ -10,7 +10,7 @@ import pytest
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.min_makespan import MinMakespan
 from gavelpy.policies.registry import registered
-from gavelpy.solve.packing import master
+from gavelpy.solve import linear
 from tests.policies.golden import excess, least_level, makespan_s, read_case
 from tests.solve.packed import distinct, of_kinds
 
@@ -26,8 +26,8 @@ def test_growing_models_reach_the_independent_optima(
     reference_directory: Path, case_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = read_case(reference_directory, case_name)
-    monkeypatch.setattr(master, "MANY", 0)
-    monkeypatch.setattr(master, "MANY_FOR_EACH", 0)
+    monkeypatch.setattr(linear, "MANY", 0)
+    monkeypatch.setattr(linear, "MANY_FOR_EACH", 0)
 
     fair, quick = (policy.allocate(case.problem()) for policy in (MaxMinFairness(), MinMakespan()))
 

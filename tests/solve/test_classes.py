@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import classes
-from gavelpy.solve.classes import classes_of
+from gavelpy.solve import program
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
+from gavelpy.solve.program import classes_of
 from tests.solve.problems import random_problem
 
 
@@ -32,8 +32,8 @@ def test_figures_that_differ_by_rounding_are_equal() -> None:
 
 
 def test_rows_that_differ_under_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classes, "_FEW", 0)  # hashes, even of so few
-    monkeypatch.setattr(classes, "_MULTIPLIER", 0)  # every row has hash 0
+    monkeypatch.setattr(program, "_FEW", 0)  # hashes, even of so few
+    monkeypatch.setattr(program, "_MULTIPLIER", 0)  # every row has hash 0
 
     found = classes_of(np.array([[1.0], [2.0], [1.0]]))
 

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import convex
+from gavelpy.solve import concave_cvxpy
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxConcave, MaxSum, MaxSumLog
 from tests.solve.oracle import best_sum_log_by_cvxpy
@@ -100,7 +100,7 @@ def test_where_cvxpy_fails_an_even_split_has_an_honest_gap(monkeypatch: pytest.M
         [(0, 1)], [[[2.0], [2.0]]]
     )
     best = solve(problem, MaxSumLog(problem.weight)).certificate.objective
-    monkeypatch.setattr(convex, "optimum", fails)
+    monkeypatch.setattr(concave_cvxpy, "optimum", fails)
 
     c = solve(problem, MaxSumLog(problem.weight)).certificate
 

@@ -14,10 +14,9 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import highs
-from gavelpy.solve.certificate import Duals
-from gavelpy.solve.farkas import MARGIN, contradiction
-from gavelpy.solve.keepable import keeping_most
+from gavelpy.solve import solver
+from gavelpy.solve.certificate import MARGIN, Duals, contradiction
+from gavelpy.solve.feasible_floors import keeping_most
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.solver import Solver
@@ -150,7 +149,7 @@ def test_a_contradiction_is_relative_to_what_is_promised() -> None:
 
 def test_a_second_run_is_not_made_where_the_first_one_has_a_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    monkeypatch.setattr(highs.Run, "_optimum", lambda _: runs.append(1))
+    monkeypatch.setattr(solver.Run, "_optimum", lambda _: runs.append(1))
     problem = random_problem(1, jobs=6)
 
     with pytest.raises(SolverFailed, match="Farkas ray of highs"):

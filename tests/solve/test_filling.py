@@ -13,13 +13,13 @@ from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
-from gavelpy.solve import filling, highs, rounds
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.filling import rungs, saturation
+from gavelpy.solve.filling.targets import Rise
+from gavelpy.solve.filling.water_level import Market
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, ProgressiveFilling
-from gavelpy.solve.raising import Market
-from gavelpy.solve.rise import Rise
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import QUICK, HighsEffort, Solver
 from gavelpy.traces.problem_json import read_problem
 from tests.solve.filling_oracle import slow_filling, slow_water_filling
 from tests.solve.many import random_problem as any_problem
@@ -193,8 +193,8 @@ def test_a_used_solver_gives_the_bytes_of_a_fresh_one() -> None:
 
 
 def test_a_rung_that_fails_is_counted_and_the_next_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    crippled = highs.Effort("highs", {**highs.QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
-    monkeypatch.setattr(highs, "QUICK", crippled)
+    crippled = HighsEffort("highs", {**QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
+    monkeypatch.setattr(rungs, "QUICK", crippled)
     solver = Solver()
 
     allocation = solve(random_problem(0, jobs=20), MaxMinLexicographic(np.ones(20)), solver)
@@ -204,7 +204,7 @@ def test_a_rung_that_fails_is_counted_and_the_next_one_answers(monkeypatch: pyte
 
 
 def test_an_answer_that_no_rung_can_prove_is_given_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "GAP_MAX_LAST", -1.0)
+    monkeypatch.setattr(rungs, "GAP_MAX_LAST", -1.0)
 
     certificate = solve(random_problem(0, jobs=5), MaxMinLexicographic(np.ones(5))).certificate
 
@@ -218,7 +218,7 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(monkeypatch: pyte
 
     problem = random_problem(0, jobs=5)
     best = solve(problem, MaxMinLexicographic(np.ones(5))).rate_steps_per_s
-    monkeypatch.setattr(rounds, "raised", fails)
+    monkeypatch.setattr(saturation, "raised", fails)
 
     allocation = solve(problem, MaxMinLexicographic(np.ones(5)))
 
@@ -231,7 +231,7 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(monkeypatch: pyte
 def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = scarce(1, jobs=40, types=8, load=0.8)
     whole = solve(problem, MaxMinLexicographic(scale_of(problem)))
-    level, starts = rounds.raised, set()
+    level, starts = saturation.raised, set()
 
     def fails_later(market: Market, rise: Rise, *arguments: Any, **options: Any) -> Any:
         starts.add(rise.start)
@@ -239,7 +239,7 @@ def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatc
             raise SolverFailed("Unknown", jobs=20, gpu_types=3)
         return level(market, rise, *arguments, **options)
 
-    monkeypatch.setattr(rounds, "raised", fails_later)
+    monkeypatch.setattr(saturation, "raised", fails_later)
 
     allocation = solve(problem, MaxMinLexicographic(scale_of(problem)))
 

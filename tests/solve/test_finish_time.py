@@ -15,17 +15,16 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import finish_time
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
-from gavelpy.solve.highs import Effort, Optimum, Run
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import HighsEffort, Optimum, Run, Solver
 from tests.conftest import costly
 from tests.solve.oracle import best_level
 from tests.solve.packed import all_pairs
 from tests.solve.problems import allocation_problems, random_problem
 
 BISECTED = 1e-7
-STUCK = Effort("stuck", {"presolve": "off", "simplex_iteration_limit": 0}, on_face=True)
+STUCK = HighsEffort("stuck", {"presolve": "off", "simplex_iteration_limit": 0}, on_face=True)
 
 
 def goal(problem: AllocationProblem, seed: int, *, age: float = 1.0, decades: float = 1.0) -> MinMaxFinishTime:

@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.interior import Form, Level, SumLog, compiled, interpreted, method, optimum
+from gavelpy.solve.interior import Form, Level, SumLog, numba_kernels, numpy_kernels, optimum, predictor_corrector
 from gavelpy.solve.interior.form import Iterate
-from gavelpy.solve.interior.method import Kernels
+from gavelpy.solve.interior.predictor_corrector import Kernels
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
-from gavelpy.solve.solver import Solver
-from gavelpy.solve.twins import INTERPRETED_MAX
+from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 from tests.solve.forms import GOALS, best_value, bound_of, random_form, random_place, value_of
 from tests.solve.problems import random_problem
 
 LEVEL, TARGET = 0.3, 0.2
 
 every_goal = pytest.mark.parametrize("goal", GOALS)
-every_kernel = pytest.mark.parametrize("kernels", [interpreted, compiled], ids=["interpreted", "compiled"])
+every_kernel = pytest.mark.parametrize(
+    "kernels", [numpy_kernels, numba_kernels], ids=["numpy_kernels", "numba_kernels"]
+)
 
 
 def copied(iterate: Iterate) -> Iterate:
@@ -33,7 +34,7 @@ def copied(iterate: Iterate) -> Iterate:
 @every_goal
 @pytest.mark.parametrize("second", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_compiled_kernels_do_what_interpreted_ones_do(seed: int, second: float, goal: str) -> None:
+def test_numba_kernels_do_what_numpy_kernels_do(seed: int, second: float, goal: str) -> None:
     form = random_form(seed, goal)
     rows, at, step, prices = random_place(seed, form)
     K, T = form.rate.shape
@@ -42,12 +43,14 @@ def test_compiled_kernels_do_what_interpreted_ones_do(seed: int, second: float, 
     theirs = np.zeros((T + 1, T + 1)), np.zeros(T + 1), np.zeros((2, K)), np.zeros(T)
     lengths = np.full((2, K), 0.01)
 
-    interpreted.condense(rows, at, step, prices, LEVEL, TARGET, second, *ours[:2])
-    compiled.condense(rows, other_at, other_step, prices, LEVEL, TARGET, second, *theirs[:2])
-    reach = interpreted.direct(rows, at, step, prices, 0.1 * prices, LEVEL, 0.01, TARGET, second, ours[2])
-    other = compiled.direct(rows, other_at, other_step, prices, 0.1 * prices, LEVEL, 0.01, TARGET, second, theirs[2])
-    moved = interpreted.advance(rows, at, step, lengths, LEVEL, ours[3])
-    other_moved = compiled.advance(rows, other_at, other_step, lengths, LEVEL, theirs[3])
+    numpy_kernels.condense(rows, at, step, prices, LEVEL, TARGET, second, *ours[:2])
+    numba_kernels.condense(rows, other_at, other_step, prices, LEVEL, TARGET, second, *theirs[:2])
+    reach = numpy_kernels.direct(rows, at, step, prices, 0.1 * prices, LEVEL, 0.01, TARGET, second, ours[2])
+    other = numba_kernels.direct(
+        rows, other_at, other_step, prices, 0.1 * prices, LEVEL, 0.01, TARGET, second, theirs[2]
+    )
+    moved = numpy_kernels.advance(rows, at, step, lengths, LEVEL, ours[3])
+    other_moved = numba_kernels.advance(rows, other_at, other_step, lengths, LEVEL, theirs[3])
 
     for mine, its in zip((*ours, *at, *step), (*theirs, *other_at, *other_step), strict=True):
         np.testing.assert_allclose(its, mine, rtol=1e-11, atol=1e-13)
@@ -214,7 +217,7 @@ def test_one_slow_job_decides_the_level_and_gpus_cost_nothing() -> None:
     assert point.prices == pytest.approx([0, 0], abs=1e-9)
 
 
-@pytest.mark.parametrize(("classes", "loaded"), [(INTERPRETED_MAX, False), (INTERPRETED_MAX + 1, True)])
+@pytest.mark.parametrize(("classes", "loaded"), [(NUMPY_ROWS_MAX, False), (NUMPY_ROWS_MAX + 1, True)])
 def test_numba_is_loaded_for_many_classes_only(classes: int, loaded: bool) -> None:
     code = (
         "import sys; from tests.solve.forms import random_form; from gavelpy.solve.interior import optimum;"
@@ -238,8 +241,8 @@ def test_logarithms_of_jobs_alone_are_proved_by_the_interior_point(seed: int) ->
     assert solver.falls.total() == 0
 
 
-def test_more_classes_than_the_interpreted_kernels_take_are_proved_too() -> None:
-    problem = random_problem(0, jobs=INTERPRETED_MAX + 100)
+def test_more_classes_than_the_numpy_kernels_take_are_proved_too() -> None:
+    problem = random_problem(0, jobs=NUMPY_ROWS_MAX + 100)
 
     certificate = solve(problem, MaxSumLog(problem.weight)).certificate
 
@@ -248,7 +251,7 @@ def test_more_classes_than_the_interpreted_kernels_take_are_proved_too() -> None
 
 
 def test_an_interior_point_stopped_early_falls_to_cvxpy_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(method, "ITERATIONS_MAX", 3)
+    monkeypatch.setattr(predictor_corrector, "ITERATIONS_MAX", 3)
     solver = Solver()
 
     certificate = solve(random_problem(0, jobs=10), MaxSumLog(np.ones(10)), solver).certificate

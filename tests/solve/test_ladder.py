@@ -10,11 +10,11 @@ import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import answer, highs, linear
+from gavelpy.solve import answer, linear
 from gavelpy.solve.answer import VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, Objective
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import QUICK, HighsEffort, Solver
 from tests.solve.problems import random_problem
 
 
@@ -110,8 +110,8 @@ def test_a_floor_for_a_job_that_can_run_nowhere_is_infeasible() -> None:
 
 
 def test_an_answer_that_is_not_certified_falls_to_the_next_rung(monkeypatch: pytest.MonkeyPatch) -> None:
-    crippled = highs.Effort("highs", {**highs.QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
-    monkeypatch.setattr(highs, "QUICK", crippled)
+    crippled = HighsEffort("highs", {**QUICK.options, "simplex_iteration_limit": 1}, on_face=True)
+    monkeypatch.setattr(linear, "QUICK", crippled)
     solver = Solver()
     crowded = random_problem(0, jobs=20).with_gpus({"type-0": 1, "type-1": 1, "type-2": 1})
 

@@ -8,13 +8,12 @@ import pytest
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.registry import policy_from
-from gavelpy.solve.highs import QUICK, Model, Optimum, Run
-from gavelpy.solve.levels import gaps_of_classes
-from gavelpy.solve.polish import polished
+from gavelpy.solve.filling.gaps import gaps_of_classes
+from gavelpy.solve.filling.polishing import polished
+from gavelpy.solve.filling.saturation import Filled, Round
+from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program, program_of
-from gavelpy.solve.raising import Proof
-from gavelpy.solve.rounds import Filled, Round
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import QUICK, Model, Optimum, Run, Solver
 from tests.policies.many import random_case
 from tests.solve.packed import distinct, of_kinds
 from tests.solve.problems import random_problem

@@ -8,7 +8,7 @@ import pytest
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.registry import policy_named
 from gavelpy.solve import ladder
-from gavelpy.solve.near import nearly_equal
+from gavelpy.solve.ladder import nearly_equal
 from gavelpy.solve.objective import MaxMin, MaxSum
 
 POLICIES = (

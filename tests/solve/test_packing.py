@@ -13,10 +13,11 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.pairs import with_pairs_of_kinds
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.solve import linear
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
-from gavelpy.solve.packing import guess, master
+from gavelpy.solve.packing import column_generation, column_pool
 from gavelpy.solve.program import program_of
 from gavelpy.solve.solver import Solver
 from tests.solve.packed import all_pairs, distinct, of_kinds, problems_of_kinds, with_groups
@@ -30,8 +31,8 @@ RATES = np.array([[4.0, 1.0], [3.0, 3.0], [9.0, 2.0]])
 @pytest.fixture
 def grows_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the smallest model of jobs that share GPUs begins with few entries."""
-    monkeypatch.setattr(master, "MANY", 0)
-    monkeypatch.setattr(master, "MANY_FOR_EACH", 0)
+    monkeypatch.setattr(linear, "MANY", 0)
+    monkeypatch.setattr(linear, "MANY_FOR_EACH", 0)
 
 
 def excess(allocation: Allocation) -> float:
@@ -282,7 +283,7 @@ def test_what_the_worst_job_leaves_goes_to_the_sum_of_all_pairs(seed: int, monke
     scale = 1 / problem.steps_remaining  # one long job makes the level; the rest is ties
 
     grown = solve(problem, MaxMin(scale))
-    monkeypatch.setattr(master, "MANY", 10**9)
+    monkeypatch.setattr(linear, "MANY", 10**9)
     whole = solve(problem, MaxMin(scale))
 
     assert (grown.certificate.path, whole.certificate.path) == ("columns", "highs")
@@ -322,7 +323,7 @@ def test_without_a_guess_the_optimum_is_the_same(monkeypatch: pytest.MonkeyPatch
     objective = MaxMin(1 / problem.rate_alone_steps_per_s.mean(axis=1))
     guessed = solve(problem, objective)
 
-    monkeypatch.setattr(master, "guessed", lambda program, pool: None)
+    monkeypatch.setattr(column_generation, "guessed", lambda program, pool: None)
     blind = solve(problem, objective)
 
     assert guessed.certificate.path == blind.certificate.path == "columns"
@@ -335,7 +336,7 @@ def test_a_guess_is_near_the_duals(seed: int) -> None:
     scale = 1 / problem.rate_alone_steps_per_s.mean(axis=1)
     program = program_of(problem, scale, np.zeros(64))
 
-    guessed = guess.guessed(program, master.Pool(program))
+    guessed = column_pool.guessed(program, column_generation.Pool(program))
 
     expected = optimum(problem, MaxMin(scale)).duals
     assert guessed is not None

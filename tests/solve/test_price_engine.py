@@ -11,7 +11,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
-from gavelpy.solve.prices import compiled, engine, interpreted, newton
+from gavelpy.solve.prices import engine, newton, numba_kernels, numpy_kernels
 from gavelpy.solve.prices.table import Table
 from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_sum
@@ -38,8 +38,8 @@ def test_machine_code_sweeps_as_numpy_does(seed: int, gains: bool) -> None:
     jobs, need, slope = table(seed, gains=gains)
     prices = np.random.default_rng(seed).uniform(0.0, 1.0, 4)
 
-    got = compiled.sweep(jobs, need, slope, prices, 0.1, 0.5)
-    expected = interpreted.sweep(jobs, need, slope, prices, 0.1, 0.5)
+    got = numba_kernels.sweep(jobs, need, slope, prices, 0.1, 0.5)
+    expected = numpy_kernels.sweep(jobs, need, slope, prices, 0.1, 0.5)
 
     assert (got.low == expected.low).all()
     assert (got.high == expected.high).all()
@@ -53,10 +53,10 @@ def test_machine_code_sweeps_as_numpy_does(seed: int, gains: bool) -> None:
 def test_machine_code_settles_as_numpy_does(seed: int, gains: bool) -> None:
     jobs, need, slope = table(seed, gains=gains)
     prices = np.random.default_rng(seed).uniform(0.0, 1.0, 4)
-    mixes = interpreted.sweep(jobs, need, slope, prices, 0.0, 0.5)
+    mixes = numpy_kernels.sweep(jobs, need, slope, prices, 0.0, 0.5)
 
-    time, steepness = compiled.settle(jobs, mixes.low, mixes.high, need, prices)
-    expected_time, expected_steepness = interpreted.settle(jobs, mixes.low, mixes.high, need, prices)
+    time, steepness = numba_kernels.settle(jobs, mixes.low, mixes.high, need, prices)
+    expected_time, expected_steepness = numpy_kernels.settle(jobs, mixes.low, mixes.high, need, prices)
 
     np.testing.assert_allclose(time, expected_time, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(steepness, expected_steepness, rtol=1e-12, atol=1e-14)
@@ -74,7 +74,7 @@ def test_machine_code_tallies_as_numpy_does(seed: int) -> None:
     weight, gain, scale, floor = per_job
     arguments = (rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
 
-    got, expected = compiled.tally(*arguments), interpreted.tally(*arguments)
+    got, expected = numba_kernels.tally(*arguments), numpy_kernels.tally(*arguments)
 
     for name, figure in vars(expected).items():
         np.testing.assert_allclose(getattr(got, name), figure, rtol=1e-12, err_msg=name)

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import linprog
 
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.solve.costs import worths_of
-from gavelpy.solve.rise import Changing, Even, Rise
+from gavelpy.solve.filling.saturation import worths_of
+from gavelpy.solve.filling.targets import Changing, Even, Rise
 
 
 def both(speed: list[float], limit: list[float]) -> list[Rise]:

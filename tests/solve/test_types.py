@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.solve.ladder import solve
+from gavelpy.solve.ladder import groups_of_types, solve
 from gavelpy.solve.objective import MaxSum
-from gavelpy.solve.types import groups_of_types
 from tests.solve.oracle import best_level
 
 

@@ -1,8 +1,14 @@
-"""An interior point for problems in which every job runs alone: only the T prices couple the classes."""
+"""A block interior point method for jobs that run alone: only the prices of the T GPU types couple the classes.
+
+form                    the problem, the result and the kernels' arrays
+predictor_corrector     Mehrotra's method; `optimum` is its entry
+numpy_kernels           the loops over classes in numpy, for few classes, with the equations
+numba_kernels           the same in numba, for many
+"""
 
 from __future__ import annotations
 
 from gavelpy.solve.interior.form import Form, InteriorPoint, Level, Sum, SumLog
-from gavelpy.solve.interior.method import optimum
+from gavelpy.solve.interior.predictor_corrector import optimum
 
 __all__ = ["Form", "InteriorPoint", "Level", "Sum", "SumLog", "optimum"]

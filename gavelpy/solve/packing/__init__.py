@@ -1,1 +1,6 @@
-"""Problems in which several jobs may share GPUs: their classes, and the few columns of many that an optimum needs."""
+"""Jobs that may share GPUs: fewer columns for very many pairs.
+
+partition           classes of equal jobs and of equal configurations
+column_generation   a linear program that grows by the columns that improve it
+column_pool         the columns that are not used yet, and approximate duals to begin with
+"""

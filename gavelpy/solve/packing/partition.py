@@ -21,33 +21,11 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.classes import Classes, classes_of, classes_of_labels, mixed, singletons
+from gavelpy.solve.program import Classes, Partition, classes_of, classes_of_labels, mixed, singletons
 
 WORTHWHILE = 0.7  # of the jobs; more classes than that are no fewer columns to speak of
 _EVEN = 1e-11  # relative; loads of the members of a class that differ by less are equal
 _STEP = 0.6180339887498949  # the golden ratio's fraction: multiples of it are all different
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """Classes of the R jobs that can run, and Q classes of the configurations that hold no other."""
-
-    classes: Classes
-    of_configuration: Ints  # (C,) class; -1 = a member can run nowhere
-    representative: Ints  # (Q,) row of each class's first configuration
-    part: Floats  # (C,) share of a configuration for each unit of its class
-    reach: Floats  # (Q,) total share of its configurations for each unit of a class: one unit fills some member's time
-
-
-def of_singles(classes: Classes, jobs: Ints, job_count: int) -> Partition:
-    """The partition where configuration c is job c by itself; `jobs` are the R that can run."""
-    of_configuration = np.full(job_count, -1)
-    of_configuration[jobs] = classes.of_job
-    part: Floats = np.zeros(job_count)
-    part[jobs] = 1.0
-    return Partition(
-        classes, of_configuration, jobs[classes.representative], part, reach=classes.count.astype(np.float64)
-    )
 
 
 def of_pairs(

@@ -7,29 +7,86 @@ computes objective and bound again from the problem's own figures.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
+from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.answer import Answer
-from gavelpy.solve.certificate import failed, floors_of
-from gavelpy.solve.farkas import FloorsRefused
-from gavelpy.solve.lp import TRACE
+from gavelpy.solve.certificate import NOISE, Duals, FloorsRefused, failed, floors_of
+from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point, kernels
-from gavelpy.solve.prices.jobs import jobs_of
-from gavelpy.solve.prices.needs import Fixed, Proportional
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, kernels
 from gavelpy.solve.prices.pivots import most_gain
-from gavelpy.solve.prices.proof import proved
-from gavelpy.solve.prices.refusal import ray_at
-from gavelpy.solve.prices.start import NEWTON_MIN, near_level, near_sum
-from gavelpy.solve.prices.table import Table
+from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum
+from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
-from gavelpy.solve.solver import Solver
-from gavelpy.solve.twins import INTERPRETED_MAX
+from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
+
+
+def proved(
+    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
+) -> Answer:
+    """Shares of the problem from times (K, T') of the table, with the proof that prices (T',) and duals (K,) give."""
+    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
+    time[time < NOISE] = 0.0
+    share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
+    best = jobs.best_steps_per_s
+    weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
+    rate, gpus, W = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
+    if not (W > 0).all():
+        rate = np.where(W > 0, rate, 0.0)
+    floor, worth = floors_of(objective, len(best)), np.ones(len(W))
+    scale = gain = none
+    match objective:
+        case MaxMin(scale=scale):
+            pass
+        case MaxSum(gain=gain, gpu_type_worth=given):
+            worth = given if len(given) else worth
+    t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
+    path = by if jobs.classes is None else "classes+" + by
+    certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
+    if not (W > 0).all():
+        prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
+    return Answer(share, prices / unit, certificate)
+
+
+def certificate_of(
+    t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
+) -> tuple[Certificate, float]:
+    """The certificate of a tally with its prices (T,), and the unit of these: of a level all duals share a factor."""
+    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
+    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
+    value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
+    bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
+    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
+    return Certificate(value, bound, gap, violation, path, solve_s=0.0), unit
+
+
+def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
+    """What a GPU of each type, (T,), would be worth to a job that needs but one, beyond its time elsewhere."""
+    problem = jobs.problem
+    gpus, counts = problem.gpus_occupied[:, None], problem.gpu_counts
+    dear = problem.member_rate_steps_per_s * (weight[:, None] + gain[:, None] * worth)
+    time = np.where(counts > 0, dear - gpus * prices, 0.0).max(axis=1, initial=0.0)
+    beyond = np.where((gpus <= 1) & (jobs.best_steps_per_s > 0)[:, None], (dear - time[:, None]) / gpus, 0.0)
+    return np.asarray(beyond.max(axis=0, initial=0.0))
+
+
+def ray_at(jobs: Jobs, price: Floats) -> Duals:
+    """What the floors cost at these prices, (T',), as duals of the problem; their size has no meaning."""
+    table, floor = jobs.table, jobs.floor  # the table as it is: without gains
+    price = price / (price.max(initial=0.0) or 1.0)
+    s = Dual(table, Fixed(floor)).swept(price, 0.0)
+    steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, price)[1]
+    best, none = jobs.best_steps_per_s, np.zeros(jobs.problem.job_count)
+    weight = np.divide(jobs.per_job(steepness), best, out=none.copy(), where=best > 0)
+    return Duals(level=none, floor=weight, budget=none, price=jobs.all_types(price))
+
 
 CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick, where pivots are not quicker still
 AT_THE_LIMIT = 1e-12
@@ -66,7 +123,7 @@ def best_by_prices(
         if len(objective.gpu_type_worth):
             gains *= objective.gpu_type_worth if jobs.types is None else objective.gpu_type_worth[jobs.types]
         table = replace(table, gain=gains)
-    if inside and len(jobs.value) <= INTERPRETED_MAX:  # HiGHS is as quick
+    if inside and len(jobs.value) <= NUMPY_ROWS_MAX:  # HiGHS is as quick
         return None
     if len(jobs.value) < CLASSES_MIN:
         mix = _of_few(table, jobs.value, floor)

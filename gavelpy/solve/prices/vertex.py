@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.solve.prices.crossover import Vertex
-from gavelpy.solve.prices.dual import PRICE_FLOOR, kernels
-from gavelpy.solve.prices.restricted import Restricted, restricted
+from gavelpy.solve.prices.crossover import Restricted, Vertex, restricted
+from gavelpy.solve.prices.newton import PRICE_FLOOR, kernels
 from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table
 
 _KINK = 1e-9  # relative: modes whose cost is above the hull by less are on it

@@ -1,4 +1,4 @@
-"""The sweep over jobs in machine code. `interpreted` is its twin in numpy, and its test's oracle."""
+"""The loops over jobs in numba. `numpy_kernels` computes the same in numpy and is the oracle of its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interior point's kernels in numpy: quick to load, for few classes, and the oracle of the compiled ones.
+"""The interior point's kernels in numpy: quick to load, for few classes, and the oracle of the numba_kernels ones.
 
 Newton's equations for one class, with rates a, D = x / z, Ds = s / σ, Dv = v / λ, and steps dσ, dλ of its duals, dp of
 prices and dL of the level (d is the slope, g the GPUs):

@@ -1,4 +1,4 @@
-"""The loops over jobs in numpy: the twin of `compiled`, its test's oracle, and quick enough for some hundred jobs."""
+"""The loops over jobs in numpy: fast enough for a few hundred jobs, and the oracle of the tests of `numba_kernels`."""
 
 from __future__ import annotations
 

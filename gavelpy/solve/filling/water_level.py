@@ -19,12 +19,12 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import lp
+from gavelpy.solve import linear
 from gavelpy.solve.certificate import failed
-from gavelpy.solve.highs import REFINED, Effort, Run
-from gavelpy.solve.prices.programs import height
+from gavelpy.solve.filling.targets import Rise
+from gavelpy.solve.prices.highest_level import height
 from gavelpy.solve.program import Program
-from gavelpy.solve.rise import Rise
+from gavelpy.solve.solver import REFINED, HighsEffort, Run
 
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
@@ -86,7 +86,7 @@ class Raised:
 
 
 def raised(
-    market: Market, rise: Rise, solver: Solver, effort: Effort, *, by_prices: bool = False, next_gpu: bool = False
+    market: Market, rise: Rise, solver: Solver, effort: HighsEffort, *, by_prices: bool = False, next_gpu: bool = False
 ) -> Raised:
     """The highest level of `rise` in the market. Raises SolverFailed when HiGHS finds none.
 
@@ -104,12 +104,12 @@ def is_for_prices(problem: AllocationProblem) -> bool:
     return problem.runs_alone and problem.job_count >= NEWTON_MIN
 
 
-def _by_highs(market: Market, rise: Rise, solver: Solver, effort: Effort, *, next_gpu: bool) -> Raised:
+def _by_highs(market: Market, rise: Rise, solver: Solver, effort: HighsEffort, *, next_gpu: bool) -> Raised:
     """The highest level, by LPs of the whole market."""
     proof = _at_one_price(market)
     elastic = _Elastic(market, rise, solver, effort, proof.level(rise, market.left))
     if next_gpu:
-        more = market.left + lp.TRACE
+        more = market.left + linear.TRACE
         _, proof, _ = elastic.lowered(proof.level(rise, more), proof, more)
     level, proof, share = elastic.lowered(proof.level(rise, market.left), proof, market.left)
     return Raised(level, share, proof, effort.name)
@@ -168,7 +168,7 @@ class _Live:
 class _Elastic:
     """The LP of a market, at one level after another."""
 
-    def __init__(self, market: Market, rise: Rise, solver: Solver, effort: Effort, end: float) -> None:
+    def __init__(self, market: Market, rise: Rise, solver: Solver, effort: HighsEffort, end: float) -> None:
         self._market, self._rise = market, rise
         self._live = np.flatnonzero(market.live)
         self._entries = np.flatnonzero(market.open)
@@ -209,7 +209,7 @@ class _Elastic:
         K, T = len(self._live), len(self._market.left)
         self._give = np.where(risen > 0, np.maximum(risen, _LEAST_GIVE * risen.max(initial=0.0)), 0.0)
         self._base, self._scale = base, self._fine * zoom
-        model = lp.model_of(self._some, np.arange(K), np.zeros(K), -self._give * zoom)
+        model = linear.model_of(self._some, np.arange(K), np.zeros(K), -self._give * zoom)
         self._rows = model.rows_at(np.append(base, 0.0))
         model.column_lower[:-1] = -self._scale * base
         self._lower = np.full(2 * K + T, -np.inf)

@@ -17,18 +17,16 @@ from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats, floats, require
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX, Answer, best_of
-from gavelpy.solve.certificate import prices_of, rate_steps_per_s, violation_of
-from gavelpy.solve.even import PATH, even_shares
-from gavelpy.solve.levels import gaps_of_classes, limits, proofs_of_prices
+from gavelpy.solve.answer import GAP_MAX, PATH, VIOLATION_MAX, Answer, best_of, even_shares
+from gavelpy.solve.certificate import DUST, prices_of, rate_steps_per_s, repaired, violation_of
+from gavelpy.solve.filling.gaps import gaps_of_classes, limits, proofs_of_prices
+from gavelpy.solve.filling.polishing import CLASSES_MAX, polished
+from gavelpy.solve.filling.saturation import ITS_OWN_BEST, Filled, by_type, narrowing_rounds, whole_rounds
+from gavelpy.solve.filling.targets import Changing, Even, Rise
+from gavelpy.solve.filling.water_level import BY_PRICES, Proof, is_for_prices
 from gavelpy.solve.objective import MaxMinLexicographic, ProgressiveFilling
-from gavelpy.solve.polish import CLASSES_MAX, polished
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.raising import BY_PRICES, Proof, is_for_prices
-from gavelpy.solve.repair import DUST, repaired
-from gavelpy.solve.rise import Changing, Even, Rise
-from gavelpy.solve.rounds import ITS_OWN_BEST, Filled, by_type, narrowing_rounds, whole_rounds
-from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import CAREFUL, QUICK, REFINED, Solver
 
 GAP_MAX_LAST = 1e-6  # of the last rung: late levels may hang on differences that no double holds
 WHOLE = " on the whole"
@@ -95,8 +93,6 @@ def _rungs(problem: AllocationProblem, blur: float) -> Iterator[tuple[str, Fille
 
     A filling on the whole of jobs that run alone takes a round for each job, not for each type.
     """
-    from gavelpy.solve.highs import CAREFUL, QUICK, REFINED
-
     if problem.runs_alone:
         if is_for_prices(problem):
             yield BY_PRICES, partial(narrowing_rounds, effort=QUICK, by_prices=True), False

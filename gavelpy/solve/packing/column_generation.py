@@ -17,58 +17,50 @@ import numpy as np
 
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve import lp
-from gavelpy.solve.certificate import Candidate
-from gavelpy.solve.farkas import MARGIN, FloorsRefused
-from gavelpy.solve.highs import Effort, Model, Optimum, Run
-from gavelpy.solve.packing.guess import guessed
-from gavelpy.solve.packing.pool import Duals, Pool
+from gavelpy.solve import linear
+from gavelpy.solve.certificate import MARGIN, Candidate, FloorsRefused
+from gavelpy.solve.packing.column_pool import Duals, Pool, guessed
 from gavelpy.solve.program import Program
+from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run
 
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
 GAINS = 1e-9  # what an entry must gain to come in, the duals being about 1; those of HiGHS are right to 1e-10
-MANY = 1000  # entries, and
-MANY_FOR_EACH = 8  # for each class of jobs: fewer are solved as they stand
 
 
-def has_many(program: Program) -> bool:
-    """Whether the program has so many entries that a growing model is quicker."""
-    E = int(np.count_nonzero(program.columns.fits))
-    return not program.problem.runs_alone and max(MANY, MANY_FOR_EACH * len(program.value)) < E
-
-
-def max_min(program: Program, solver: Solver, effort: Effort) -> Candidate:
-    """As lp.max_min. Raises SolverFailed when HiGHS does."""
+def max_min(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
+    """As linear.max_min. Raises SolverFailed when HiGHS does."""
     level = program.even_level
     answer = _max_min_near(program, solver, effort, level)
-    if abs(answer.level) > lp.RESCALE_ABOVE * level:
+    if abs(answer.level) > linear.RESCALE_ABOVE * level:
         answer = _max_min_near(program, solver, effort, abs(answer.level))
     return answer
 
 
-def max_sum(program: Program, solver: Solver, effort: Effort) -> Candidate:
-    """As lp.max_sum. Raises SolverFailed when HiGHS does."""
+def max_sum(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
+    """As linear.max_sum. Raises SolverFailed when HiGHS does."""
     nobody = np.zeros(0, dtype=np.int64)
     levels = _Levels(nobody, weight=np.zeros(0), base=np.zeros(0), least=0.0)
     growing, first, row_dual = _optimum(program, levels, solver, effort)
     final = growing.on_face(first)
-    duals = lp.duals_of(program, row_dual, nobody, program.floor > 0, unit=growing.unit)
+    duals = linear.duals_of(program, row_dual, nobody, program.floor > 0, unit=growing.unit)
     return Candidate(growing.shares(final), duals, level=0.0)
 
 
-def _max_min_near(program: Program, solver: Solver, effort: Effort, level: float) -> Candidate:
+def _max_min_near(program: Program, solver: Solver, effort: HighsEffort, level: float) -> Candidate:
     leveled = np.flatnonzero(program.value > 0)
     least = -float((program.value * program.base).max()) / level  # where nobody runs
     levels = _Levels(leveled, level / program.value[leveled], program.base[leveled], least)
     growing, first, row_dual = _optimum(program, levels, solver, effort)
     final = growing.on_face(first)
-    duals = lp.duals_of(program, row_dual, leveled, program.floor > 0, unit=1.0)
+    duals = linear.duals_of(program, row_dual, leveled, program.floor > 0, unit=1.0)
     return Candidate(growing.shares(final), duals, float(final.column[growing.level_column]) * level)
 
 
-def _optimum(program: Program, levels: _Levels, solver: Solver, effort: Effort) -> tuple[_Growing, Optimum, Floats]:
+def _optimum(
+    program: Program, levels: _Levels, solver: Solver, effort: HighsEffort
+) -> tuple[_Growing, Optimum, Floats]:
     """An optimum, and the rows' duals with a trace more GPUs.
 
     The floors may need entries that are not there at first: then the least part of a floor that is kept is the level.
@@ -88,7 +80,7 @@ def _optimum(program: Program, levels: _Levels, solver: Solver, effort: Effort) 
     kept = _Growing(without, pool, start, promised, solver, effort)
     most, row_dual = kept.optimum()
     if most.column[kept.level_column] < 1.0 - MARGIN:
-        duals = lp.duals_of(program, row_dual, floored, without.floor > 0, unit=1.0)
+        duals = linear.duals_of(program, row_dual, floored, without.floor > 0, unit=1.0)
         raise FloorsRefused(program.problem, "infeasible", replace(duals, level=duals.floor, floor=duals.level))
     growing = _Growing(program, pool, kept.entries, levels, solver, effort)
     return growing, *growing.optimum()
@@ -108,7 +100,7 @@ class _Growing:
     """A model of some entries, and after the first of them the level if there is one; all others are in a pool."""
 
     def __init__(
-        self, program: Program, pool: Pool, start: Program, levels: _Levels, solver: Solver, effort: Effort
+        self, program: Program, pool: Pool, start: Program, levels: _Levels, solver: Solver, effort: HighsEffort
     ) -> None:
         self._program, self._pool, self._levels = program, pool, levels
         self._floored = np.flatnonzero(program.floor > 0)
@@ -126,9 +118,9 @@ class _Growing:
         return self._program.only(*(np.concatenate([getattr(p, name) for p in self._pieces]) for name in names))
 
     def optimum(self) -> tuple[Optimum, Floats]:
-        """An optimum among all entries, and the rows' duals with a trace more GPUs (see lp.py)."""
+        """An optimum among all entries, and the rows' duals with a trace more GPUs (see linear.py)."""
         more = self._model.row_upper.copy()
-        more[-len(self._program.problem.gpu_types) :] += lp.TRACE
+        more[-len(self._program.problem.gpu_types) :] += linear.TRACE
         cost = self._cost(self._pieces[0])
         if self._leveled:
             cost = np.append(cost, -float(self._leveled))  # so that the duals of the levels are about 1
@@ -159,7 +151,7 @@ class _Growing:
     def _first_model(self) -> Model:
         rated = np.concatenate([self._levels.classes, self._floored])
         lower = np.concatenate([self._levels.base, self._program.floor[self._floored]])
-        model = lp.model_of(self._pieces[0], rated, lower, self._levels.weight)
+        model = linear.model_of(self._pieces[0], rated, lower, self._levels.weight)
         if self._leveled:
             model.column_lower[self.level_column] = self._levels.least
         return model
@@ -175,7 +167,7 @@ class _Growing:
     def _with(self, group: Ints, gpu_type: Ints) -> Optimum:
         piece = self._program.only(group, gpu_type)
         self._pieces.append(piece)
-        start, row, value = lp.matrix_of(piece, self._levels.classes, self._floored)
+        start, row, value = linear.matrix_of(piece, self._levels.classes, self._floored)
         none: Floats = np.zeros(0)
         columns = Model(
             start.astype(np.int32), row.astype(np.int32), value, np.zeros(len(group)), row_lower=none, row_upper=none
@@ -186,7 +178,7 @@ class _Growing:
         return -self._values(piece) if self._summed else np.zeros(len(piece.entry_type))
 
     def _values(self, piece: Program) -> Floats:
-        return lp.entry_values(piece) * self._program.type_worth[piece.entry_type] / self.unit
+        return linear.entry_values(piece) * self._program.type_worth[piece.entry_type] / self.unit
 
     def _duals(self, optimum: Optimum) -> Duals:
         K, T, L = len(self._program.value), len(self._program.problem.gpu_types), self._leveled

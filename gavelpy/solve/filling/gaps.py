@@ -20,10 +20,9 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.answer import GAP_MAX
-from gavelpy.solve.costs import worths_of
+from gavelpy.solve.filling.saturation import Filled, by_type, worths_of
+from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
-from gavelpy.solve.raising import Proof
-from gavelpy.solve.rounds import Filled, by_type
 
 _MULTIPLES = 10.0 ** np.arange(-1, 10)
 _ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares that they are paid for

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats
+from gavelpy.solve.certificate import NOISE
 from gavelpy.solve.program import Program
-from gavelpy.solve.repair import NOISE
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

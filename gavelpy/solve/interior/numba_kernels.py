@@ -1,6 +1,6 @@
 """The interior point's kernels in numba: one pass over the classes each, in order, so that sums never change.
 
-The equations are those of interpreted.py, which is the oracle. Loading this module loads numba; the machine code is
+The equations are those of numpy_kernels.py, which is the oracle. Loading this module loads numba; the machine code is
 kept beside it for the next process.
 """
 
@@ -52,7 +52,7 @@ def condense(
     matrix: Floats,
     rhs: Floats,
 ) -> None:
-    """As interpreted.condense."""
+    """As numpy_kernels.condense."""
     K, T = rows.rate.shape
     q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T))
     unmoved, others, apart = np.zeros(T), np.empty(T), np.empty(T)
@@ -86,7 +86,7 @@ def direct(
     second: float,
     steepest: Floats,
 ) -> Reach:
-    """As interpreted.direct."""
+    """As numpy_kernels.direct."""
     K, T = rows.rate.shape
     q = _Class(np.empty(T), np.empty(T), np.empty(T), np.empty(T))
     product = from_primal = from_dual = from_both = 0.0
@@ -121,7 +121,7 @@ def direct(
 
 @_compiled  # type: ignore[untyped-decorator]
 def advance(rows: Rows, at: Iterate, step: Iterate, lengths: Floats, level: float, used: Floats) -> tuple[float, float]:
-    """As interpreted.advance."""
+    """As numpy_kernels.advance."""
     K, T = rows.rate.shape
     residual = product = 0.0
     used[:] = 0.0
@@ -161,7 +161,7 @@ def _solved(
     i: int,
     q: _Class,
 ) -> _Solved:
-    """Class i's part of the direction; fills `q`. interpreted._condensed and ._solved in one."""
+    """Class i's part of the direction; fills `q`. numpy_kernels._condensed and ._solved in one."""
     T, D, dx = len(prices), q.spread, q.step
     Ds, Dv = at.idle[i] / at.budget_dual[i], at.surplus[i] / at.rate_dual[i]
     idle_aim, surplus_aim = _aims(rows, at, step, target, second, i)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.model.arrays import Floats
-from gavelpy.solve.highs import BoxedModel, solve_small
 from gavelpy.solve.interior import Form, Level, Sum, optimum
-from gavelpy.solve.prices.dual import PRICE_FLOOR, Dual, Point
-from gavelpy.solve.prices.newton import near
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, near
 from gavelpy.solve.prices.table import Table
+from gavelpy.solve.small_programs import BoxedModel, solve_small
 from gavelpy.solve.solver import Solver
 
 NEWTON_MIN = 256  # classes; below, HiGHS finds prices as quickly as Newton's steps do

@@ -1,8 +1,9 @@
 """A primal-dual interior point with Mehrotra's predictor and corrector, whatever the kernels are made of.
 
 S. Mehrotra, On the implementation of a primal-dual interior point method, SIAM J. Optimization 2 (1992). Two equations
-of each class are eliminated (interpreted.py); what is left couples the T prices and the level. Duals are feasible from
-the start and stay so. With logarithms the product of a rate and its dual goes to the class's weight instead of zero.
+of each class are eliminated (numpy_kernels.py); what is left couples the T prices and the level. Duals are feasible
+from the start and stay so. With logarithms the product of a rate and its dual goes to the class's weight instead of
+zero.
 
 We depart from the textbook in one point. Of many thousand classes a handful, whose best GPU type is just changing,
 would hold up all others. So the primal step is as long as most classes can go, and the others go as far as they can;
@@ -19,7 +20,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.interior.form import Form, InteriorPoint, Iterate, Level, Reach, Rows, Sum, SumLog
-from gavelpy.solve.twins import INTERPRETED_MAX
+from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 ITERATIONS_MAX = 120
 RESIDUAL_MAX = 1e-10
@@ -30,7 +31,7 @@ _CENTRED = 0.3  # start: product of a price and its slack, in units of what a jo
 
 
 class Kernels(Protocol):
-    """The three passes over all classes. See interpreted.py."""
+    """The three passes over all classes. See numpy_kernels.py."""
 
     def condense(
         self,
@@ -91,13 +92,13 @@ def optimum(form: Form, tolerance: float = 1e-10, kernels: Kernels | None = None
 
 
 def _kernels_for(class_count: int) -> Kernels:
-    if class_count <= INTERPRETED_MAX:
-        from gavelpy.solve.interior import interpreted
+    if class_count <= NUMPY_ROWS_MAX:
+        from gavelpy.solve.interior import numpy_kernels
 
-        return interpreted
-    from gavelpy.solve.interior import compiled  # loads numba
+        return numpy_kernels
+    from gavelpy.solve.interior import numba_kernels  # loads numba
 
-    return compiled
+    return numba_kernels
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,10 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.certificate import failed
-from gavelpy.solve.highs import BoxedModel, solve_whole
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.program import Program, program_of
+from gavelpy.solve.small_programs import BoxedModel, solve_whole
 from gavelpy.solve.solver import Solver
 
 if TYPE_CHECKING:
