@@ -1,4 +1,4 @@
-"""A scheduler without a loop: events into the journal, then into the core, as the driver does it, one append each."""
+"""A scheduler without an event loop: appends each event to the journal and applies it to the core, like the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def url_in(folder: Path) -> str:
 
 
 class Clerk:
-    """Knows every number that it has given out: those are acknowledged."""
+    """A scheduler with records of every job and lease number that it has acknowledged."""
 
     def __init__(self, store: EventStore, recovered: Recovered) -> None:
         self.store, self.recovered, self.core = store, recovered, recovered.core
@@ -45,20 +45,20 @@ class Clerk:
             self.recovered.facts.apply(event, now_s, self.core)
 
     def submit(self, *, key: str = "") -> int:
-        """A job; its serial."""
+        """Submits a job; returns its serial."""
         job = self.core.jobs.count
         self.tell(JobSubmitted(make_spec(f"name#{job}")), key=key)
         self.jobs.append(job)
         return job
 
     def work(self) -> None:
-        """A job comes and gets a lease at once, and is then cancelled."""
+        """Submits a job, which gets a lease immediately, and cancels it."""
         job = self.submit(key=f"key-{self.core.jobs.count}")
         self.tell(WakeupDue())
         self.tell(JobCancelled(job))
 
     def snapshot(self) -> None:
-        """Of all so far."""
+        """Saves a snapshot after all events so far."""
         state = {"core": snapshot(self.core), "facts": self.recovered.facts.snapshot()}
         self.store.save_snapshot(self.sequence, encode_state(state))
 
@@ -69,7 +69,7 @@ class Clerk:
 
 @contextmanager
 def clerk(folder: Path, *, accept_loss: bool = False) -> Iterator[Clerk]:
-    """Takes over the journal of a folder; one node has joined."""
+    """Opens the journal of a folder; one node joins."""
     with open_store(url_in(folder), accept_loss=accept_loss) as store:
         found = Clerk(store, recover(store, make_config(folder, mechanism={"solve_patience_s": 0.0})))
         found.tell(*found.recovered.events)

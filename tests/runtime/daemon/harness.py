@@ -1,4 +1,4 @@
-"""A scheduler in this process with a journal on disk and agents that obey: real gRPC, made-up processes."""
+"""A scheduler in this process with a journal on disk and agents without processes, connected by real gRPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEARTBEAT_S = 0.05
 
 
 def make_config(directory: Path, **sections: dict[str, Any]) -> Config:
-    """Short times; `sections` are tables of the file."""
+    """A configuration with short times; `sections` are tables of the file."""
     tables: dict[str, dict[str, Any]] = {
         "scheduler": {"state_directory": str(directory), "listen": "127.0.0.1:0", "http_listen": ""},
         "mechanism": {"round_s": 2.0, "solve_interval_s": 0.2, "retry_s": 0.2, "retry_max_s": 1.0},
@@ -49,13 +49,13 @@ def _toml(value: Any) -> str:
 
 
 def make_spec(name: str = "-", *, steps: float = 1e6, gpus: int = 1, **fields: Any) -> JobSpec:
-    """A job that knows its rates."""
+    """A job with declared rates."""
     fields.setdefault("rates_steps_per_s", {"v100": 10.0})
     return JobSpec(JobId(name), steps, gpus=gpus, command="true", **fields)
 
 
 class Running:
-    """A scheduler at work, and the port of its agents."""
+    """A running scheduler, and the port for its agents."""
 
     def __init__(self, scheduler: Scheduler, port: int) -> None:
         self.scheduler = scheduler
@@ -63,14 +63,14 @@ class Running:
         self.core = scheduler.core
 
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Waits for a condition; looks at it after each batch of events and every now and then."""
+        """Waits for a condition; checks it after each batch of events and periodically."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline_s, f"in vain: {what or condition}"
             await self.scheduler.wait_changed(self.scheduler.version, 0.02)
 
     async def submit(self, *specs: JobSpec, key: str = "") -> list[int]:
-        """Serials."""
+        """Submits jobs; returns their serials."""
         done = await self.scheduler.submit(specs, key, "alice")
         return list(range(done.first_job, done.first_job + done.count))
 
@@ -79,7 +79,7 @@ class Running:
 async def running(
     config: Config, *, in_good_order: bool = True, accept_loss: bool = False, backups: BackupSettings | None = None
 ) -> AsyncIterator[Running]:
-    """A scheduler from start to end; not `in_good_order`, it is cut off where it stands, as by kill -9."""
+    """Runs a scheduler while the context is open; if not `in_good_order`, ends it abruptly, as kill -9 does."""
     url = f"sqlite:///{config.scheduler.state_directory}/journal.sqlite"
     store = open_store(url, accept_loss=accept_loss, backups=backups)
     scheduler = Scheduler(config, store, recover(store, config))
@@ -103,7 +103,7 @@ async def running(
 
 
 class Agent:
-    """A node that does at once what it is told. Tests change `leases` and say `tell`."""
+    """A node that follows its orders immediately. Tests change `leases` and call `tell`."""
 
     def __init__(self, node_id: str, *, gpus: int = 1, **node: Any) -> None:
         self.node = agent_pb2.Node(
@@ -113,7 +113,7 @@ class Agent:
         self.leases: dict[int, agent_pb2.LeaseReport] = {}
         self.orders: dict[int, agent_pb2.LeaseOrder] = {}
         self.launches: list[tuple[int, agent_pb2.Launch]] = []
-        self.heartbeat_interval_s = 0.0  # that it was last asked for
+        self.heartbeat_interval_s = 0.0  # as last requested by the scheduler
         self.is_mute = False
         self.is_draining = False
         self.trouble = ""
@@ -121,16 +121,16 @@ class Agent:
         self._numbers = itertools.count(1)
 
     def tell(self) -> None:
-        """The next message goes out now."""
+        """Sends the next message now."""
         self._changed.set()
 
     def finish(self, lease: int) -> None:
-        """A lease's job has done all its work."""
+        """Reports that a lease's job has finished."""
         self._end(lease, agent_pb2.LEASE_OUTCOME_FINISHED)
         self.tell()
 
     def message(self) -> agent_pb2.ConnectRequest:
-        """All that the node knows."""
+        """The complete state of the node."""
         return agent_pb2.ConnectRequest(
             sequence=next(self._numbers), clock_s=time.monotonic(), leases=list(self.leases.values()),
             draining=self.is_draining, trouble=self.trouble,
@@ -138,7 +138,7 @@ class Agent:
 
     @asynccontextmanager
     async def connected(self, cluster: Running) -> AsyncIterator[Agent]:
-        """Talks and obeys for as long as this lasts; it sees the directory of checkpoints."""
+        """Sends reports and follows orders while the context is open; the node sees the checkpoint directory."""
         self.node.checkpoint_marker = cluster.scheduler.cluster_id
         async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
             call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written one by one
@@ -168,7 +168,7 @@ class Agent:
                 self.obey(orders)
 
     def obey(self, message: agent_pb2.ConnectResponse) -> None:
-        """Starts, stops, kills and forgets at once."""
+        """Starts, stops, kills and forgets leases immediately."""
         self.orders = {order.lease: order for order in message.leases}
         self.heartbeat_interval_s = message.heartbeat_interval_s
         for lease in message.forget:

@@ -1,4 +1,4 @@
-"""A core and a lease table in a line or two, with nodes that say what tests want them to say."""
+"""Short builders of a core with a lease table, and of the reports that nodes send."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = Patience(overlap_s=20.0, unsaved_overlap_s=300.0, grace_s=10.0, margi
 
 
 class Bench:
-    """A core whose plans go to a lease table and whose questions are answered at once: equal shares for all."""
+    """A core with a lease table; its requests are answered immediately, with equal shares for all."""
 
     def __init__(self, *nodes: tuple[str, int], **settings: Any) -> None:
         self.core = SchedulerCore(MechanismSettings(**{"round_s": 100.0, **settings}))
@@ -31,7 +31,7 @@ class Bench:
             self.tell(NodeJoined(NodeId(node), "v100", gpus))
 
     def tell(self, event: Event) -> None:
-        """One event, applied and acted upon."""
+        """Applies an event and executes the resulting commands."""
         commands = self.core.handle(event, self.now_s)
         check(self.core)
         if isinstance(event, LeaseEnded):
@@ -51,19 +51,19 @@ class Bench:
                 self.tell(AllocationSolved(command.epoch, rows, np.zeros(len(rows), dtype=np.int64), share))
 
     def submit(self, *names: str, gpus: int = 1, **options: Any) -> None:
-        """Jobs that run for a day or so."""
+        """Submits jobs that run for about a day."""
         for name in names:
             self.tell(JobSubmitted(JobSpec(JobId(name), 1e6, gpus=gpus, rates_steps_per_s={"v100": 10.0}, **options)))
 
     def wake(self, now_s: float | None = None) -> None:
-        """The core's timer, if it is due."""
+        """Sends WakeupDue if the core's timer is due."""
         self.now_s = self.now_s if now_s is None else now_s
         self.settle()
         if self.core.wakeup_s <= self.now_s:
             self.tell(WakeupDue())
 
     def settle(self) -> list[Event]:
-        """Everything that the table has to tell, told; returns it."""
+        """Applies all pending events of the table; returns them."""
         told: list[Event] = []
         while self.table.has_facts:
             events = self.table.drain()
@@ -73,29 +73,29 @@ class Bench:
         return told
 
     def say(self, node: str, *reports: PartReport, **options: Any) -> list[Event]:
-        """A node reports all it knows of."""
+        """Delivers a node's report of all its leases."""
         self.table.heard(NodeId(node), reports, self.now_s, **options)
         return self.settle()
 
     def orders(self, node: str) -> list[Order]:
-        """What a node shall do."""
+        """The orders for a node."""
         return self.table.orders(NodeId(node))
 
     def wishes(self, node: str) -> dict[int, Wish]:
-        """The same, in short: by lease."""
+        """The kinds of these orders, by lease."""
         return {order.lease: order.wish for order in self.orders(node)}
 
 
 def part(lease: int, job: int, phase: Phase = Phase.RUNNING, **fields: Any) -> PartReport:
-    """A report of one lease."""
+    """A report about one lease."""
     return PartReport(lease, job, phase, **fields)
 
 
 def ended(lease: int, job: int, outcome: Outcome = Outcome.STOPPED, **fields: Any) -> PartReport:
-    """A report that it has ended."""
+    """A report that the lease has ended."""
     return PartReport(lease, job, Phase.ENDED, outcome=outcome, **fields)
 
 
 def names(events: Sequence[Event]) -> list[str]:
-    """Kinds of events."""
+    """The kinds of the events."""
     return [type(event).__name__ for event in events]

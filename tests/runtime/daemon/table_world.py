@@ -1,4 +1,4 @@
-"""Nodes that lose, repeat, delay and reorder messages, fall silent and boot, around a real core and lease table."""
+"""Nodes that lose, repeat, delay and reorder messages, fall silent and reboot, around a real core and lease table."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RATE = 10.0
 
 @dataclass
 class WorldNode:
-    """What is true of a node, whatever anybody believes."""
+    """The true state of a node."""
 
     name: str
     leases: dict[int, PartReport] = field(default_factory=dict)
     until_s: dict[int, float] = field(default_factory=dict)
     gpus: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    mail: list[Mail] = field(default_factory=list)  # on its way to the node
+    mail: list[Mail] = field(default_factory=list)  # messages in transit to the node
     newest: tuple[int, int] = (0, 0)
-    is_mute: bool = False  # cut off, both ways
-    is_heard: bool = False  # by this incarnation
+    is_mute: bool = False  # cut off in both directions
+    is_heard: bool = False  # connected to this incarnation
     booted: bool = False
 
     def running(self) -> dict[int, PartReport]:
-        """Leases whose processes live."""
+        """Leases with live processes."""
         return {number: lease for number, lease in self.leases.items() if Phase.RUNNING <= lease.phase < Phase.ENDED}
 
     def obey(self, mail: Mail) -> None:
@@ -79,7 +79,7 @@ class WorldNode:
         return ended(lease.lease, lease.job, Outcome.STOPPED, steps_done=steps, steps_saved=steps)
 
     def work(self, now_s: float, seconds: float, rng: random.Random) -> None:
-        """Time passes: jobs advance, save, finish, fail, or see their leases end."""
+        """Advances time: jobs progress, save, finish, fail, or see their leases end."""
         for number, lease in self.running().items():
             done = min(lease.steps_done + RATE * seconds, STEPS_TOTAL)
             saved = done if rng.random() < 0.2 else lease.steps_saved
@@ -93,12 +93,12 @@ class WorldNode:
             self.leases[number] = moved
 
     def boot(self) -> None:
-        """Everything on it dies; its agent comes back with an empty memory and says so."""
+        """Reboots: all processes die, and the agent restarts with an empty memory and reports that."""
         self.leases, self.mail, self.newest, self.booted = {}, [], (0, 0), True
 
 
 class World:
-    """A bench with such nodes. `step` does something at random; `check` says what must be so at any moment."""
+    """A bench with such nodes. `step` does a random action; `check` checks the invariants."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -114,7 +114,7 @@ class World:
             node.is_heard = True
 
     def step(self, *, calm: bool = False) -> None:
-        """Some seconds of the life of the cluster."""
+        """Advances the cluster by a few seconds."""
         bench, rng, seconds = self.bench, self.rng, self.rng.choice((0.5, 2.0, 8.0))
         bench.now_s += seconds
         for node in self.nodes.values():
@@ -129,7 +129,7 @@ class World:
         self.check()
 
     def check(self) -> None:
-        """No two leases of a job run at a time, no GPU is under two orders to run, nothing finishes twice."""
+        """Checks that no job runs twice at a time, no GPU has two orders to run, and nothing finishes twice."""
         copies: dict[int, set[int]] = {}
         for node in self.nodes.values():
             for number, lease in node.running().items():
@@ -154,7 +154,7 @@ class World:
         return pool.node_silent[pool.node_row[NodeId(node.name)]]
 
     def _talk(self, node: WorldNode, calm: bool) -> None:
-        """A report, perhaps lost; then mail: some of it lost, late, twice, or in another order."""
+        """Delivers a report, unless lost, then orders: some of them lost, late, twice, or reordered."""
         if node.is_mute:
             return
         rng, bench = self.rng, self.bench
@@ -169,7 +169,7 @@ class World:
             chance = rng.random()
             if calm or chance < 0.6:
                 node.obey(mail)
-            if calm or chance < 0.5 or chance > 0.9:  # else it comes once more, later
+            if calm or chance < 0.5 or chance > 0.9:  # otherwise it is delivered again later
                 node.mail.remove(mail)
 
     def _report(self, node: WorldNode) -> None:
@@ -196,7 +196,7 @@ class World:
                 node.mail.clear()
         elif chance < 0.14:
             node.boot()
-        elif chance < 0.16 and node.is_mute:  # an operator has seen it burn
+        elif chance < 0.16 and node.is_mute:  # an operator has declared the node lost
             node.boot()
             self.bench.tell(NodeLost(NodeId(node.name)))
             self.bench.table.lost(NodeId(node.name), self.bench.now_s, "it burned")
@@ -204,7 +204,7 @@ class World:
             self.bench.tell(NodeUnreachable(NodeId(node.name)))
 
     def _crash(self) -> None:
-        """Everything that is not in the core is gone."""
+        """Loses everything outside the core."""
         bench = self.bench
         self.incarnation += 1
         bench.table = LeaseTable(bench.core, PATIENCE)

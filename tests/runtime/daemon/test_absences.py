@@ -1,4 +1,4 @@
-"""Which views nodes may hold, and until when a lease may run on a node that is silent."""
+"""Which views nodes may have stored, and how long a lease may still run on a silent node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B, C = (Member(name, f"of {name}", f"{name}:1") for name in "abc")
 
 
 class Bench:
-    """Absences with nodes a, b and c that all hold the view of all, at 10 s."""
+    """Absences with nodes a, b and c at 10 s, all of which have stored the view of all three."""
 
     def __init__(self) -> None:
         self.stored = ""
@@ -30,7 +30,7 @@ class Bench:
             self.absences.heard(member.node_id, 1, 1)
 
     def restarted(self, now_s: float) -> Absences:
-        """Another scheduler on what the last one stored."""
+        """Another scheduler with the stored state of the last one."""
         self.absences = Absences(SETTINGS, self.stored, now_s)
         self.absences.keep = self._keep
         return self.absences

@@ -1,4 +1,4 @@
-"""A node that cannot start jobs costs a few leases, not thousands; and people are told."""
+"""A node that cannot start jobs costs a few leases, not thousands, and the reason is visible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST = '[scheduler]\nstate_directory = "/tmp/x"\n'
 
 
 class Unable(Agent):
-    """A node that cannot start anything."""
+    """A node that cannot start any lease."""
 
     def _follow(self, order: agent_pb2.LeaseOrder) -> None:
         self.leases[order.lease] = agent_pb2.LeaseReport(
@@ -25,7 +25,7 @@ class Unable(Agent):
 
 
 class Dying(Agent):
-    """A node that gets orders and does nothing about them."""
+    """A node that receives orders and ignores them."""
 
     def _follow(self, order: agent_pb2.LeaseOrder) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The scheduler's time over restarts, changed dates and boots."""
+"""The scheduler's time across restarts, date changes and reboots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's configuration: what it says by default, and that every mistake is named with its place."""
+"""The scheduler's configuration: its defaults, and messages that locate every mistake."""
 
 from __future__ import annotations
 

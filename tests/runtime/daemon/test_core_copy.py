@@ -1,4 +1,4 @@
-"""A copy of the core is of its moment: whatever the core does next, and whoever looks at the copy when."""
+"""A copy of the core stays as it was, whatever happens to the core or to the copy afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gavelpy.runtime.daemon.core_copy import copied
 
 
 def make_core() -> SchedulerCore:
-    """A gang that runs on two servers, one job that waits."""
+    """A gang that runs on two nodes, and one job that waits."""
     core = SchedulerCore()
     core.handle(NodeJoined(NodeId("n0"), "v100", 2), 0.0)
     core.handle(NodeJoined(NodeId("n1"), "v100", 2), 0.0)
@@ -26,7 +26,7 @@ def make_core() -> SchedulerCore:
 
 
 def go_on(core: SchedulerCore) -> None:
-    """Changes of all kinds."""
+    """Applies events of many kinds."""
     core.handle(NodeLost(NodeId("n1")), 3.0)
     core.handle(NodeJoined(NodeId("n2"), "k80", 8), 4.0)
     core.handle(JobCancelled(1), 5.0)

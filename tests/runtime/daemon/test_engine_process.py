@@ -1,4 +1,4 @@
-"""The engine in its own process: answers, policies that change, and what happens when it does not answer."""
+"""The engine in its own process: answers, changes of the policy, and timeouts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FASTER = {"v100": 2.0, "k80": 1.0}
 
 
 def make_question() -> SolveAllocation:
-    """Three jobs, two types."""
+    """A request about three jobs and two types."""
     core = make_core(*(make_spec(f"j{i}", rates=FASTER) for i in range(3)), servers=(("v100", 1), ("k80", 1)))
     return questions(wake(core))[0]
 
 
 def answers(process: EngineProcess, heard: list[Answer], *asked: Question) -> list[Answer]:
-    """What the process answers to questions, one after the other."""
+    """The answers of the process to requests, one after the other."""
 
     async def scenario() -> None:
         running = asyncio.create_task(process.run())
@@ -85,7 +85,7 @@ def test_a_policy_that_was_changed_answers_the_next_question() -> None:
 
 
 def test_deadlines_are_planned_with_a_round_and_a_start_of_slack() -> None:
-    """Job a needs 600 of 1000 seconds: enough for shares that are kept exactly, too little for rounds of 360 s."""
+    """Job a needs 600 of 1000 s: feasible with exact shares, but not with rounds of 360 s."""
     specs = [make_spec("a", steps=6000.0, deadline_s=1000.0), make_spec("b", rates={"v100": 99.0})]
     question = questions(wake(make_core(*specs)))[0]
     process, heard = make_process(PolicyChoice.of("min_cost", '{"deadlines": 1}'))

@@ -1,4 +1,4 @@
-"""What the engine's estimator starts from."""
+"""The files from which the engine's estimator starts."""
 
 from __future__ import annotations
 

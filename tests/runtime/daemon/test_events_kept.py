@@ -1,4 +1,4 @@
-"""Events of a journal of which the beginning is no longer kept."""
+"""Requests for events that the journal has already deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.runtime.daemon.harness import Running, make_config, make_spec, runnin
 
 
 async def some_jobs(cluster: Running) -> None:
-    """As many as make a snapshot due, until it is kept."""
+    """Submits jobs until a snapshot is due, and waits until it is saved."""
     taken = cluster.scheduler.driver.sequence
     await cluster.submit(*[make_spec()] * 20)
     written = cluster.scheduler.driver._written

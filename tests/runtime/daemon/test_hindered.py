@@ -1,4 +1,4 @@
-"""A node that says it cannot do what it is told gets no new lease until it can; what runs there goes on."""
+"""A node that reports trouble gets no new lease until it recovers; its running jobs continue."""
 
 from __future__ import annotations
 

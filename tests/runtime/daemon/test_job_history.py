@@ -1,4 +1,4 @@
-"""The facts about jobs that people ask for: folded from events, kept in snapshots."""
+"""The history of jobs: computed from events, and stored in snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE = np.array([1])
 
 
 def folded(*events: Event) -> tuple[JobHistory, SchedulerCore]:
-    """JobHistory after one event a second, on a node with GPUs enough and two jobs, train#0 and job-1#1."""
+    """JobHistory after one event per second, on a node with enough GPUs and two jobs, train#0 and job-1#1."""
     core, facts = SchedulerCore(), JobHistory()
     specs = [JobSpec(JobId(full_id(name, i)), 10.0, owner="alice") for i, name in enumerate(("train", "-"))]
     first: list[Event] = [NodeJoined(NodeId("n0"), "v100", 8), *map(JobSubmitted, specs)]

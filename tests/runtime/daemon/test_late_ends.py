@@ -1,4 +1,4 @@
-"""What nodes report of leases that were believed lost: collected over all parts of a lease, and over restarts."""
+"""Late reports about leases presumed lost: collected over all nodes of a lease, and across restarts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_bench(*nodes: tuple[str, int], gpus: int = 1) -> Bench:
 
 
 def silence(bench: Bench, node: str) -> None:
-    """A node is not heard until its leases are surely over."""
+    """A node is silent until its leases are certainly over."""
     bench.tell(NodeUnreachable(NodeId(node)))
     bench.wake(101.0)
     bench.now_s = SURELY_OVER_S + 1.0
@@ -35,7 +35,7 @@ def silence(bench: Bench, node: str) -> None:
 
 
 def restart(bench: Bench) -> None:
-    """Another scheduler on the same core."""
+    """Starts another scheduler on the same core."""
     bench.table = LeaseTable(bench.core, PATIENCE)
     bench.table.rebuild()
 
@@ -60,7 +60,7 @@ def test_a_node_keeps_its_record_until_the_lease_is_closed() -> None:
     bench.settle()
     again = bench.say("n0", finished)
 
-    assert before in ([], [0])  # known and on its way into the journal
+    assert before in ([], [0])  # known, and about to be written to the journal
     assert again == []
     assert bench.table.forgotten(NodeId("n0")) == [0]
 

@@ -1,4 +1,4 @@
-"""Rates that running jobs show: read by the scheduler, learned by the estimator, told to the core and to owners."""
+"""Rates of running jobs: measured by the scheduler, learned by the estimator, reported to the core and to owners."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def make_learner() -> Learner:
 
 
 def learn(learner: Learner, *jobs: KnownJob, runs: KnownJob | None = None, rate: float = 40.0) -> RatesLearned:
-    """The answer about these jobs after one of them has run for half a minute on a V100."""
+    """The rates learned about these jobs after one of them has run for 30 s on a V100."""
     measured = (Measured(runs, "v100", rate, 10.0),) * 3 if runs is not None else ()
     return learner.learn(LearnRates(measured, jobs, TYPES))
 
 
 async def run_at(cluster: Running, agent: Agent, job: int, rate: float) -> None:
-    """The job runs, and its node reports steps and this rate, until the core believes it."""
+    """The job runs, and its node reports steps and this rate, until the core has adopted it."""
     await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
     (report,) = (report for report in agent.leases.values() if report.job == job)
     report.rate_steps_per_s = rate

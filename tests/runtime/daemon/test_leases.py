@@ -1,4 +1,4 @@
-"""The lease table: parts of gangs, what waits for what, and when a lease is surely over."""
+"""The lease table: parts of gangs, leases that wait for others, and when a lease is certainly over."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_what_a_killed_lease_saves_does_not_count() -> None:
 def test_a_lease_that_no_node_knows_of_ends_by_being_called_off() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a")
-    bench.wake()  # nobody has asked for orders since
+    bench.wake()  # no orders have been sent since
 
     bench.tell(JobCancelled(0))
     told = bench.settle()

@@ -1,4 +1,4 @@
-"""What a lease table makes of a core that was restarted, and of nodes that are heard again."""
+"""The lease table after a restart of the core, and after nodes reconnect."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_node_that_comes_back_is_believed_about_what_it_runs() -> None:
     bench.table = LeaseTable(bench.core, PATIENCE)
     bench.table.rebuild()
 
-    bench.say("n0", part(0, 0, steps_done=5.0))  # the other never reached it
+    bench.say("n0", part(0, 0, steps_done=5.0))  # the other order never reached it
     event = bench.table.rejoined(NodeId("n0"))
     bench.tell(event)
 
@@ -79,9 +79,9 @@ def test_a_lease_keeps_its_gpus_when_the_core_has_given_it_up() -> None:
     bench.wake()
     bench.table = LeaseTable(bench.core, PATIENCE)
     bench.table.rebuild()
-    bench.tell(bench.table.rejoined(NodeId("n0")))  # nothing runs there: the core gives it up
+    bench.tell(bench.table.rejoined(NodeId("n0")))  # nothing runs there: the core ends the lease
 
-    told = bench.say("n0", part(0, 0))  # it had been on its way
+    told = bench.say("n0", part(0, 0))  # the order was in transit
 
     assert names(told) == ["LeaseStarted"]
     assert bench.wishes("n0") == {0: Wish.KILL}

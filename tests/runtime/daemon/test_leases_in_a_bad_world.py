@@ -1,4 +1,4 @@
-"""The lease table under every fault of nodes and messages: no two copies, no GPU twice, and all jobs finish."""
+"""The lease table under every fault of nodes and messages: no job or GPU is used twice, and all jobs finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 120
 CALM_STEPS = 3_000
 
 
-@costly(8)  # each is thousands of steps
+@costly(8)  # each runs thousands of steps
 @given(st.integers(0, 2**32))
 def test_nothing_runs_twice_and_everything_finishes(seed: int) -> None:
     world = World(seed)
@@ -32,7 +32,7 @@ def troubled(world: World, steps: int) -> None:
 
 
 def calm(world: World) -> None:
-    """Everybody is heard again, and time passes until all is done."""
+    """Reconnects all nodes and advances time until all jobs are over."""
     for node in world.nodes.values():
         node.is_mute = False
     for _ in range(CALM_STEPS):

@@ -1,4 +1,4 @@
-"""What a restarted scheduler must not conclude from what it does not remember."""
+"""Leases that a restarted scheduler must treat as possibly running, because it does not know their state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, part
 
 
 def restarted_bench() -> Bench:
-    """A gang (lease 0) is being stopped and has ended on n0, not on n1; lease 1 has gone out to n0; then a restart."""
+    """A gang (lease 0) is being stopped and has ended on n0, not on n1; lease 1 was sent to n0; then a restart."""
     bench = Bench(("n0", 1), ("n1", 1))
     bench.submit("gang", gpus=2)
     bench.wake()

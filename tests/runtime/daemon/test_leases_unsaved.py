@@ -1,4 +1,4 @@
-"""Leases of jobs that report nothing, or declare that they save: what the core is told of them."""
+"""Leases of jobs that report nothing, or declare that they save: what the table reports to the core."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_job_that_never_saved_is_extended_while_another_waits() -> None:
 
 
 def test_the_lease_of_a_job_that_never_saved_lasts_longer_beyond_its_round() -> None:
-    """While its agent is away the lease is not extended; until it ends, its job starts nowhere else."""
+    """While its agent is down the lease is not extended; until it ends, its job starts nowhere else."""
     bench = Bench(("n0", 1), keep_unsaved=True)
     bench.submit("a")
     bench.wake()

@@ -1,4 +1,4 @@
-"""Which reports of running jobs become readings, and which rates the core hears of."""
+"""Which reports of running jobs become readings, and which rates are passed to the core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_measuring(*, estimate: bool = True) -> Measuring:
 
 
 def make_lease(*, rate: float = 4.0, steps: float = 100.0, by_time: bool = False) -> Lease:
-    """A lease on one node, at work."""
+    """A running lease on one node."""
     part = Part(NODE, 0, 0, (0,))
     part.heard = PartReport(LEASE, JOB, Phase.RUNNING, steps, rate_steps_per_s=rate, is_by_time=by_time)
     lease = Lease(LEASE, JOB, np.array([0]), [part], 1000.0, 1)
@@ -34,7 +34,7 @@ def make_lease(*, rate: float = 4.0, steps: float = 100.0, by_time: bool = False
 
 
 def looked(measuring: Measuring, lease: Lease, now_s: float) -> tuple[Measured, ...]:
-    """What the engine is asked to take in; it answers that nothing is new."""
+    """The readings sent to the engine, which answers that nothing is new."""
     question = measuring.look({LEASE: lease}, now_s)
     measuring.learned(RatesLearned(), 0.0)
     return question.measured if question is not None else ()

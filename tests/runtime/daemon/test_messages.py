@@ -1,4 +1,4 @@
-"""What agents send is checked once, and what they are sent is in their own clock."""
+"""Messages from agents are validated once, and orders to agents use the agent's clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.runtime.daemon.harness import make_spec
 
 
 def make_node(**fields: Any) -> agent_pb2.Node:
-    """A node as it introduces itself."""
+    """A node, as in its first message."""
     given = {"node_id": "n0", "gpu_type": "v100", "gpu_count": 4, "api_versions": [1], "host_id": "h"} | fields
     return agent_pb2.Node(**given)  # type: ignore[arg-type]  # fields of any type, by name
 

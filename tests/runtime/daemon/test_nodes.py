@@ -30,7 +30,7 @@ def name_of(process: subprocess.Popen[bytes]) -> ProcessName:
 
 
 def make_node(registry: NodeRegistry, agent: ProcessName, host: str = "here") -> Node:
-    """A node that has connected and gone away."""
+    """A node that has connected and disconnected."""
     stream = Stream()
     node = registry.connect(Hello(NodeId("n0"), host, "v100", 1, "127.0.0.1", agent=agent), stream)
     registry.disconnect(node, stream)
@@ -118,14 +118,14 @@ def test_a_moment_in_the_agents_clock_is_never_later_than_it_is() -> None:
     node = Node(Hello(NodeId("n0"), "there", "v100", 1, "127.0.0.1"))
     node.clock_s, node.received_at_s = 1_000.0, 50.0  # sent at 49.9
 
-    assert node.clock_of(60.0) == 1_010.0  # where it is 1010.1 then
+    assert node.clock_of(60.0) == 1_010.0  # the agent's clock shows 1010.1 by then
 
 
 KEY, OTHER_KEY = 64 * "1", 64 * "2"
 
 
 def make_hello(state_id: str, *, is_new: bool = False, key: str = "") -> Hello:
-    """An agent that calls itself n0."""
+    """An agent with the node id n0."""
     return Hello(NodeId("n0"), "there", "v100", 1, "10.0.0.7", state_id=state_id, is_new=is_new, identity_key=key)
 
 

@@ -1,4 +1,4 @@
-"""Damage to the journal's files: job and lease numbers that were used are never used again."""
+"""Damage to the journal's files: job and lease numbers are never reused."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.runtime.daemon.clerk import JOURNAL, Clerk, clerk, url_in
 from tests.runtime.daemon.harness import make_config, make_spec
 
 PAGE_BYTES = 4096
-SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's bytes
+SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a fraction of a file's bytes
 FEW = costly(8)  # hundreds in a slow test
 
 
 class Crashed:
-    """What kill -9 left of a journal, and the numbers that it had given out."""
+    """The files of a journal after kill -9, and the numbers of jobs and leases that it had acknowledged."""
 
     def __init__(self, files: dict[str, bytes], jobs: int, leases: int) -> None:  # no dataclass: hypothesis shows all
         self.files, self.jobs, self.leases = files, jobs, leases
 
     def placed(self, folder: Path) -> Path:
-        """A copy that may be harmed."""
+        """A copy that may be damaged."""
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
         return folder
@@ -48,7 +48,7 @@ def image(folder: Path, work: Clerk) -> Crashed:
 
 @pytest.fixture(scope="module")
 def young(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
-    """All of it in the write-ahead log."""
+    """A journal that is entirely in the write-ahead log."""
     folder = tmp_path_factory.mktemp("young")
     with clerk(folder) as work:
         for _ in range(25):
@@ -58,7 +58,7 @@ def young(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
-    """Snapshots, most of it in the file, the rest in the log."""
+    """A journal with snapshots, mostly in the file, the rest in the log."""
     folder = tmp_path_factory.mktemp("grown")
     with clerk(folder) as work:
         for _ in range(90):
@@ -74,7 +74,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Crashed:
 
 
 def harm(path: Path, how: str, place: float) -> None:
-    """Flips a byte, zeroes a page or cuts the file, there."""
+    """Flips a byte, zeroes a page or cuts the file at this position."""
     data = bytearray(path.read_bytes())
     at = int(place * len(data))
     match how:
@@ -91,13 +91,13 @@ def harm(path: Path, how: str, place: float) -> None:
 
 
 def bytes_in(folder: Path) -> dict[str, bytes]:
-    """What an operator would copy: not SQLite's memory and not the lock."""
+    """The files an operator would copy: neither SQLite's shared memory nor the lock."""
     kept = sorted(path for path in folder.iterdir() if path.suffix not in (".lock", ".sqlite-shm"))
     return {path.name: path.read_bytes() for path in kept}
 
 
 def check(crashed: Crashed, folder: Path) -> None:
-    """Refused with the files untouched, or nothing is lost; started all the same, numbers go on above."""
+    """The start is refused and leaves files untouched, or nothing is lost; a forced start uses larger numbers."""
     before = bytes_in(folder)
     try:
         with clerk(folder) as work:
@@ -107,7 +107,7 @@ def check(crashed: Crashed, folder: Path) -> None:
         assert bytes_in(folder) == before
     try:
         open_store(url_in(folder), accept_loss=True).close()
-    except JournalCorrupt:  # there is nothing of ours in it any more, and the operator moves it away
+    except JournalCorrupt:  # it contains nothing usable any more, and the operator moves it away
         for name in (JOURNAL, f"{JOURNAL}-wal"):
             (folder / name).unlink(missing_ok=True)
     with clerk(folder, accept_loss=True) as work:
@@ -170,7 +170,7 @@ def test_damage_to_the_marks_alone_costs_no_job(young: Crashed, place: float, ho
         try:
             with clerk(folder) as work:
                 assert work.submit() == young.jobs
-        except EventsLost:  # neither slot is left
+        except EventsLost:  # both slots are damaged
             with clerk(folder, accept_loss=True) as work:
                 assert (work.core.jobs.state[: young.jobs] != JobState.FAILED).all()
                 assert work.submit() >= young.jobs

@@ -1,4 +1,4 @@
-"""Messages to the processes that the scheduler starts: whole, however long, and nobody waits for a long one."""
+"""Messages to child processes arrive complete, however long, and a long one does not block the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = bytes(range(256)) * (3 << 12) + b"end"
 
 
 async def echoed(message: object) -> tuple[object, int]:
-    """What a process sends back, and how often others had a turn meanwhile."""
+    """The reply of a process, and how often other tasks ran while waiting for it."""
     turns = 0
 
     async def others() -> None:

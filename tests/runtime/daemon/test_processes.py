@@ -1,4 +1,4 @@
-"""The daemon as operators meet it: processes, signals, files, and agents that run real jobs."""
+"""The daemon as operators use it: processes, signals, files, and agents that run real jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, wa
 from gavelpy.runtime.wire import client_pb2 as pb
 
 CALL_S = 30.0
-SOON_S = 60.0  # on a busy machine, and far less than the rounds of ten minutes that leases last
+SOON_S = 60.0  # on a busy machine, and much less than the rounds of 10 min that leases last
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def lone(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two nodes of one GPU each, and rounds that do not end within a test."""
+    """Two nodes with one GPU each, and rounds that do not end within a test."""
     nodes = LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1")
     with LocalCluster(tmp_path, nodes, {"mechanism": {"round_s": 600.0}}) as running:
         running.start()
@@ -118,7 +118,7 @@ def test_it_stops_in_good_order_and_leaves_a_snapshot(lone: LocalCluster) -> Non
     lone.start_scheduler()
 
     assert code == 0
-    assert '"events": 0, "jobs": 1' in lone.log(SCHEDULER)  # nothing was left to replay
+    assert '"events": 0, "jobs": 1' in lone.log(SCHEDULER)  # no event had to be replayed
     assert job_of(lone, job).state == pb.JOB_STATE_WAITING
 
 
@@ -185,7 +185,7 @@ def test_hangup_while_it_starts_is_heeded_when_it_is_up(lone: LocalCluster) -> N
     with (lone.directory / "scheduler.log").open("ab") as log:
         lone.processes[SCHEDULER] = subprocess.Popen(command, stderr=log)
 
-    with pipe.open("w") as writing:  # it waits for its configuration: neither earlier nor later than it should be
+    with pipe.open("w") as writing:  # the scheduler is still reading its configuration at this moment
         scheduler(lone).send_signal(signal.SIGHUP)
         pipe.unlink()
         pipe.write_text(good)

@@ -1,4 +1,4 @@
-"""Jobs of one request: those that are alike are checked once, and complaints still name the one that is wrong."""
+"""The jobs of one request: equal ones are validated once, and messages still name the invalid one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends that shims of this machine have written, read while the agent is away."""
+"""Ends recorded by shims on the scheduler's machine, read while their agent is down."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NOT_ROOT = 65_534
 
 
 def make_part() -> Part:
-    """A part that its node reported a while ago."""
+    """A part that its node reported some time ago."""
     part = Part(NodeId("n0"), 0, 0, (0,))
     part.heard = REPORTED
     return part
 
 
 def make_directory(state: Path, lease: int) -> Path:
-    """Of a lease of an agent with this state directory."""
+    """The directory of a lease of an agent with this state directory."""
     directory = lease_files.lease_directory(state / lease_files.LEASES_DIRECTORY, lease)
     directory.mkdir(parents=True)
     return directory
@@ -64,7 +64,7 @@ def test_the_directory_of_another_user_is_unknown(tmp_path: Path) -> None:
     make_directory(tmp_path, 3)
     (tmp_path / lease_files.LEASES_DIRECTORY).chmod(0)
     user = os.geteuid()
-    os.seteuid(user or NOT_ROOT)  # root may read everything
+    os.seteuid(user or NOT_ROOT)  # root may read every file
 
     try:
         found = recorded_ends(str(tmp_path), [(3, 7, make_part())])

@@ -1,4 +1,4 @@
-"""What may change while a scheduler runs, by a reload of its configuration or by hand, and what stays changed."""
+"""Changes at run time, by reloading the configuration or by hand: what can change, and what persists."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TABLE = "job_type,gpus,gpu_type,rate_steps_per_s,provenance,source\nresnet,1,v10
 
 
 def rate_of(core: SchedulerCore, job: int) -> float:
-    """On the first GPU type; NaN = nobody knows."""
+    """The rate on the first GPU type; NaN = unknown."""
     return float(core.jobs.rate[job, 0]) if core.jobs.rate.shape[1] else math.nan
 
 
@@ -178,7 +178,7 @@ def test_policies_that_vary_with_time_are_asked_again_after_five_rounds(tmp_path
 
 
 def _forget_in_configured(config: Config, setting: str) -> None:
-    """As an earlier version has left it, which did not know the setting."""
+    """Removes a setting, as if stored by an earlier version that did not have it."""
     with closing(open_store(f"sqlite:///{config.scheduler.state_directory}/journal.sqlite")) as store:
         choice, mechanism = json.loads(store.meta(CONFIGURED))
         del mechanism[setting]

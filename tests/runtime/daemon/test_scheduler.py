@@ -1,4 +1,4 @@
-"""The scheduler with a real journal and agents over gRPC: what it promises when things go well and when they do not."""
+"""The scheduler with a real journal and agents over gRPC: its guarantees in normal operation and after failures."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_second_agent_of_a_nodes_name_gets_no_orders_and_costs_no_lease(tmp_pa
 
 
 async def refusal_of(agent: Agent, cluster: Running) -> str:
-    """Why the scheduler does not take an agent on."""
+    """The reason why the scheduler refuses an agent."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{cluster.port}") as channel:
         call = agent_pb2_grpc.AgentServiceStub(channel).Connect()  # type: ignore[call-arg]  # written below
         first = agent.message()

@@ -1,4 +1,4 @@
-"""Streams of agents: orders are repeated, peers that are late lose theirs, and what nodes say is seen at once."""
+"""Streams of agents: orders are repeated, streams of slow peers are closed, and reports are visible immediately."""
 
 from __future__ import annotations
 

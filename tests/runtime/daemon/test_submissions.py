@@ -1,4 +1,4 @@
-"""What a scheduler acknowledges once: keys, names and limits of submissions."""
+"""Submissions are acknowledged once: keys, names and limits."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class BadNetwork(AgentServiceServicer):
         await self._over.wait()
         await server.stop(None)
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=LAST_CALLS_S)  # gRPC complains of calls that are cancelled with the loop
+            await asyncio.wait(others, timeout=LAST_CALLS_S)  # gRPC logs errors for calls that end with the loop
 
     async def Connect(self, requests: AsyncIterator[pb.ConnectRequest], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         async for message in self._passed(requests, "Connect", context):
