@@ -10,3 +10,7 @@ NOT_ALLOWED = 4
 TIMED_OUT = 124
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+
+NAMES = {FAILED: "failed", BAD_INPUT: "bad_input", UNREACHABLE: "unreachable", NOT_ALLOWED: "not_allowed",
+         INTERRUPTED: "interrupted"}  # fmt: skip
+"""The codes of errors under `-o json`."""

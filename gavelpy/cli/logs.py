@@ -13,7 +13,7 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import as_json
-from gavelpy.cli.output import Output, notify, printable, tabbed
+from gavelpy.cli.output import Output, json_line, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def events(
         for event in client.events(after=after, follow=follow, events_max=limit, job=job):
             if output is Output.JSON:
                 fields = json.loads(event.json) if event.json else {}
-                _print(json.dumps({**as_json(event), "json": fields}))
+                _print(json_line({**as_json(event), "json": fields}))
             else:
                 _print(tabbed(event.sequence, _local_time(event.time_s), event.kind, event.text))
 
@@ -133,11 +133,11 @@ def _as_text(batch: log_pb2.LogBatch, with_job: bool, with_time: bool) -> list[s
 def _as_json(message: client_pb2.ReadLogsResponse) -> list[str]:
     """One JSON object per line of a log, or one for a notice."""
     if message.notice:
-        return [json.dumps({**_NO_ORIGIN, "text": "", "time_s": 0.0, "notice": message.notice})]
+        return [json_line({**_NO_ORIGIN, "text": "", "time_s": 0.0, "notice": message.notice})]
     batch = message.batch
     origins = [{name: getattr(origin, name) for name in _NO_ORIGIN} for origin in batch.origins]
     return [
-        json.dumps({**origins[origin], "text": text, "time_s": time_s if math.isfinite(time_s) else None, "notice": ""})
+        json_line({**origins[origin], "text": text, "time_s": time_s if math.isfinite(time_s) else None, "notice": ""})
         for origin, time_s, text in zip(batch.origin, batch.time_s, batch.text, strict=True)
     ]
 

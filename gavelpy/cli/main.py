@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +28,8 @@ from gavelpy.cli import (
     trace,
     wait,
 )
-from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
-from gavelpy.cli.output import printable
+from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NAMES, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
+from gavelpy.cli.output import json_line, printable
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.extras import missing_extra
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
@@ -112,28 +113,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _abandon_stdout()
     except BrokenPipeError:
         return _abandon_stdout()
-    except OSError as error:  # errors of reading are InvalidInput; this is an error of writing, such as a full disk
-        _abandon_stdout()
-        name = error.filename or "output"
-        return _fail(f"error: {name} cannot be written ({error.strerror})", FAILED)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", INTERRUPTED)
-    except _USAGE_ERROR as error:
-        message = cast(typer.BadParameter, error).format_message()  # empty if typer printed the help instead
-        return _fail(f"error: {message or 'missing command; choose one of those above'}", BAD_INPUT)
-    except InvalidInput as error:
-        return _fail(f"error: {error}", BAD_INPUT)
-    except SchedulerUnreachable as error:
-        return _fail(f"error: {error}", UNREACHABLE)
-    except NotAllowed as error:
-        return _fail(f"error: {error}", NOT_ALLOWED)
-    except ModuleNotFoundError as error:
-        return _fail(f"error: {missing_extra(error, _command(given))}", BAD_INPUT)
-    except GavelError as error:
-        return _fail(f"error: {error}", FAILED)
+    except (OSError, KeyboardInterrupt, typer.Abort, ModuleNotFoundError, GavelError, _USAGE_ERROR) as error:
+        return _fail(error, given)
     if code == INTERRUPTED:
-        return _fail("interrupted", INTERRUPTED)
+        return _fail(KeyboardInterrupt(), given)
     return code if isinstance(code, int) else OK
+
+
+def _fail(error: BaseException, given: Sequence[str]) -> int:
+    """Writes the error on stderr, as one line of text or JSON, and returns the exit code."""
+    message, code = _message_and_code(error, given)
+    message = printable(" ".join(message.split()))
+    if _is_json(given):
+        place = {"file": error.file, "line": error.line} if isinstance(error, InvalidInput) and error.file else {}
+        sys.stderr.write(
+            json_line({"error": {"code": NAMES[code], "exit_code": code, "message": message, **place}}) + "\n"
+        )
+    else:
+        sys.stderr.write(f"{message if code == INTERRUPTED else f'error: {message}'}\n")
+    return code
+
+
+def _message_and_code(error: BaseException, given: Sequence[str]) -> tuple[str, int]:
+    match error:
+        case InvalidInput():
+            return str(error), BAD_INPUT
+        case SchedulerUnreachable():
+            return str(error), UNREACHABLE
+        case NotAllowed():
+            return str(error), NOT_ALLOWED
+        case GavelError():
+            return str(error), FAILED
+        case ModuleNotFoundError():
+            return missing_extra(error, _command(given)), BAD_INPUT
+        case OSError():  # errors of reading are InvalidInput; this is an error of writing, such as a full disk
+            _abandon_stdout()
+            return f"{error.filename or 'output'} cannot be written ({error.strerror})", FAILED
+        case KeyboardInterrupt() | typer.Abort():
+            return "interrupted", INTERRUPTED
+        case _:
+            message = cast(typer.BadParameter, error).format_message()  # empty if typer printed the help instead
+            return message or "missing command; choose one of those above", BAD_INPUT
+
+
+def _is_json(given: Sequence[str]) -> bool:
+    """Whether `-o json` is among the options. They are not parsed, because they can be what is wrong."""
+    options = given[: given.index("--")] if "--" in given else given
+    return re.search(r"(^| )(-o ?|--output[ =])json( |$)", " ".join(options)) is not None
 
 
 def _command(given: Sequence[str]) -> str:
@@ -147,12 +173,6 @@ def _open_closed_streams() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 open until exit, as stdout is
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-
-
-def _fail(message: str, code: int) -> int:
-    """Writes one line to stderr, control characters escaped, and returns the exit code."""
-    sys.stderr.write(printable(" ".join(message.split())) + "\n")
-    return code
 
 
 def _abandon_stdout() -> int:

@@ -367,9 +367,8 @@ BlindAllocateOption = Annotated[
 
 # gavel trace
 JobsOption = Annotated[int, typer.Option(metavar="N", parser=whole(1, JOBS_MAX), help="Number of jobs.")]
-TargetOption = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout.")
-]
+TargetOption = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="File to write. Default: stdout.")]
+DeprecatedTargetOption = Annotated[Path | None, typer.Option("-o", "--output", hidden=True)]  # until 0.2
 FormatOption = Annotated[
     str | None, typer.Option(metavar="csv|gavel", help="Format to write. Default: by the extension of OUT.")
 ]

@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+JSON_VERSION = 1  # of the output of all commands, docs/json.md; a change that breaks readers increases it
 _INDENTED_MAX = 300
 _FILE_COLUMNS = 200  # width of a table in a file or a pipe
 
@@ -48,8 +49,9 @@ def tabbed(*cells: object) -> str:
 
 
 def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: JSON values
-    """Prints strict JSON: no NaN, no Infinity, ASCII only."""
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    """Prints strict JSON: no NaN, no Infinity, ASCII only. An object starts with its version."""
+    document = {"version": JSON_VERSION, **value} if isinstance(value, dict) else value
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))
 
 
 def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: JSON values
@@ -58,7 +60,12 @@ def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any
         echo_json({name: entries})
         return
     lines = ",\n".join(json.dumps(entry, allow_nan=False) for entry in entries)
-    typer.echo(f"{{{json.dumps(name)}: [\n{lines}\n]}}")
+    typer.echo(f'{{"version": {JSON_VERSION}, {json.dumps(name)}: [\n{lines}\n]}}')
+
+
+def json_line(value: dict[str, Any]) -> str:  # Any: JSON values
+    """An object and its version on one line."""
+    return json.dumps({"version": JSON_VERSION, **value}, allow_nan=False)
 
 
 def notify(message: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gavelpy.cli.options import GPUS_MAX
+from gavelpy.cli.output import notify
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -125,6 +126,14 @@ def writable_file(option: str, path: Path) -> Path:
     if not os.access(existing, os.W_OK):
         raise InvalidInput(f"{option} must be writable, got {str(path)!r}, and {str(existing)!r} is not writable")
     return path
+
+
+def target(path: Path | None, deprecated: Path | None) -> Path | None:
+    """The file of `--out`, or of `-o`, which meant a file in some commands."""
+    if deprecated is not None:
+        notify("warning: -o FILE is deprecated and will be removed in the next minor version; use --out FILE")
+    chosen = path or deprecated
+    return None if chosen is None else writable_file("--out", chosen)
 
 
 def writable_directory(option: str, path: Path) -> Path:

@@ -148,23 +148,25 @@ def export(
 @app.command()
 def fit(
     table: TableArgument,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Model file to write (JSON).")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Model file to write (required).")] = None,
+    output: o.DeprecatedTargetOption = None,
 ) -> None:
     """Fit the estimator's hyper-parameters and the roofline to TABLE and save them (takes up to a minute).
 
     \b
     Examples:
-      gavel throughput fit rates.csv -o model.json
+      gavel throughput fit rates.csv --out model.json
     """
     from gavelpy.estimator.stored import to_json
     from gavelpy.traces.fields import write_text
     from gavelpy.traces.reader import read_throughputs
 
     found = believed(read_throughputs(table), table, _INSTEAD)
-    p.writable_file("-o", output)
+    if (target := p.target(out, output)) is None:
+        raise InvalidInput("--out FILE must be given: the model file to write")
     fitted = _model(None).fitted(found)
-    write_text(output, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
-    notify(f"model fitted to {len(found.keys):,} rows written to {output}")
+    write_text(target, json.dumps(to_json(fitted), indent=2, allow_nan=False) + "\n")
+    notify(f"model fitted to {len(found.keys):,} rows written to {target}")
 
 
 @app.command()

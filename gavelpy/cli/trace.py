@@ -29,13 +29,14 @@ def generate(
     reference_gpu_type: o.ReferenceTypeOption = None,
     throughputs: o.ThroughputsOption = None,
     seed: o.SeedOption = 0,
-    output: o.TargetOption = None,
+    out: o.TargetOption = None,
+    output: o.DeprecatedTargetOption = None,
 ) -> None:
     """Generate a trace from Gavel's distributions.
 
     \b
     Examples:
-      gavel trace generate --jobs 300 --rate-per-h 12 -o trace.csv
+      gavel trace generate --jobs 300 --rate-per-h 12 --out trace.csv
       gavel trace generate --jobs 1000 --multi-gpu --weights 1:0.8,5:0.2
     """
     import numpy as np
@@ -48,15 +49,14 @@ def generate(
         rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
     )
     generator_options = choices.options(jobs)
-    if output is not None:
-        p.writable_file("-o", output)
+    target = p.target(out, output)
     trace = draw(generator_options, believed_table_of(throughputs), np.random.default_rng(seed))
     text = csv_text(*trace_cells(trace))
-    if output is None:
+    if target is None:
         typer.echo(text, nl=False)
     else:
-        write_text(output, text)
-        notify(f"{len(trace):,} jobs written to {output}")
+        write_text(target, text)
+        notify(f"{len(trace):,} jobs written to {target}")
 
 
 @app.command()

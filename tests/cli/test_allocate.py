@@ -14,7 +14,7 @@ def test_json_is_the_documented_answer(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness", "-o", "json")
 
     assert answer.code == 0
-    keys = {"policy", "shares", "rates_steps_per_s", "prices", "gain_of_one_more_gpu", "certificate"}
+    keys = {"version", "policy", "shares", "rates_steps_per_s", "prices", "gain_of_one_more_gpu", "certificate"}
     assert set(answer.json) == keys
     assert answer.json["policy"] == "max_min_fairness"
     assert set(answer.json["shares"]) == {"a", "b"}

@@ -120,7 +120,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("reference_gpu_type", "abacus", "v100"),
     ),
     "generate without jobs": ("trace generate", ("--jobs",)),
-    "generate into a directory": ("trace generate --jobs 3 -o .", ("-o", "directory")),
+    "generate into a directory": ("trace generate --jobs 3 --out .", ("--out", "directory")),
     "describe nothing": ("trace describe nowhere.trace", ("nowhere.trace", "readable")),
     "convert nothing": ("trace convert nowhere.trace out.csv", ("nowhere.trace", "readable")),
     "convert to an unknown ending": ("trace convert nowhere.trace out.xls", ("OUT", "out.xls", ".csv")),

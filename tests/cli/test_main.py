@@ -1,3 +1,4 @@
+import json
 import os
 import shlex
 import signal
@@ -129,7 +130,8 @@ def test_full_disk_is_one_line(command: str) -> None:
         finished = subprocess.run([*RUN, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
     assert finished.returncode == 1
-    assert finished.stderr == "error: output cannot be written (No space left on device)\n"
+    assert finished.stderr.count("\n") == 1
+    assert "output cannot be written (No space left on device)" in finished.stderr
 
 
 @pytest.mark.parametrize("command", ["policies", "policies -o json"])
@@ -179,3 +181,30 @@ def test_main_takes_its_arguments_from_the_command_line(
     code = main()
 
     assert (code, capsys.readouterr().out) == (0, f"gavel {__version__}\n")
+
+
+@pytest.mark.parametrize("option", ["-o json", "-ojson", "--output json", "--output=json"])
+def test_error_under_json_is_one_object_on_stderr(gavel: Gavel, option: str) -> None:
+    answer = gavel("simulate", "nowhere.csv", *option.split())
+
+    assert (answer.code, answer.out) == (2, "")
+    error = json.loads(answer.err)["error"]
+    assert (error["code"], error["exit_code"], error["file"]) == ("bad_input", 2, "nowhere.csv")
+    assert error["message"].startswith("nowhere.csv: ")
+
+
+def test_error_of_a_job_that_prints_json_itself_is_text(gavel: Gavel) -> None:
+    answer = gavel("submit", "--", "python", "-o", "json")
+
+    assert answer.code == 2
+    assert answer.err.startswith("error: --steps N must be given")
+
+
+def test_output_option_that_meant_a_file_still_works_with_a_warning(gavel: Gavel) -> None:
+    old = gavel("trace", "generate", "--jobs", "3", "-o", "old.csv")
+    new = gavel("trace", "generate", "--jobs", "3", "--out", "new.csv")
+
+    assert (old.code, new.code) == (0, 0)
+    assert "-o FILE is deprecated" in old.err
+    assert "deprecated" not in new.err
+    assert (gavel.folder / "old.csv").read_text() == (gavel.folder / "new.csv").read_text()

@@ -96,7 +96,7 @@ def test_json_has_parameters_seed_and_every_figure_of_every_run(gavel: Gavel) ->
     answer = gavel("simulate", gavel.trace(), *SMALL, "--policy", "fifo@blind,fifo,las", "--seed", "7", "-o", "json")
 
     assert answer.code == 0
-    assert set(answer.json) == {"parameters", "seed", "results"}
+    assert set(answer.json) == {"version", "parameters", "seed", "results"}
     assert answer.json["seed"] == 7
     assert list(answer.json["results"]) == ["fifo@blind", "fifo", "las"]
     assert all(set(figures) == FIGURES for figures in answer.json["results"].values())

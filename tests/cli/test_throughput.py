@@ -133,7 +133,7 @@ def test_export_without_fill_leaves_holes(gavel: Gavel) -> None:
 def test_a_fitted_model_is_kept_and_used(gavel: Gavel) -> None:
     rates = gavel.file("rates.csv", lawful_csv())
 
-    fitted = gavel("throughput", "fit", rates, "-o", "model.json")
+    fitted = gavel("throughput", "fit", rates, "--out", "model.json")
     answer = gavel("throughput", "evaluate", rates, "--model", "model.json", "--seeds", "2", "-o", "json")
 
     assert (fitted.code, answer.code) == (0, 0)

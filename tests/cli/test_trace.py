@@ -26,7 +26,7 @@ def test_generated_trace_goes_to_stdout(gavel: Gavel) -> None:
 
 
 def test_generated_trace_goes_to_a_file_that_can_be_read(gavel: Gavel) -> None:
-    answer = gavel("trace", "generate", "--jobs", "50", "--rate-per-h", "10", "--gpu-mix", "2:1", "-o", "out.csv")
+    answer = gavel("trace", "generate", "--jobs", "50", "--rate-per-h", "10", "--gpu-mix", "2:1", "--out", "out.csv")
 
     trace = read_trace("out.csv")
     assert answer.out == ""
@@ -38,7 +38,7 @@ def test_generated_trace_goes_to_a_file_that_can_be_read(gavel: Gavel) -> None:
 def test_options_of_the_generator_reach_it(gavel: Gavel) -> None:
     options = ("--weights", "5:1", "--deadlines", "2:1", "--mean-interarrival-s", "60", "--multi-gpu")
 
-    gavel("trace", "generate", "--jobs", "60", *options, "-o", "out.csv")
+    gavel("trace", "generate", "--jobs", "60", *options, "--out", "out.csv")
 
     jobs = read_trace("out.csv").jobs
     assert {job.weight for job in jobs} == {5.0}
