@@ -1,4 +1,4 @@
-"""How tests call the command line: in this process, as a shell would."""
+"""A wrapper with which tests call the command line, in this process, as a shell would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBLEM: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -51,7 +51,7 @@ class Gavel:
         return Answer(code, captured.out, captured.err)
 
     def file(self, name: str, content: str | bytes) -> str:
-        """A file in the folder; its path."""
+        """Writes a file in the folder; returns its path."""
         path = self.folder / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return str(path)

@@ -6,7 +6,7 @@ from tests.cli.commands import PROBLEM, Gavel
 
 LATE_LEVELS = Path(__file__).parents[1] / "solve" / "fixtures" / "packed_late_levels.json"
 GIANT = {"id": "giant", "gpus": 64, "rates_steps_per_s": {"v100": 1.0}}
-CROWD = [{"id": job, "rates_steps_per_s": {"v100": 4.0, "k80": 4.0}} for job in "abcd"]  # on two GPUs, all alike
+CROWD = [{"id": job, "rates_steps_per_s": {"v100": 4.0, "k80": 4.0}} for job in "abcd"]  # equal jobs, on two GPUs
 STRANGER = {"id": "stranger", "rates_steps_per_s": {}}
 
 

@@ -1,4 +1,4 @@
-"""Bad input of every kind: exit code 2, one clear line on stderr that names the thing, and no traceback."""
+"""Bad input of every kind: exit code 2, one clear line on stderr that names the field or file, and no traceback."""
 
 import json
 import random
@@ -12,7 +12,7 @@ HEADER = TRACE.splitlines()[0] + "\n"
 GOOD = "a,0,100,1,10,1\n"
 TEN_COLUMNS = "ResNet-18\tpython x.py\tcv\t--steps\t0\t1000\t1\t1\t-1\t{arrival}\n"
 
-# What the trace holds, and what the one line must name: file and line, field, value.
+# The content of the trace, and what the message must name: file and line, field, value.
 TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "empty": ("", ("trace.csv", "content")),
     "only white space": (" \n\n", ("trace.csv", "white space")),
@@ -47,7 +47,7 @@ TRACES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "Gavel's with NaN": (TEN_COLUMNS.format(arrival="nan"), ("trace.csv:1", "arrival_time", "nan")),
 }
 
-# Options of `simulate` with a good trace, and what the one line must name.
+# Options of `simulate` with a good trace, and what the message must name.
 OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "unknown policy": ("--policy lottery", ("policy", "lottery", "max_min_fairness", "fifo")),
     "empty policy": ("--policy fifo,", ("policy", "''", "fifo")),
@@ -94,7 +94,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "report with a name too long": (f"--report {'x' * 300}", ("--report", "xxx")),
 }
 
-# Whole command lines, in a folder without files.
+# Complete command lines, in a folder without files.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "unknown command": ("simulte", ("simulte",)),
     "no trace": ("simulate", ("TRACE", "--generate", "neither")),
@@ -131,7 +131,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "demo's report in a directory's place": ("demo --report .", ("--report", "directory")),
 }
 
-# Changes to a good problem file, and what the one line must name.
+# Changes to a good problem file, and what the message must name.
 PROBLEMS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "no jobs key": ({"jobs": None}, ("problem.json", "jobs")),
     "jobs as an empty object": ({"jobs": {}}, ("problem.json", "jobs", "array", "got {}")),
@@ -257,7 +257,7 @@ def test_a_problem_with_one_damaged_byte_is_read_or_refused_but_never_crashes(ga
 def test_a_big_bad_file_is_refused_within_five_seconds(gavel: Gavel) -> None:
     rows = "".join(f"j{i},{i},100,1,10,1\n" for i in range(50_000))
     path = gavel.trace(HEADER + rows + "last,5,1,1,1,1\n")
-    began_s = time.process_time()  # other work on the machine is not counted
+    began_s = time.process_time()  # excludes other work on the machine
 
     answer = gavel("simulate", path)
 

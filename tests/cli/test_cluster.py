@@ -1,4 +1,4 @@
-"""The commands against a scheduler and a node that run: what they print, and what they leave with."""
+"""The commands against a running scheduler and node: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cli(gavel: Gavel, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Gavel:
-    """The command line, pointed at the cluster."""
+    """The command line, configured for the cluster."""
     monkeypatch.setenv("GAVEL_SCHEDULER", cluster.address)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(gavel.folder))
     return gavel
@@ -258,7 +258,7 @@ def test_completion_offers_jobs_and_nodes(cli: Gavel, cluster: LocalCluster) -> 
         told = environment | {"COMP_WORDS": words, "COMP_CWORD": "2"}
         return subprocess.run(RUN, env=told, capture_output=True, text=True, check=False).stdout.split()
 
-    # Completion waits for the scheduler at most a second; the user may press the key again.
+    # Completion waits for the scheduler at most 1 s; the user may press the key again.
     until(lambda: offered("gavel status compl") == ["completed"], "the job is offered")
     until(lambda: offered("gavel drain n") == ["n1"], "the node is offered")
     cli("cancel", "completed")

@@ -1,4 +1,4 @@
-"""`gavel cert`: what it writes, and what it refuses. tests/docs/test_two_machines.py uses the certificates."""
+"""`gavel cert`: the files it writes and the values it refuses. tests/docs/test_two_machines.py uses certificates."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_demo_trace_has_three_hundred_jobs_or_more(shipped: Trace) -> None:
 
 
 def check_comparison(answer: Answer) -> None:
-    """The table and the report are of three policies, blind and aware, and the path ends it."""
+    """Checks that table and report cover three policies, blind and aware, and that the report's path comes last."""
     assert answer.code == 0
     assert set(re.findall(r"^ (\w+(?:@blind)?) +\d", answer.out, re.MULTILINE)) == LABELS
     assert answer.out.splitlines()[-1] == "report: out/demo/report.html"

@@ -1,4 +1,4 @@
-"""Help texts show each word that their source holds: rich markup drops words in square brackets unless escaped."""
+"""Help texts show every word of their source: rich markup drops words in square brackets unless they are escaped."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Jobs as people write them: files, arrays, flags."""
+"""Job descriptions written by users: files, arrays, flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of jobs: with rich on a terminal, as plain columns if it is long or in a pipe."""
+"""The table of jobs: drawn with rich on a terminal, in plain columns if it is long or piped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavelpy.cli.tables import as_rich, as_text, show
 from gavelpy.runtime.wire import client_pb2
 
 MANY = 10_000
-PROMPT_S = 5.0  # of this process, for many jobs; drawn they take three times as long
+PROMPT_S = 5.0  # CPU time for many jobs; as a drawn table they take three times as long
 
 
 def make_job(number: int = 1, **fields: object) -> client_pb2.Job:

@@ -1,4 +1,4 @@
-"""gavel logs --follow continues over a restart of the scheduler: every line once, in order."""
+"""`gavel logs --follow` continues across a restart of the scheduler: every line once, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = {"nodes": {"heartbeat_interval_s": 0.1}, "mechanism": {"round_s": 60.0}} 
 
 
 class Follower:
-    """Reads a log in a thread of its own."""
+    """Reads a log in its own thread."""
 
     def __init__(self, cluster: LocalCluster, tail_lines: int) -> None:
         self.lines: list[str] = []
@@ -46,7 +46,7 @@ class Follower:
 
 
 class Scene:
-    """A job that counts until a file exists, and two readers of its log: from the start, and from the last lines on."""
+    """A job that counts until a file exists, and two readers of its log: from its start, and from its last lines."""
 
     def __init__(self, cluster: LocalCluster, over: Path) -> None:
         self.cluster = cluster
@@ -65,7 +65,7 @@ class Scene:
         until(self.later.is_over, "the second has read all")
 
     def check(self) -> None:
-        """Both readers have every line once, the second from its first line on."""
+        """Checks that both readers have every line once, the second from its first line on."""
         lines = self.first.lines
         assert lines == [*map(str, range(len(lines) - 1)), "end"]
         assert self.later.lines == lines[-len(self.later.lines) :]

@@ -101,10 +101,10 @@ def test_interrupt_ends_with_130_and_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "trace.csv"
     os.mkfifo(pipe)
     listening = RUN[2].replace("import sys;", "import signal, sys; signal.signal(2, signal.default_int_handler);")
-    command = [*RUN[:2], listening, "trace", "describe", str(pipe)]  # a shell's background jobs start deaf to SIGINT
+    command = [*RUN[:2], listening, "trace", "describe", str(pipe)]  # background jobs of a shell ignore SIGINT
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
-    with pipe.open("wb"):  # opens when the command has begun to read, and keeps it reading
+    with pipe.open("wb"):  # opening succeeds once the command is reading, and keeps it reading
         process.send_signal(signal.SIGINT)
         _, message = process.communicate(timeout=60)
 

@@ -1,4 +1,4 @@
-"""Commands that wait or follow wait through an outage of the scheduler, and report it once."""
+"""Commands that wait or follow continue through an outage of the scheduler, and report it once."""
 
 from __future__ import annotations
 

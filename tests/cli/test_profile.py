@@ -1,4 +1,4 @@
-"""`gavel profile` on this machine: real processes, paced, so that a busy machine does not matter."""
+"""`gavel profile` on this machine: real processes, with paced steps, so that a busy machine does not matter."""
 
 from pathlib import Path
 

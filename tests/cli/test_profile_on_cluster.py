@@ -1,4 +1,4 @@
-"""`gavel profile --on cluster`: a scheduler and two nodes of different types, as processes of this machine."""
+"""`gavel profile --on cluster`: a scheduler and two nodes of different types, as processes on this machine."""
 
 import shlex
 import sys

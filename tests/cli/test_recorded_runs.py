@@ -1,7 +1,7 @@
 """Simulations give the same numbers, to the last bit, as when their digests were recorded.
 
 The digests hold on the machine type that recorded them (x86-64 with the pinned numpy, scipy and numba): the order of
-floating-point operations decides ties. A change that is meant to change runs records them anew with
+floating-point operations decides ties. A change that is meant to change runs updates them with
 `python -m tests.cli.test_recorded_runs` and names the reason in its commit.
 """
 
@@ -31,7 +31,7 @@ TIMINGS = ("wall_s", "cpu_s", "cpu_solve_s")
 
 
 def digest(command: str) -> str:
-    """SHA-256 of the results of a simulation without the time that they took."""
+    """SHA-256 of the results of a simulation, without its timings."""
     answer = CliRunner().invoke(app, ["simulate", *command.split(), "-o", "json"])
     assert answer.exit_code == 0, answer.stderr
     results = json.loads(answer.stdout)["results"]

@@ -32,7 +32,7 @@ FIGURES = {
 THREE = "id,arrival_s,steps_total,rate_v100\n" + "".join(f"{name},0,100,1\n" for name in "abc")
 SMALL = ("--cluster", "v100:2,k80:2")
 FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
-OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # how long the simulation took: never the same twice
+OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # timings of the simulation itself, different in every run
 
 
 PAIRS = """{"v100": {"('ant', 1)": {"null": 1.0, "('ant', 1)": [0.8, 0.8]}}}"""

@@ -1,4 +1,4 @@
-"""`gavel throughput`: shows, takes in, fills, fits and tests tables of throughputs."""
+"""`gavel throughput`: shows, imports, fills, fits and evaluates throughput tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_show_gives_a_prior_for_a_job_of_today_on_a_gpu_of_today(gavel: Gavel) -
     )
 
     small, large = answer.json
-    assert (small["rate_steps_per_s"], small["provenance"]) == (0.0, "prior")  # 16 GB do not suffice
+    assert (small["rate_steps_per_s"], small["provenance"]) == (0.0, "prior")  # 16 GB are not enough
     assert large["rate_steps_per_s"] > 0
 
 

@@ -1,4 +1,4 @@
-"""Small traces, clusters and runs for tests; name only what matters."""
+"""Short builders of traces, clusters and runs for tests; name only what matters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NO_COSTS = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
 
 def make_job(name: str, *, steps: float = 3600.0, gpus: int = 1, rates: Mapping[str, float] | None = None) -> JobSpec:
-    """A job of an hour on a V100, unless said otherwise."""
+    """A job that by default takes one hour on a V100."""
     return JobSpec(JobId(name), steps, gpus=gpus, rates_steps_per_s={"v100": 1.0} if rates is None else rates)
 
 
 def make_trace(*jobs: JobSpec, arrival_s: Iterable[float] | None = None) -> Trace:
-    """Jobs that all arrive at 0, unless said otherwise."""
+    """A trace of these jobs, which by default all arrive at 0."""
     return Trace(jobs, np.zeros(len(jobs)) if arrival_s is None else np.array(list(arrival_s)))
 
 
@@ -38,7 +38,7 @@ def make_settings(costs: Costs = NO_COSTS, **mechanism: Any) -> SimulationSettin
 
 
 def random_trace(seed: int, jobs: int = 40, *, types: tuple[str, ...] = ("v100", "p100", "k80")) -> Trace:
-    """Jobs of mixed sizes, speeds and arrivals; some cannot run on some types."""
+    """Jobs of mixed sizes, rates and arrivals; some cannot run on some types."""
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(300.0, jobs))
     arrival_s[: jobs // 4] = 0.0
@@ -59,7 +59,7 @@ def make_simulation(
     settings: SimulationSettings | None = None,
     **options: Any,  # Any: keyword arguments of Simulation
 ) -> Simulation:
-    """A run that has not begun."""
+    """A simulation that has not started."""
     where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
     return Simulation(trace, where, Engine(policy_named(policy)), settings or make_settings(), **options)
 
@@ -67,17 +67,17 @@ def make_simulation(
 def run(
     trace: Trace, cluster: Cluster | str = "v100:1", policy: str = "max_min_fairness", **options: Any
 ) -> SimulationResult:
-    """A run that is over; `options` as for make_simulation."""
+    """The result of a run; `options` as for make_simulation."""
     return make_simulation(trace, cluster, policy, **options).run()
 
 
 def timeless(result: SimulationResult) -> dict[str, Any]:
-    """The numbers of a run without the seconds it took."""
+    """The numbers of a run without its timings."""
     return replace(result.metrics, wall_s=0.0, cpu_s=0.0, cpu_solve_s=0.0).to_json()
 
 
 class GpuAudit:
-    """Watches events and objects when a GPU is under two leases, or a job runs twice."""
+    """Checks all events: no GPU has two leases, and no job runs twice at the same time."""
 
     def __init__(self) -> None:
         self.gpu_lease: dict[int, int] = {}
@@ -101,5 +101,5 @@ class GpuAudit:
 
 
 def observers(*more: Observer) -> list[Observer]:
-    """What to pass as `observers=`."""
+    """The value of `observers=`."""
     return list(more)

@@ -1,4 +1,4 @@
-"""Deadlines in simulation: plans that know rounds and starts keep more of them than plans that know neither."""
+"""Deadlines in simulations: plans that account for rounds and starts meet more deadlines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOBS = 25
 
 
 def drawn_trace(seed: int) -> Trace:
-    """Jobs whose deadlines are 1.5 to 3 times their run times on a V100, under more load than the cluster bears."""
+    """Jobs with deadlines of 1.5 to 3 times their run times on a V100, at a load beyond the cluster's capacity."""
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(600.0, JOBS))
     specs = []

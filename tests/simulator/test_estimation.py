@@ -1,4 +1,4 @@
-"""A simulated scheduler that is told no rates, or wrong ones, and finds them out from what jobs show."""
+"""A simulated scheduler with no rates, or wrong ones, learns the true rates from the progress of jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOBS, HOUR_S = 20, 3600.0
 
 
 def make_trace(seed: int, jobs: int = JOBS) -> Trace:
-    """Jobs of several hours of the lawful families, all at once."""
+    """Jobs of several hours, of families with known laws, which all arrive at once."""
     rng, specs = np.random.default_rng(seed), []
     for n in range(jobs):
         family, batch = str(rng.choice(list(FAMILY))), int(rng.choice(BATCHES))

@@ -1,4 +1,4 @@
-"""Metrics against dumber computations over the frames."""
+"""Metrics against simpler computations over the frames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_utilisation_and_cost_are_sums_over_stays(result: SimulationResult) -> N
 
 
 def test_utilisation_over_time_is_the_leased_fraction_at_random_moments(result: SimulationResult) -> None:
-    """Averaged over its bins it is the total; and a bin inside which nothing changes equals a count of stays."""
+    """The mean over the bins is the total, and a bin without changes equals a count of stays."""
     binned = result.utilization
     stays = result.leases[result.leases["gpu_type"] == "k80"]
     width_s = binned.index[1] - binned.index[0]
@@ -84,7 +84,7 @@ def test_fairness_is_one_for_the_isolated_policy_itself() -> None:
 
 
 def test_deadlines_are_durations_from_arrival() -> None:
-    """The original compares a duration with a moment, which misses late arrivals."""
+    """The original compares a duration with a point in time, which misses late arrivals."""
     late, early = make_job("late", steps=200.0), make_job("early", steps=100.0)
     trace = make_trace(
         *(

@@ -1,4 +1,4 @@
-"""Nodes that join and die in a simulation."""
+"""Nodes that join or die during a simulation."""
 
 from __future__ import annotations
 

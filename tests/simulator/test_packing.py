@@ -1,4 +1,4 @@
-"""Jobs that share GPUs in virtual time, against computations on paper."""
+"""Co-located jobs in virtual time, against computations by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = ("v100", "p100", "k80")
 def make_table(
     kept: Mapping[tuple[str, str], tuple[float, float]], types: tuple[str, ...] = ("v100",)
 ) -> ThroughputTable:
-    """Job types at 1 step/s, of one GPU, and what two keep of it beside each other, on every type."""
+    """Single-GPU job types at 1 step/s on every type, and the fractions of it that two co-located jobs reach."""
     names = sorted({name for pair in kept for name in pair})
     rates = np.ones((len(names), len(types)))
     rows = np.array([[names.index(one), names.index(other)] for one, other in kept], dtype=np.int64)
@@ -49,17 +49,17 @@ def job(name: str, kind: str, steps: float) -> JobSpec:
 def make_packed(
     trace: Trace, table: ThroughputTable, cluster: str = "v100:1", costs: Costs = NO_COSTS, **options: Any
 ) -> Simulation:  # Any: keyword arguments of Simulation
-    """A run of max-min fairness with packing that has not begun."""
+    """A simulation of max-min fairness with packing that has not started."""
     engine = Engine(policy_named("max_min_fairness"), throughputs=table)
     where = Cluster.parse(cluster, price_usd_per_gpu_h={"v100": 3.6})
     return Simulation(trace, where, engine, make_settings(costs, packing=True), **options)
 
 
-GOOD = {("ant", "bee"): (0.8, 0.6)}  # together they do 1.4 times as much
+GOOD = {("ant", "bee"): (0.8, 0.6)}  # co-located they do 1.4 times as much
 
 
 def test_two_jobs_share_a_gpu_at_the_rates_they_keep() -> None:
-    """Together until ant's 800 steps at 0.8 are done at 1000; bee then has 400 of 1000 left, alone."""
+    """Co-located until ant's 800 steps at 0.8 are done at 1000; bee then has 400 of 1000 left, alone."""
     trace = make_trace(job("a", "ant", 800.0), job("b", "bee", 1000.0))
 
     result = make_packed(trace, make_table(GOOD)).run()
@@ -78,7 +78,7 @@ def test_jobs_that_gain_nothing_take_turns() -> None:
 
 
 def test_a_job_runs_at_its_own_rate_until_its_partner_has_loaded() -> None:
-    """b comes at 100; the policy is asked at once, and b joins a at the round's end, 360, and has loaded at 375."""
+    """b arrives at 100 and triggers a request; it joins a at the end of the round, at 360, and has loaded at 375."""
     trace = make_trace(job("a", "ant", 1000.0), job("b", "bee", 1000.0), arrival_s=[0.0, 100.0])
 
     result = make_packed(trace, make_table(GOOD), costs=Costs(0.0, 15.0, 0.0)).run()
@@ -172,7 +172,7 @@ def test_every_promise_holds_after_every_event(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_job_does_its_steps_in_the_time_it_had(seed: int) -> None:
-    """Oracle: steps integrated over the frames; while two share, each keeps its part, and restarts cost the rest."""
+    """Oracle: steps integrated over the frames; co-located jobs run at their fractions, and restarts cost time."""
     simulation = make_packed(many(seed), make_table(MANY, TYPES), "v100:4,p100:4,k80:8")
 
     result = simulation.run()
@@ -232,7 +232,7 @@ def test_packing_shortens_the_queue() -> None:
 
 
 def test_a_scheduler_that_is_told_nothing_of_pairs_learns_what_gains() -> None:
-    """bee keeps next to nothing beside ant: after some time nobody puts them together, and all jobs finish."""
+    """bee is almost stopped when co-located with ant: after a while the pair no longer runs, and all jobs finish."""
     bad = MANY | {("ant", "bee"): (0.05, 0.05)}
     trace = make_trace(*(job(f"j{n}", KINDS[n % 2], 20_000.0) for n in range(4)))
 
@@ -268,7 +268,7 @@ def test_a_pair_that_does_not_fit_is_given_up() -> None:
 
 
 def test_probes_of_pairs_run_as_leases_and_are_counted() -> None:
-    """Of what three kinds keep beside each other nothing is known; what is worth knowing is measured."""
+    """The slowdowns of pairs of three kinds are unknown; the valuable ones are measured."""
     kinds = ("ant", "bee", "crab")
     names = [(one, other) for n, one in enumerate(kinds) for other in kinds[n:]]
     table = make_table(dict.fromkeys(names, (0.55, 0.5)) | {("ant", "crab"): (0.9, 0.9)}, TYPES)

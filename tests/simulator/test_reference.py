@@ -1,4 +1,4 @@
-"""The preset gavel-osdi20 against what the original's simulator measured (reference/gavel_simulations.csv).
+"""The preset gavel-osdi20 against the measurements of the original's simulator (reference/gavel_simulations.csv).
 
 Which of many optimal shares a solver returns moves the average JCT by up to 3 % (measured on the original with three
 solvers: 14,623 to 15,026 s), hence 4 %. Ours spends all slack on the jobs' rates and lies on the better side.
@@ -54,7 +54,7 @@ def read(folder: Path, trace: str) -> Trace:
 
 @pytest.mark.parametrize("trace", CLUSTERS)
 def test_fifo_is_the_original_to_the_second(reference_directory: Path, trace: str) -> None:
-    """Nothing is left to a solver here: what remains is the rounding of a step."""
+    """No choice depends on a solver here: the only difference is the rounding of a step."""
     theirs = reference(reference_directory, trace, "fifo_perf")
 
     found = ours(reference_directory, trace, "fifo")
@@ -94,7 +94,7 @@ def test_makespan_is_within_the_five_percent_that_the_original_leaves(reference_
 def test_shuffled_runs_spread_around_the_original(
     reference_directory: Path, trace: str, policy: str, blind: bool, theirs: str, seeds: int
 ) -> None:
-    """The original draws the order of types anew each round: its one run must lie within ours of many seeds, ± 3 %."""
+    """The original shuffles the types in each round: its one run must lie within ours of many seeds, ± 3 %."""
     measured = reference(reference_directory, trace, theirs)
 
     runs = [ours(reference_directory, trace, policy, blind=blind, seed=seed) for seed in range(seeds)]
@@ -108,7 +108,7 @@ def test_shuffled_runs_spread_around_the_original(
 @few_and_many_seeds
 @pytest.mark.parametrize("trace", CLUSTERS)
 def test_blind_makespan_spreads_around_the_original_makespan(reference_directory: Path, trace: str, seeds: int) -> None:
-    """Its average JCT is another matter: the original maximises a constant and returns whatever point it stops at."""
+    """The average JCT is not compared: the original maximises a constant and returns an arbitrary point."""
     measured = reference(reference_directory, trace, "min_total_duration")
 
     runs = [ours(reference_directory, trace, "min_makespan", blind=True, seed=seed) for seed in range(seeds)]
@@ -134,7 +134,7 @@ def test_default_settings_beat_the_original_on_its_generated_trace(reference_dir
 
 
 class InteriorPoint:
-    """Max-min fairness by cvxpy + ECOS, as the original solves it: slack is left where the interior point leaves it."""
+    """Max-min fairness by cvxpy and ECOS, as in the original: slack remains where the interior point leaves it."""
 
     name = "max_min_fairness"
     summary = "the original's"
@@ -154,9 +154,9 @@ class InteriorPoint:
 
 
 def test_with_the_solver_of_the_original_its_makespan_comes_out(reference_directory: Path) -> None:
-    """To the second where this was written; a last bit elsewhere may move a round, hence 0.5 %.
+    """Equal to the second where this was written; a last bit elsewhere may shift a round, hence 0.5 %.
 
-    Without newcomers_wait it is 1.6 % short. What our own shares change is then only their slack.
+    Without newcomers_wait it is 1.6 % shorter. So our own shares change only the slack.
     """
     trace = "max_min_fairness.trace"
     theirs = reference(reference_directory, trace, "max_min_fairness_perf")

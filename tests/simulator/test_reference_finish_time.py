@@ -20,7 +20,7 @@ POLICY = "finish_time_fairness"
 
 @pytest.mark.parametrize("trace", CLUSTERS)
 def test_finish_time_fairness_is_within_four_percent(reference_directory: Path, trace: str) -> None:
-    """Its optima are as many as those of max-min fairness, hence the same tolerance."""
+    """It has as many optima as max-min fairness, hence the same tolerance."""
     theirs = reference(reference_directory, trace, "finish_time_fairness_perf")
 
     found = ours(reference_directory, trace, POLICY)
@@ -34,9 +34,9 @@ def test_finish_time_fairness_is_within_four_percent(reference_directory: Path, 
 def test_blind_finish_time_fairness_spreads_around_the_original(
     reference_directory: Path, trace: str, seeds: int
 ) -> None:
-    """Blind, the original believes in the rate on a V100, and draws the order of types anew each round.
+    """The blind original assumes the rate on a V100, and shuffles the types in each round.
 
-    It books the history in those rates, too; ours is booked in true ones, which are lower: hence four percent.
+    It also accounts for progress at those rates; ours uses the true, lower rates: hence 4 %.
     """
     measured = reference(reference_directory, trace, POLICY)
     osdi20 = preset("gavel-osdi20")

@@ -1,6 +1,7 @@
-"""Packed runs against what the original's simulator measured (reference/gavel_simulations.csv).
+"""Runs with packing against the measurements of the original's simulator (reference/gavel_simulations.csv).
 
-The mechanism is the original's but for one queue over all types, which packing takes, and broken steps, which count.
+The mechanism is the original's, except for one queue over all types, which packing needs, and fractional steps, which
+count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TRACE = "gen_small_lam5400_seed0.trace"
 def test_packed_runs_are_near_the_originals(
     reference_directory: Path, policy: str, theirs: str, tolerance: float
 ) -> None:
-    """Ours is 4.5 % quicker with max-min, with and without packing: the small load leaves its solver much slack."""
+    """With max-min, ours is 4.5 % faster with and without packing: at this small load its solver has much slack."""
     found = pd.read_csv(reference_directory / "reference" / "gavel_simulations.csv")
     measured = found[(found["trace"] == TRACE) & (found["policy"] == theirs)].iloc[0]
     folder = reference_directory / "data" / "gavel"

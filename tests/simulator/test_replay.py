@@ -1,4 +1,4 @@
-"""Same arguments, same bytes; a journal cut anywhere and continued ends as if it had not been cut."""
+"""Same arguments give the same bytes; a journal cut anywhere and continued gives the same end."""
 
 from __future__ import annotations
 

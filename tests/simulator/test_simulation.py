@@ -1,4 +1,4 @@
-"""The simulated cluster against computations on paper."""
+"""The simulated cluster against computations by hand."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_taking_turns_costs_a_checkpoint_and_a_restart_each_round() -> None:
 
 
 def test_migration_costs_besides_when_a_job_comes_back_on_other_gpus() -> None:
-    """a leaves its K80 when the V100 falls free at the end of b: 10 s to save nothing, 15 + 5 s to start there."""
+    """a leaves its K80 when b ends and the V100 becomes free: 10 s to save nothing, 15 + 5 s to start there."""
     a = make_job("a", steps=1000.0, rates={"v100": 2.0, "k80": 1.0})
     b = make_job("b", steps=360.0, rates={"v100": 1.0})
 
@@ -89,7 +89,7 @@ def test_gpu_freed_inside_a_round_goes_to_a_waiting_job_at_once() -> None:
 
 
 def test_idle_time_between_jobs_is_not_counted_as_work() -> None:
-    """The original counts a round from the end of the previous one, however long ago: it finds a utilisation of 1."""
+    """The original counts a round from the end of the previous one, however long ago: it reports a utilisation of 1."""
     trace = make_trace(make_job("a", steps=720.0), make_job("b", steps=720.0), arrival_s=[0.0, 100_000.0])
 
     result = run(trace, settings=preset("gavel-osdi20"))
@@ -109,7 +109,7 @@ def test_oversized_gang_waits_with_a_reason_and_the_simulation_ends() -> None:
 
 
 def test_gang_with_fewer_steps_than_gpus_is_not_dropped() -> None:
-    """The original gives a worker of such a gang 0 steps, calls it failed, and leaves the job out of all averages."""
+    """The original gives a worker of such a gang 0 steps, marks it failed, and excludes the job from all averages."""
     trace = make_trace(make_job("g", gpus=4, steps=3.0), make_job("a", steps=1000.0))
 
     result = run(trace, "v100:4", settings=preset("gavel-osdi20"))
@@ -119,7 +119,7 @@ def test_gang_with_fewer_steps_than_gpus_is_not_dropped() -> None:
 
 
 def test_gpu_types_of_any_name_are_scheduled() -> None:
-    """The original computes shares for a GPU type it does not know, and never uses it."""
+    """The original computes shares for an unknown GPU type, and never uses it."""
     trace = make_trace(make_job("a", rates={"gb300-nvl": 4.0}))
 
     result = run(trace, "gb300-nvl:1", settings=preset("gavel-osdi20"))
@@ -128,7 +128,7 @@ def test_gpu_types_of_any_name_are_scheduled() -> None:
 
 
 def test_no_gpu_is_over_allocated_by_fifo() -> None:
-    """The original's FIFO gives all jobs the alphabetically last type: six jobs on two V100s."""
+    """The original's FIFO assigns all jobs the alphabetically last type: six jobs on two V100s."""
     trace = make_trace(*(make_job(f"j{i}", rates={"v100": 2.0, "p100": 1.5, "k80": 1.0}) for i in range(6)))
 
     result = run(trace, "v100:2,p100:2,k80:2", "fifo")
@@ -138,7 +138,7 @@ def test_no_gpu_is_over_allocated_by_fifo() -> None:
 
 
 def test_without_a_seed_runs_are_the_same() -> None:
-    """The original dies without --seed, although it has a default."""
+    """The original crashes without --seed, although it has a default."""
     trace = random_trace(7)
 
     first, second = (run(trace, "v100:4,p100:4,k80:4", "isolated", settings=preset("gavel-osdi20")) for _ in range(2))
@@ -190,7 +190,7 @@ def test_every_promise_holds_after_every_event(policy: str, name: str, seed: int
 @pytest.mark.parametrize("policy", ["fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"])
 @pytest.mark.parametrize("seed", range(3))
 def test_rounds_that_change_nothing_may_be_passed_over(policy: str, seed: int) -> None:
-    """Oracle: the same run, every round planned."""
+    """Oracle: the same run, with every round planned."""
     trace = random_trace(seed, jobs=12)
     costs = Costs()
 
@@ -221,7 +221,7 @@ def test_job_that_never_ends_is_left_running_at_the_horizon() -> None:
 
 @given(seed=st.integers(0, 10**6), servers=st.integers(1, 4))
 def test_fifo_on_one_type_is_the_textbook_queue(seed: int, servers: int) -> None:
-    """Oracle: an M/G/c queue in order of arrival, by a heap of the times at which GPUs fall free."""
+    """Oracle: an M/G/c queue in order of arrival, by a heap of the times at which GPUs become free."""
     rng = np.random.default_rng(seed)
     arrival_s = np.round(np.cumsum(rng.exponential(100.0, 15)), 3)
     work_s = np.round(rng.uniform(1, 1500, 15), 3)

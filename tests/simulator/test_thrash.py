@@ -1,4 +1,4 @@
-"""Starting takes time: jobs that take turns must get further than their starts."""
+"""Thrashing: jobs that take turns must make more progress than they lose by starting."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.simulator.builders import make_job, make_settings, make_simulation, m
 
 SLOW_START = Costs(checkpoint_s=0.0, restart_s=45.0, migration_s=0.0)
 TWO = make_trace(make_job("a", steps=600.0), make_job("b", steps=600.0))
-ARRIVAL_S = [*(30.0 * k for k in range(7)), 200.0, *(30.0 * k for k in range(7, 60))]  # the gang's is 200
+ARRIVAL_S = [*(30.0 * k for k in range(7)), 200.0, *(30.0 * k for k in range(7, 60))]  # the gang arrives at 200
 LONG_S = 20_000.0  # for 1,200 s of work on one GPU
 
 
 class Endless(Exception):
-    """A run that does not come to its end."""
+    """A run that does not end."""
 
 
 def patience(event: Event, now_s: float) -> None:
@@ -168,7 +168,7 @@ def test_no_lease_is_stopped_before_it_has_run_for_so_long(seed: int) -> None:
 
 
 class Turns:
-    """How long leases ran that were stopped for others."""
+    """Records how long leases ran before they were preempted."""
 
     def __init__(self) -> None:
         self.began_s: dict[int, float] = {}

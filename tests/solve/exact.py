@@ -1,12 +1,12 @@
-"""Weak duality in exact rationals: floats are taken for the rationals they are, and nothing is rounded.
+"""Weak duality in exact rationals: floats are converted without rounding.
 
-For any λ >= 0 (one a job that has a part in the objective), φ >= 0, budgets μ >= 0 and prices p >= 0 with
+For any λ >= 0 (one for each job in the objective), φ >= 0, budgets μ >= 0 and prices p >= 0 with
 
     Σ_{j in c} (λ_j v_t + φ_j) rate_cjt  ≤  g_c p_t + Σ_{j in c} μ_j      wherever configuration c may run on type t
 
-(v_t what a rate on type t is worth, 1 for a level), Σ_j λ_j Σ_t v_t r_jt <= Σ_j μ_j + Σ_t W_t p_t - Σ_j φ_j floor_j for
-all feasible shares. So an answer and any such duals prove
-how good the answer is, whoever found them. Budgets are raised here until the inequalities hold.
+(v_t is the worth of a rate on type t, 1 for a level), Σ_j λ_j Σ_t v_t r_jt <= Σ_j μ_j + Σ_t W_t p_t - Σ_j φ_j floor_j
+for all feasible shares. So any such duals, from any source, prove how good an answer is. Budgets are raised here until
+the inequalities hold.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gavelpy.solve.objective import MaxMin, MaxSum
 
 @dataclass(frozen=True, eq=False)
 class Duals:
-    """Any duals, as floats; where the objective is a level, all share an unknown positive factor."""
+    """Any duals, as floats; if the objective is a level, all have the same unknown positive factor."""
 
-    weight: Floats  # (J,) λ; where the objective is a sum it is the gain, and this is not read
+    weight: Floats  # λ; if the objective is a sum, the gain is used instead
     floor: Floats  # (J,) φ
-    budget: Floats  # (J,) μ at least
+    budget: Floats  # lower bound of μ
     price: Floats  # (T,)
 
 
@@ -51,7 +51,7 @@ class Proof:
 
 
 def proof(problem: AllocationProblem, objective: MaxMin | MaxSum, share: Floats, duals: Duals) -> Proof:
-    """What `duals` prove of `share`."""
+    """The bound that `duals` prove for `share`."""
     shares, rates = _fractions(share), _fractions(problem.member_rate_steps_per_s)
     value = _value(problem, objective, _rates(problem, rates, shares))
     bound = _bound(problem, objective, rates, duals)
@@ -61,7 +61,7 @@ def proof(problem: AllocationProblem, objective: MaxMin | MaxSum, share: Floats,
 def _rates(
     problem: AllocationProblem, rates: list[list[Fraction]], shares: list[list[Fraction]]
 ) -> list[list[Fraction]]:
-    """What each job runs at on each type, J lists of T."""
+    """The rate of each job on each type, J lists of T."""
     found = [[Fraction(0)] * len(problem.gpu_types) for _ in range(problem.job_count)]
     for configuration, job, row in _members(problem, rates):
         each = zip(found[job], row, shares[configuration], strict=True)
@@ -130,7 +130,7 @@ def _violation(
     shares: list[list[Fraction]],
     rate: list[list[Fraction]],
 ) -> Fraction:
-    """Largest break of a sign, a time budget, a capacity or a floor (both relative), or of what can run; >= 0.
+    """Largest violation of a sign, a time budget, a capacity or a floor (both relative), or of what can run; >= 0.
 
     Floors: relative to the floor, or to a millionth of the job's best rate.
     """
@@ -155,12 +155,12 @@ def _violation(
 
 
 def has_part(problem: AllocationProblem, objective: MaxMin) -> Bools:
-    """Jobs among which the least counts, (J,)."""
+    """Jobs over which the minimum is taken, (J,)."""
     return problem.can_run & (objective.scale > 0)
 
 
 def floors(problem: AllocationProblem, objective: MaxMin | MaxSum) -> Floats:
-    """Least rates, (J,)."""
+    """Rate floors, (J,)."""
     asked = objective.rate_floor_steps_per_s
     return asked if len(asked) else np.zeros(problem.job_count)
 

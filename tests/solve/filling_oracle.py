@@ -1,4 +1,4 @@
-"""Fillings the slow way: an LP for every level, and for every job an LP that asks whether it can rise. All exact."""
+"""Water filling as an oracle: an exact LP for every level, and one per job that checks whether it can rise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.solve.rational import Row, as_floats, fractions, maximum, zeros
 
 
 def slow_filling(problem: AllocationProblem, speed: Callable[[Bools], Floats]) -> Floats:
-    """Rates of the jobs (J,) in steps/s when all rise as `speed` says until none can."""
+    """Rates of the jobs (J,) in steps/s when all rise at `speed` until none can."""
     rates, rows, limits = dense(problem)
     rate, row, limit = [fractions(r) for r in rates], [fractions(r) for r in rows], fractions(limits)
     saturated, reached = ~problem.can_run, zeros(problem.job_count)
@@ -31,7 +31,7 @@ def slow_filling(problem: AllocationProblem, speed: Callable[[Bools], Floats]) -
 
 
 def slow_water_filling(problem: AllocationProblem, scale: Floats) -> Floats:
-    """The same where scaled rates rise evenly."""
+    """The same when scaled rates rise evenly."""
     return slow_filling(problem, lambda _: 1.0 / scale)
 
 

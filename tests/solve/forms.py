@@ -1,4 +1,4 @@
-"""Forms for tests of the interior point: drawn by a seed, and solved once more by plain solvers."""
+"""Forms for tests of the interior point: drawn from a seed, with optima by ordinary solvers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def value_of(form: Form, point: InteriorPoint) -> float:
 
 
 def bound_of(form: Form, point: InteriorPoint) -> float:
-    """What weak duality says of the optimum at the point's prices and rate duals, with the least budgets they need."""
+    """The bound of weak duality at the point's prices and rate duals, with the smallest budgets they need."""
     duals = point.rate_duals
     gain = form.goal.gain if isinstance(form.goal, Sum) else np.zeros_like(form.rate)
     worth = gain + duals[:, None] * form.rate - form.gpus[:, None] * point.prices
@@ -66,7 +66,7 @@ def bound_of(form: Form, point: InteriorPoint) -> float:
 
 
 def best_value(form: Form) -> float:
-    """The optimum by HiGHS, or by Clarabel where logarithms are summed."""
+    """The optimum by HiGHS, or by Clarabel for a sum of logarithms."""
     K, T = form.rate.shape
     time, used = np.kron(np.eye(K), np.ones(T)), np.zeros((T, K * T))
     rates = np.zeros((K, K * T))
@@ -95,7 +95,7 @@ def best_value(form: Form) -> float:
 
 
 def random_place(seed: int, form: Form) -> tuple[Rows, Iterate, Iterate, Floats]:
-    """Rows with every kind of figure, a positive point, a step and prices, all drawn at random."""
+    """Rows with every kind of figure, a positive point, a step and prices, all random."""
     rng = np.random.default_rng(seed)
     K, T = form.rate.shape
     runs = form.rate > 0

@@ -1,6 +1,6 @@
-"""How much better than an answer a linear program can do, for objectives that are none themselves.
+"""Possible improvements of an answer, by linear programs, for objectives that are not linear programs themselves.
 
-The programs are the plain ones, all at once to HiGHS, so an answer is judged by nothing that made it.
+HiGHS solves each program as a whole, so the check shares no code with the solver of the answer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumL
 from tests.solve.plain import optimum
 from tests.solve.price_duals import lines
 
-EQUAL = 1e-7  # levels that differ by less are one
-KEPT = 1e-12  # part of a rate that the others may lose, where they must: others may gain a million times that
-TIGHTER = 1e-10  # part of every rate, time and GPU count: what that much buys is rounding
-LEVELS_MAX = 12  # levels looked at, the lowest and the highest among them
+EQUAL = 1e-7  # levels that differ by less count as equal
+KEPT = 1e-12  # fraction of a rate that the others may lose if necessary: some may gain a million times that
+TIGHTER = 1e-10  # fraction of every rate, time and GPU count: a gain from this much is rounding
+LEVELS_MAX = 12  # number of levels checked, including the lowest and the highest
 HALVINGS = 200
-STEP = 1e-6  # part by which a finish-time ratio must not be improvable
+STEP = 1e-6  # a finish-time ratio must not be improvable by this fraction
 
 
 def improvement(answer: Allocation, objective: MaxMinLexicographic | MinMaxFinishTime | MaxSumLog) -> float:
-    """Relative gain that a linear program finds, which is rounding where the answer is right."""
+    """Relative gain that a linear program finds; it is rounding if the answer is right."""
     match objective:
         case MaxMinLexicographic():
             return _of_levels(answer, objective)
@@ -33,10 +33,10 @@ def improvement(answer: Allocation, objective: MaxMinLexicographic | MinMaxFinis
 
 
 def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
-    """What the jobs at some level can gain while nobody at or below that level loses.
+    """Possible gain of the jobs at one level if no job at or below that level loses.
 
-    One small job can gain much from a trace of the others' rates. So what counts is the gain where everybody must keep
-    a trace more, and there are a trace fewer GPUs: the program's own duals bound it.
+    One small job can gain much from a tiny loss of the others. So the measure is the gain when all jobs must keep
+    slightly more, with slightly fewer GPUs: the program's own duals bound it.
     """
     problem, rate = answer.problem, answer.rate_steps_per_s
     level = np.where(problem.can_run, objective.scale * rate, np.inf)
@@ -48,7 +48,7 @@ def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
         gain = np.where(at, 1.0 / np.where(at, rate, 1.0), 0.0)
         floor = np.where(kept, rate, 0.0)
         found = optimum(problem, MaxSum(gain, floor))
-        if found.status != "Optimal":  # the floors as they are leave no room for rounding
+        if found.status != "Optimal":  # the exact floors leave no margin for rounding
             found = optimum(problem, MaxSum(gain, floor * (1.0 - KEPT)))
         assert found.status == "Optimal", found.status
         duals = found.duals
@@ -58,7 +58,7 @@ def _of_levels(answer: Allocation, objective: MaxMinLexicographic) -> float:
 
 
 def _of_finish_time(answer: Allocation, objective: MinMaxFinishTime) -> float:
-    """STEP where every job can have a ratio that much lower than the highest of the answer, else 0."""
+    """STEP if every job can have a ratio that much lower than the highest of the answer, else 0."""
     runs = answer.problem.can_run
     rate = np.where(runs, answer.rate_steps_per_s, 1.0)
     ratio = float(((objective.age_s + objective.steps / rate) / objective.isolated_s)[runs].max())
@@ -72,7 +72,7 @@ def _of_finish_time(answer: Allocation, objective: MinMaxFinishTime) -> float:
 
 
 def _of_logarithms(answer: Allocation, objective: MaxSumLog) -> float:
-    """What our prices leave room for, relative to the objective.
+    """Gap that our prices leave, relative to the objective.
 
     A job pays at least  w y - reward(w)  for rate y under prices p, for any w > 0. So
 
@@ -92,7 +92,7 @@ def _of_logarithms(answer: Allocation, objective: MaxSumLog) -> float:
 
 
 def _stationary(rate: Floats, cost: Floats, weight: Floats) -> Floats:
-    """Where  -weight log w + max(0, max_t (w rate_t - cost_t))  is least, (J,): its slope rises with w."""
+    """The minimum of  -weight log w + max(0, max_t (w rate_t - cost_t)), (J,): its slope rises with w."""
     low = np.log(weight / rate.max(axis=1)) - 1.0
     high = low + 60.0
     for _ in range(HALVINGS):

@@ -1,9 +1,9 @@
-"""Random problems of every kind that has ever broken a solver, by seed, and whether ours answers them rightly.
+"""Random problems by seed, with every property that has ever broken a solver, and checks of our answers.
 
-A linear answer is right when its objective is that of the whole LP in HiGHS, to SURE. Where it is not, or HiGHS is not
-sure itself, exact arithmetic decides: the answer is right when duals (HiGHS's, or those that follow from our prices)
-prove in rationals that it is within GAP_MAX of the optimum, and it breaks nothing by more than VIOLATION_MAX. Answers
-to objectives that are sequences or roots of linear programs are right when no linear program improves on them.
+A linear answer is right if its objective is that of the whole LP in HiGHS, to SURE. If it is not, or HiGHS is not
+certain itself, exact arithmetic decides: the answer is right if duals (HiGHS's, or those that follow from our prices)
+prove in rationals that it is within GAP_MAX of the optimum, and it violates no constraint by more than VIOLATION_MAX.
+Answers to objectives that are sequences or roots of linear programs are right if no linear program improves them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tests.solve.recomputed import Known, value_of, violation_of
 PROBLEMS = 2000
 SURE = 1e-8
 ROUNDING = 1e-10  # relative
-IMPROVABLE = 1e-5  # relative; levels of jobs that hardly need a GPU amplify what HiGHS cannot see
+IMPROVABLE = 1e-5  # relative; levels of jobs that hardly need a GPU amplify differences that HiGHS cannot resolve
 JOBS_MAX, TYPES_MAX, DECADES, PAIRED_JOBS_MAX = 300, 10, 6, 12
 
-MILD_DECADES = 1.0  # where an optimum is known to fewer digits the more the rates differ
+MILD_DECADES = 1.0  # for optima that have fewer known digits the more the rates differ
 MILD_KINDS = ("levels", "logarithms")
 KINDS = (
     "max-min, fair",
@@ -57,8 +57,8 @@ KINDS = (
     "logarithms",
 )
 
-# Sizes that are not the package's own: (module, name, value). Each way meets the same problems, so that rungs which
-# size keeps away from small ones meet them, too.
+# Changed size limits of the package: (module, name, value). Each way solves the same problems, so that small problems
+# also reach the rungs that are meant for large ones.
 WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
     "as it comes": (),
     "prices from HiGHS's": ((engine, "CLASSES_MIN", 1),),
@@ -73,19 +73,19 @@ WAYS: Mapping[str, tuple[tuple[ModuleType, str, int], ...]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a problem."""
+    """The result of one problem."""
 
     seed: int
     kind: str  # of objective
     path: str  # of our certificate
-    by: str  # how we know that our answer is right; "" = it is not, or there is none
+    by: str  # how we know that our answer is right; "" = it is wrong, or there is none
     gap: float
     detail: str = ""
 
 
 @contextmanager
 def sizes_of(way: str) -> Iterator[None]:
-    """Inside, the package has the sizes of a way."""
+    """Applies the size limits of a way while the context is open."""
     with ExitStack() as patches:
         for module, name, value in WAYS[way]:
             patches.enter_context(patch.object(module, name, value))
@@ -93,7 +93,7 @@ def sizes_of(way: str) -> Iterator[None]:
 
 
 def judged(seed: int, solver: Solver) -> Verdict:
-    """Solves problem number `seed`, and says whether the answer is right."""
+    """Solves problem number `seed`, and checks the answer."""
     problem, kind, objective = random_case(seed)
     try:
         answer = solve(problem, objective, solver)
@@ -117,7 +117,7 @@ def random_case(seed: int) -> tuple[AllocationProblem, str, Known]:
 
 
 def random_problem(seed: int, *, decades_max: float, pairs: bool) -> AllocationProblem:
-    """Problem number `seed`. Each trouble is in some of them only, so that they meet in all combinations."""
+    """Problem number `seed`. Each difficulty is in some problems only, so that they occur in all combinations."""
     rng = np.random.default_rng(seed)
     J = int(rng.integers(1, JOBS_MAX + 1) if rng.random() < 0.5 else np.exp(rng.uniform(0.0, np.log(JOBS_MAX + 1))))
     T = int(rng.integers(1, TYPES_MAX + 1))
@@ -155,7 +155,7 @@ def random_objective(seed: int, problem: AllocationProblem, kind: str) -> Known:
     some = np.where(rng.random(problem.job_count) < 0.5, rng.random(), 0.0) * even
     fair = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
     nobody_counts = problem.can_run & (rng.random(problem.job_count) < 0.3)
-    nobody_counts[np.flatnonzero(problem.can_run)[:1]] = False  # but one does
+    nobody_counts[np.flatnonzero(problem.can_run)[:1]] = False  # at least one job counts
     isolated_s = problem.age_s * rng.uniform(0.2, 1.0) + problem.steps_remaining / np.where(even > 0, even, 1.0)
     match kind:
         case "max-min, fair":
@@ -186,18 +186,18 @@ def random_objective(seed: int, problem: AllocationProblem, kind: str) -> Known:
 
 
 def even_rate(problem: AllocationProblem) -> Floats:
-    """Rate of each job when the GPUs of each type are shared evenly by the GPUs that jobs ask for, (J,)."""
+    """Rate of each job if all jobs share each type in proportion to their gang sizes, (J,)."""
     gpus, asked = problem.gpu_counts, float(problem.gpus_asked.sum())
     part = gpus / max(asked, float(gpus.sum()), 1.0)
     return np.where(problem.can_run, problem.rate_alone_steps_per_s @ part, 0.0)
 
 
 def reason(answer: Allocation, objective: Known) -> str:
-    """How we know that an answer is right; "" where it is not. Its certificate has to be right, too."""
+    """How we know that an answer is right; "" if it is not. Its certificate has to be right, too."""
     c = answer.certificate
     gap_max = GAP_MAX_CONCAVE if isinstance(objective, MaxSumLog | MaxMinLexicographic) else GAP_MAX
     if isinstance(objective, MaxMinLexicographic) and c.warning:
-        gap_max = c.gap  # late levels that no double resolves: the gap has to cover what can be improved
+        gap_max = c.gap  # late levels that doubles cannot resolve: the gap must cover the possible improvement
     if not (c.gap <= gap_max and c.violation <= VIOLATION_MAX and violation_of(answer, objective) <= VIOLATION_MAX):
         return ""
     if not answer.problem.can_run.any():
@@ -232,7 +232,7 @@ def _proves(answer: Allocation, objective: MaxMin | MaxSum, duals: Duals) -> boo
 
 
 def _rates(rng: np.random.Generator, kinds: int, types: int, decades_max: float) -> Floats:
-    """Steps/s of kinds of jobs: alike but for a factor, or as different as can be; some zero."""
+    """Steps/s of kinds of jobs: equal up to a factor, or as different as possible; some zero."""
     decades = min(decades_max, rng.choice([0.5, 2.0, DECADES]))
     if rng.random() < 0.5:
         rates = 10.0 ** rng.uniform(-decades, decades, (kinds, 1)) * rng.uniform(0.1, 1.0, (kinds, types))
@@ -243,7 +243,7 @@ def _rates(rng: np.random.Generator, kinds: int, types: int, decades_max: float)
 
 
 def _with_pairs(rng: np.random.Generator, problem: AllocationProblem) -> AllocationProblem:
-    """Every two jobs of equal gangs may share GPUs, at 20 to 100 % of their rates alone."""
+    """Every two jobs of equal gang size may be co-located, at 20 to 100 % of their rates alone."""
     gpus, jobs = problem.gpus_asked, range(problem.job_count)
     pairs = [(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]]
     rates = problem.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]

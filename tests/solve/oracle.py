@@ -1,4 +1,4 @@
-"""A second, dumber computation of the same optima: dense matrices row by row, and scipy's or cvxpy's solvers."""
+"""Oracles for the optima: dense matrices built row by row, with scipy's or cvxpy's solvers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def best_sum(
 
 
 def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) -> float:
-    """The same as `best_level`, through another modeller and an interior point."""
+    """The same as `best_level`, through cvxpy and an interior point."""
     rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     levels = cvxpy.multiply(scale, rates @ share)[np.flatnonzero(problem.can_run)]
@@ -86,7 +86,7 @@ def best_level_by_cvxpy(problem: AllocationProblem, scale: Floats, solver: str) 
 
 
 def best_sum_log_by_cvxpy(problem: AllocationProblem, weight: Floats) -> float:
-    """max Σ weight_j log r_j, all jobs able to run."""
+    """max Σ weight_j log r_j, if all jobs can run."""
     rates, rows, limits = dense(problem)
     share = cvxpy.Variable(rates.shape[1], nonneg=True)
     program = cvxpy.Problem(cvxpy.Maximize(weight @ cvxpy.log(rates @ share)), [rows @ share <= limits])
@@ -108,7 +108,7 @@ def dense(problem: AllocationProblem) -> tuple[Floats, Floats, Floats]:
 
 
 def _entries(problem: AllocationProblem) -> list[tuple[int, int]]:
-    """(configuration, type) of what may have a share."""
+    """(configuration, type) of every entry that may have a share."""
     return [
         (c, t)
         for c, jobs in enumerate(problem.configuration_members())

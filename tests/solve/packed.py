@@ -1,4 +1,4 @@
-"""Problems in which jobs share GPUs: of kinds, all different, with three jobs in a configuration."""
+"""Problems with co-located jobs: of few kinds, all distinct, or with three jobs in a configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.model.problem import AllocationProblem
 
 
 def all_pairs(problem: AllocationProblem) -> list[tuple[int, int]]:
-    """Every two jobs that ask for equally many GPUs."""
+    """All pairs of jobs of equal gang size."""
     gpus = problem.gpus_asked
     return [(i, k) for i, k in combinations(range(problem.job_count), 2) if gpus[i] == gpus[k]]
 
@@ -54,7 +54,7 @@ def problems_of_kinds(draw: st.DrawFn) -> tuple[AllocationProblem, Floats]:
 def distinct(
     seed: int, *, jobs: int, gpus: list[int] | None = None, counts: list[int] | None = None
 ) -> AllocationProblem:
-    """Jobs that are all different, and so is what each does to each other one; three GPU types, fewer than jobs."""
+    """Jobs with distinct rates and distinct slowdowns of all pairs; three GPU types, fewer GPUs than jobs."""
     rng = np.random.default_rng(seed)
     rates = rng.uniform(0.5, 20.0, (jobs, 1)) * rng.uniform(0.1, 1.0, (jobs, 3))
     asked = rng.choice([1, 1, 1, 2, 4], jobs) if gpus is None else np.array(gpus)
@@ -72,7 +72,7 @@ def distinct(
 
 
 def with_groups(problem: AllocationProblem, groups: list[tuple[int, ...]], part: Floats) -> AllocationProblem:
-    """The problem plus configurations of any number of jobs, at `part` (T,) of their rates; arrays by hand."""
+    """The problem plus configurations of any number of jobs, at `part` (T,) of their rates."""
     C = problem.configuration_count
     members = np.array([job for group in groups for job in group], dtype=np.int64)
     of = np.repeat(np.arange(C, C + len(groups)), [len(group) for group in groups])
@@ -89,7 +89,7 @@ def with_groups(problem: AllocationProblem, groups: list[tuple[int, ...]], part:
 
 
 def _shuffled(problem: AllocationProblem, order: np.ndarray) -> AllocationProblem:
-    """The same pairs in another order; those at odd places name their jobs the other way round."""
+    """The same pairs in another order; those at odd places list their jobs in reverse."""
     J = problem.job_count
     jobs = problem.member_job[J:].reshape(-1, 2)[order]
     rates = problem.member_rate_steps_per_s[J:].reshape(len(order), 2, len(problem.gpu_types))[order]

@@ -1,4 +1,4 @@
-"""A second, dumber optimum: the whole LP at once to HiGHS, in equilibrated numbers, and its duals."""
+"""An oracle: the whole LP in HiGHS, in equilibrated numbers, and its duals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """What HiGHS says; `status` is "Optimal" where it is sure."""
+    """The result of HiGHS; `status` is "Optimal" if it is certain."""
 
     status: str
     value: float
@@ -34,12 +34,12 @@ class Optimum:
 
 
 def optimum(problem: AllocationProblem, objective: MaxMin | MaxSum) -> Optimum:
-    """The best there is for the jobs that can run, at least one."""
+    """The optimum over the jobs that can run, at least one."""
     return _level(problem, objective) if isinstance(objective, MaxMin) else _sum(problem, objective)
 
 
 def _level(problem: AllocationProblem, objective: MaxMin) -> Optimum:
-    """A level far from 1 in its unit is solved for again with itself as the unit: HiGHS's tolerances are absolute."""
+    """Solves again with the level as its unit if that is far from 1: HiGHS's tolerances are absolute."""
     rate, time, load, best = _rows(problem)
     part = np.flatnonzero(has_part(problem, objective))
     floored = np.flatnonzero(floors(problem, objective) > 0)
@@ -76,7 +76,7 @@ def _sum(problem: AllocationProblem, objective: MaxSum) -> Optimum:
 
 
 def _rows(problem: AllocationProblem) -> tuple[Any, Any, Any, Floats]:
-    """Rates in units of the best (J, E), time (J, E) and loads (T, E) of what may run, and the best rates (J,)."""
+    """Rates in units of the best (J, E), time (J, E) and loads (T, E) of admissible entries, and best rates (J,)."""
     here = admissible(problem)
     best = np.where(problem.can_run, np.where(here.any(axis=0), problem.rate_alone_steps_per_s, 0.0).max(axis=1), 1.0)
     best = np.where(best > 0, best, 1.0)
@@ -118,7 +118,7 @@ def _highs(matrix: Any, cost: Floats, lower: Floats, upper: Floats) -> tuple[str
 
 
 def _duals(problem: AllocationProblem, best: Floats, dual: Floats, part: Any, floored: Any, unit: float) -> Duals:
-    """From rows in the order: levels, floors, time, loads."""
+    """Converts the duals of rows in the order: levels, floors, time, loads."""
     J, T = problem.job_count, len(problem.gpu_types)
     weight, floor = np.zeros(J), np.zeros(J)
     weight[part] = dual[: len(part)] * unit / best[part]

@@ -1,7 +1,7 @@
-"""Duals that follow from nothing but prices, where jobs run alone: what prices prove by themselves.
+"""Duals that follow from prices alone, if no jobs are co-located: the bound that prices prove by themselves.
 
 Under prices p a job pays  cost(y) = min { Σ_t g p_t x_t : Σ_t x_t <= 1, Σ_t r_t x_t >= y }  for rate y, which is
-convex; its slope at y is what the job's rate is worth. cost(y) = max_w [ w y - max(0, max_t (w r_t - g p_t)) ], and a
+convex; its slope at y is the worth of the job's rate. cost(y) = max_w [ w y - max(0, max_t (w r_t - g p_t)) ], and a
 best w is among the weights at which two of those lines cross.
 """
 
@@ -15,12 +15,12 @@ from gavelpy.solve.objective import MaxMin, MaxSum
 from tests.solve.exact import Duals, admissible, bases, floors, has_part
 
 NEAR = 1e-9  # relative distance from the best level at which slopes on either side of it are taken
-LEAST_LEVEL = 1e-24  # of the level at which the first job runs at its best rate
+LEAST_LEVEL = 1e-24  # relative to the level at which the first job runs at its best rate
 HALVINGS = 120
 
 
 def curved(problem: AllocationProblem, objective: MaxMin | MaxSum) -> bool:
-    """Whether prices alone have a say: every job pays for itself, and for its plain rate."""
+    """Whether prices alone determine duals: every job pays for itself, and for its plain rate."""
     return problem.runs_alone and not (isinstance(objective, MaxSum) and len(objective.gpu_type_worth))
 
 
@@ -36,7 +36,7 @@ def duals_of_prices(problem: AllocationProblem, objective: MaxMin | MaxSum, pric
     per_level = np.where(part, 1.0 / np.where(part, objective.scale, 1.0), 0.0)
 
     def worths(level: float) -> tuple[Floats, Floats]:
-        """What the rates of jobs are worth at a level: those held up by it, and those held up by their floors."""
+        """The worth of the jobs' rates at a level: of jobs that the level binds, and of jobs that their floors bind."""
         need = base + level * per_level
         worth, held = curves.worth_at(np.maximum(need, least)), part & (need >= least)
         return np.where(held, worth, 0.0), np.where(held | (least == 0), 0.0, worth)
@@ -49,7 +49,7 @@ def duals_of_prices(problem: AllocationProblem, objective: MaxMin | MaxSum, pric
     (below, floor), (above, floor_above) = worths(low * (1.0 - NEAR)), worths(high * (1.0 + NEAR))
     lacking = 1.0 - float(below @ per_level)
     capped = np.isinf(above)
-    if capped.any():  # jobs that cannot run any faster may be worth anything
+    if capped.any():  # jobs that cannot run any faster may have any worth
         weight = below + np.where(capped, max(lacking, 0.0) / capped.sum() / np.where(capped, per_level, 1.0), 0.0)
         return Duals(weight, floor, nothing, prices)
     rise = float((above - below) @ per_level)
@@ -58,7 +58,7 @@ def duals_of_prices(problem: AllocationProblem, objective: MaxMin | MaxSum, pric
 
 
 def lines(problem: AllocationProblem, prices: Floats) -> tuple[Floats, Floats]:
-    """What a job runs at on each type, and what it pays there, (J, T) each; zero where it cannot run."""
+    """The rate of a job on each type, and its payment there, (J, T) each; zero where it cannot run."""
     here = admissible(problem)
     rate = np.where(here, problem.member_rate_steps_per_s, 0.0)
     return rate, np.where(rate > 0, problem.gpus_occupied[:, None] * prices, 0.0)

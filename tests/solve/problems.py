@@ -1,4 +1,4 @@
-"""Problems for tests of the solver layer: drawn by hypothesis, or by a seed."""
+"""Problems for tests of the solver layer: drawn by hypothesis, or from a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavelpy.model.problem import AllocationProblem
 def allocation_problems(draw: st.DrawFn, *, decades: int = 2, coarse: bool = False) -> AllocationProblem:
     """Up to 8 jobs on up to 4 types: zero rates, equal jobs, oversized gangs, types without GPUs, pairs.
 
-    `coarse`: no two rates differ by a hair, so that a trace of one goal cannot buy much of another.
+    `coarse`: no two rates differ by a tiny amount, so that little of one goal cannot be traded for much of another.
     """
     jobs, types = draw(st.integers(1, 8)), draw(st.integers(1, 4))
     fine = st.floats(-decades, decades).map(lambda e: round(10.0**e, 9))
@@ -50,7 +50,7 @@ def random_problem(seed: int, *, jobs: int, types: int = 3, job_types: int = 0) 
 
 
 def small_problem(seed: int, *, decades: float = 2.0) -> AllocationProblem:
-    """Up to 6 jobs on up to 3 types, for exact computations: rates are of few digits, over twice so many decades.
+    """Up to 6 jobs on up to 3 types, for exact computations: rates have few digits and span 2 * `decades` decades.
 
     Zero rates, equal jobs, weights from 1e-3 to 1e3, gangs larger than a type, types without GPUs, idle clusters,
     pairs.

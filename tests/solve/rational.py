@@ -1,4 +1,4 @@
-"""Linear programs in exact rationals: a simplex with no tolerance, for problems of a few jobs."""
+"""Linear programs in exact rationals: a simplex method without tolerances, for problems with few jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = list[Fraction]
 
 
 def fractions(values: Floats) -> list[Fraction]:
-    """The doubles as they are."""
+    """The exact values of the doubles."""
     return [Fraction(float(value)) for value in values]
 
 
@@ -69,7 +69,7 @@ class _Dictionary:
         self.rows[i], self.rests[i] = row, rest
 
     def drop(self, name: int, gain: Row) -> None:
-        """Leaves out the variable `name`, which is zero, and takes `gain` for the objective."""
+        """Removes the variable `name`, which is zero, and makes `gain` the objective."""
         if name in self.basic:
             i = self.basic.index(name)
             self.pivot(i, next(k for k, value in enumerate(self.rows[i]) if value))
@@ -95,7 +95,7 @@ class _Dictionary:
 
 
 def zeros(count: int) -> Row:
-    """So many zeros."""
+    """A row of zeros."""
     return [Fraction(0)] * count
 
 

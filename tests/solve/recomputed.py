@@ -1,4 +1,4 @@
-"""An answer's figures from its shares alone, whatever its certificate says."""
+"""An answer's objective and violation, recomputed from its shares without its certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Known = MaxMin | MaxSum | MaxMinLexicographic | MinMaxFinishTime | MaxSumLog
 
 
 def value_of(answer: Allocation, objective: Known) -> float:
-    """What the shares reach, among the jobs that can run, at least one."""
+    """The objective at the answer's shares, over the jobs that can run, at least one."""
     p, rate, runs = answer.problem, answer.rate_steps_per_s, answer.problem.can_run
     match objective:
         case MaxMin(scale=scale):
@@ -30,7 +30,7 @@ def value_of(answer: Allocation, objective: Known) -> float:
 
 
 def violation_of(answer: Allocation, objective: Known) -> float:
-    """Largest break of a sign, a time budget, a capacity or a floor (both relative), or of what can run; >= 0."""
+    """Largest violation of a sign, a time budget, a capacity or a floor (both relative), or of what can run; >= 0."""
     p, share = answer.problem, answer.share
     gpus = np.where(p.gpu_counts > 0, p.gpu_counts, 1.0)
     least: Floats = floors(p, objective) if isinstance(objective, MaxMin | MaxSum) else np.zeros(p.job_count)

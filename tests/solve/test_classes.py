@@ -1,4 +1,4 @@
-"""Equal jobs become one, and the answer is that of the jobs apart."""
+"""Equal jobs are solved as one class, and the answer is that of the separate jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_figures_that_differ_by_rounding_are_equal() -> None:
 
 
 def test_rows_that_differ_under_one_hash_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_FEW", 0)  # hashes, even of so few
+    monkeypatch.setattr(program, "_FEW", 0)  # use hashes even for so few
     monkeypatch.setattr(program, "_MULTIPLIER", 0)  # every row has hash 0
 
     found = classes_of(np.array([[1.0], [2.0], [1.0]]))
@@ -44,7 +44,7 @@ def test_rows_that_differ_under_one_hash_are_kept_apart(monkeypatch: pytest.Monk
 def test_a_class_answers_as_its_jobs_do_apart(seed: int) -> None:
     problem = random_problem(seed, jobs=40, job_types=7)
     scale = problem.gpus_asked / problem.rate_alone_steps_per_s.mean(axis=1)
-    apart = MaxMin(scale * (1 + 1e-9 * np.arange(40)))  # nobody equals anybody
+    apart = MaxMin(scale * (1 + 1e-9 * np.arange(40)))  # no two jobs are equal
 
     together, alone = solve(problem, MaxMin(scale)), solve(problem, apart)
 

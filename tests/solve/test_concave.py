@@ -1,4 +1,4 @@
-"""Concave objectives through cvxpy, proved by an LP."""
+"""Concave objectives through cvxpy, with bounds proved by an LP."""
 
 from __future__ import annotations
 

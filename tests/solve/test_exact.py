@@ -1,4 +1,4 @@
-"""The judges of the random problems are judged: exact proofs, duals from prices, plain optima, and what they refuse."""
+"""The checkers of the random problems: exact proofs, duals from prices, plain optima, and wrong answers they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rate floors that cannot be kept: the first rung that finds out proves it, and no other rung is run."""
+"""Infeasible rate floors: the first rung that detects them proves it, and no other rung runs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tests.solve.problems import allocation_problems, random_problem
 
 
 def shared(problem: AllocationProblem) -> AllocationProblem:
-    """The same with every two jobs that ask for equally many GPUs as a pair."""
+    """The same problem with a pair for every two jobs of equal gang size."""
     asked, jobs = problem.gpus_asked, range(problem.job_count)
     pairs = [(i, j) for i in jobs for j in jobs if i < j and asked[i] == asked[j]]
     return problem.with_pairs(pairs, 0.6 * problem.rate_alone_steps_per_s[np.array(pairs)])
 
 
 def keeps(allocation: Allocation, floor: Floats) -> bool:
-    """Whether rates are at floors, to a billionth of them or of a millionth of the best rate."""
+    """Whether rates reach their floors, up to 2e-9 of the floor or of a millionth of the best rate."""
     best = allocation.problem.rate_alone_steps_per_s.max(axis=1)
     return bool((allocation.rate_steps_per_s >= floor - 2e-9 * np.maximum(floor, 1e-6 * best)).all())
 
 
 def can_be_kept(problem: AllocationProblem, floor: Floats) -> float:
-    """The part of all floors that can be kept at once, by scipy; infinite where there are none."""
+    """The fraction of all floors that is feasible at once, by scipy; infinite if there are none."""
     C, T = problem.fits.shape
     cannot = np.bincount(problem.member_configuration, weights=~problem.can_run[problem.member_job], minlength=C)
     admissible = problem.fits & (cannot == 0)[:, None]

@@ -1,4 +1,4 @@
-"""Fillings against the slow way in exact numbers, and what their certificates say."""
+"""Water fillings and their certificates against an oracle in exact numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def scale_of(problem: AllocationProblem) -> Floats:
-    """Levels are parts of the best rate for each GPU and weight; 1 where a job can run nowhere."""
+    """Levels are fractions of the best rate per GPU and weight; 1 for a job that can run nowhere."""
     best = np.where(problem.can_run, problem.rate_alone_steps_per_s.max(axis=1, initial=0.0), 1.0)
     return problem.gpus_asked / (problem.weight * best)
 
 
 def scarce(seed: int, *, jobs: int, types: int, load: float) -> AllocationProblem:
-    """GPUs for a part of the jobs, dealt to the types by chance, so that levels are many."""
+    """GPUs for only some of the jobs, distributed randomly over the types, so that there are many levels."""
     rng, problem = np.random.default_rng(seed), random_problem(seed, jobs=jobs, types=types)
     gpus = problem.gpus_asked.sum() * load * rng.dirichlet(np.ones(types))
     return replace(
@@ -89,7 +89,7 @@ def test_nobody_can_gain_and_rounds_are_no_more_than_types(seed: int, load: floa
     rates = allocation.rate_steps_per_s
     better = solve(problem, MaxSum(scale, rates * (1 - 1e-10))).rate_steps_per_s
     assert (better <= rates * (1 + 1e-4)).all()
-    assert rounds_of(allocation.certificate.path) <= 6  # a round a type, and one for those who reach their best
+    assert rounds_of(allocation.certificate.path) <= 6  # one round per type, and one for jobs that reach their best
     assert allocation.certificate.gap <= GAP_MAX
 
 
@@ -106,7 +106,7 @@ def test_many_distinct_jobs_take_few_rounds(types: int, load: float) -> None:
 
 
 def test_jobs_at_their_own_best_rate_make_no_round() -> None:
-    """A hundred jobs reach their best rates at a hundred levels before the two heavy ones run out of GPUs."""
+    """100 jobs reach their best rates at 100 levels before the two heavy ones run out of GPUs."""
     weight = np.append(np.linspace(2000, 3000, 100), [1.0, 1.0])
     ids = [str(i) for i in range(102)]
     problem = AllocationProblem.of(ids, ["v100"], [101], np.linspace(1, 2, 102)[:, None], weight=weight)
@@ -251,7 +251,7 @@ def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatc
 
 
 def test_the_gap_of_a_packed_filling_covers_its_late_levels() -> None:
-    """1e-10 of the early jobs' rates is 0.03 % of a late job's: a proof of a weighted sum says 1e-10 all the same."""
+    """1e-10 of the early jobs' rates is 0.03 % of a late job's: a proof of a weighted sum still claims 1e-10."""
     problem = read_problem(FIXTURES / "packed_late_levels.json")
     scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
 
@@ -267,7 +267,7 @@ def test_the_gap_of_a_packed_filling_covers_its_late_levels() -> None:
 
 @pytest.mark.parametrize("seed", [7, 61, 141])
 def test_late_levels_are_as_exact_as_rates_are(seed: int) -> None:
-    """Their rates were off by 3e-5 to 6e-3, with certificates of 1e-12."""
+    """Earlier, their rates were off by 3e-5 to 6e-3, with certificates of 1e-12."""
     problem = any_problem(seed, decades_max=1.0, pairs=False)
     scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
 
@@ -278,7 +278,7 @@ def test_late_levels_are_as_exact_as_rates_are(seed: int) -> None:
 
 
 def test_speeds_change_when_a_job_saturates() -> None:
-    """The first job has all of the GPU until it is at its best; then the others share what is left, 1 to 3."""
+    """The first job has the whole GPU until it reaches its best; then the others share the rest, 1 to 3."""
 
     def speed(saturated: Bools) -> Floats:
         return np.array([1.0, 0.0, 0.0]) if not saturated[0] else np.array([0.0, 1.0, 3.0])

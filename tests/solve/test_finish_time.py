@@ -1,4 +1,4 @@
-"""The least finish-time ratio: against bisection with a plain LP, by hand, and what must hold whatever the numbers."""
+"""The least finish-time ratio: against bisection with an LP, by hand, and invariants for any numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STUCK = HighsEffort("stuck", {"presolve": "off", "simplex_iteration_limit": 0}, 
 
 
 def goal(problem: AllocationProblem, seed: int, *, age: float = 1.0, decades: float = 1.0) -> MinMaxFinishTime:
-    """Ages and isolated times drawn within `decades` of what the jobs still need at their best rate."""
+    """Ages and isolated times drawn within `decades` of the remaining time at each job's best rate."""
     rng = np.random.default_rng(seed)
     best = np.where(problem.can_run, problem.rate_alone_steps_per_s.max(axis=1), 1.0)
     left_s = problem.steps_remaining / np.where(best > 0, best, 1.0)
@@ -37,7 +37,7 @@ def goal(problem: AllocationProblem, seed: int, *, age: float = 1.0, decades: fl
 
 
 def crowded(seed: int, *, jobs: int = 24) -> tuple[AllocationProblem, MinMaxFinishTime]:
-    """Young jobs, each measured against an equal part: no job's own speed decides."""
+    """Recent jobs, each compared with an equal part: no job's own rate decides."""
     problem = random_problem(seed, jobs=jobs)
     part = problem.gpu_counts.sum() / (3 * jobs * problem.gpus_asked)
     equal = problem.rate_alone_steps_per_s.mean(axis=1) * np.minimum(part, 1)
@@ -48,14 +48,14 @@ def crowded(seed: int, *, jobs: int = 24) -> tuple[AllocationProblem, MinMaxFini
 
 
 def ratios(allocation: Allocation, objective: MinMaxFinishTime) -> Floats:
-    """Of the jobs that can run, by the formula."""
+    """Ratios of the jobs that can run, by the formula."""
     runs = allocation.problem.can_run
     finish_s = objective.age_s[runs] + objective.steps[runs] / allocation.rate_steps_per_s[runs]
     return np.asarray(finish_s / objective.isolated_s[runs])
 
 
 def ratio_by_bisection(problem: AllocationProblem, objective: MinMaxFinishTime) -> float:
-    """The least ratio whose needs a plain LP can serve."""
+    """The least feasible ratio, by an LP per step."""
     runs = problem.can_run
 
     def can_be_had(ratio: float) -> bool:
@@ -84,7 +84,7 @@ def test_ratio_is_that_of_bisection(problem: AllocationProblem, seed: int, age: 
 
 
 def faster_together(seed: int) -> AllocationProblem:
-    """Jobs that may pair up and then run at 50 to 150 % of their rates alone: the best rates exclude each other."""
+    """Jobs that may be co-located at 50 to 150 % of their rates alone: the best rates exclude each other."""
     rng, alone = np.random.default_rng(seed), random_problem(seed, jobs=7)
     pairs = all_pairs(alone)
     rates = alone.member_rate_steps_per_s[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
@@ -106,7 +106,7 @@ def test_ratio_is_that_of_bisection_where_partners_make_jobs_faster(seed: int, a
 
 @pytest.mark.parametrize("faster", [1.0, 1.000001, 1.05])
 def test_two_jobs_that_both_want_the_same_partner_all_the_time_share_it(faster: float) -> None:
-    """a is faster with b than alone, and so is c, but b can be with one of them at a time, though GPUs are enough."""
+    """a is faster with b than alone, and so is c, but b can be co-located with only one of them at a time."""
     problem = AllocationProblem.of("abc", ["v100"], [3], [[1.0]] * 3, steps_remaining=100.0)
     rates = np.array([[[faster], [0.8]], [[0.8], [faster]]])
     problem = problem.with_pairs([(0, 1), (1, 2)], rates)
@@ -192,7 +192,7 @@ def test_of_two_jobs_too_late_for_one_gpu_neither_has_it_alone() -> None:
 
     lateness = ratios(allocation, objective)
     assert lateness[0] == pytest.approx(lateness[1])
-    assert lateness[0] > 10  # what the first has with the GPU to itself
+    assert lateness[0] > 10  # the ratio of the first with the GPU to itself
 
 
 def test_huge_age_leaves_the_young_as_even_as_without_it() -> None:
@@ -244,7 +244,7 @@ def test_a_type_without_gpus_has_the_price_of_its_first_one() -> None:
     allocation = solve(problem, objective)
 
     assert allocation.certificate.objective == pytest.approx(1)
-    assert allocation.shadow_prices == pytest.approx([0, 2])  # the first bits of an H100 take time from the V100
+    assert allocation.shadow_prices == pytest.approx([0, 2])  # the first fraction of an H100 takes time from the V100
 
 
 def test_jobs_that_can_run_nowhere_have_no_part() -> None:
@@ -270,7 +270,7 @@ def test_pairs_serve_two_at_once() -> None:
 
 @pytest.mark.parametrize("hair", [0.0, 1e-9, 2e-9, 1e-8, 1e-7])
 def test_types_alike_but_for_a_hair_are_no_trouble(hair: float) -> None:
-    """HiGHS refuses pivots as small, and ends without an optimum: found by hypothesis at 2e-9."""
+    """HiGHS refuses such small pivots, and ends without an optimum: found by hypothesis at 2e-9."""
     rates = np.tile([0.0, 0.0, 1.0], (7, 1))
     rates[5] = [1.0, 0.0, 1.0 + hair]
     pairs = [(i, k) for i in range(7) for k in range(i + 1, 7)]
@@ -299,7 +299,7 @@ def test_equal_jobs_are_one_class_and_get_equal_shares() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_price_is_the_objective_gained_by_one_more_gpu(seed: int, gpu_type: int) -> None:
     problem, objective = crowded(seed)
-    step = 0.001  # of a GPU; the objective is concave, so this is below the price by a little
+    step = 0.001  # of a GPU; the objective is concave, so the slope is slightly below the price
 
     allocation, more = solve(problem, objective), solve(with_gpus(problem, gpu_type, step), objective)
 

@@ -1,4 +1,4 @@
-"""The block interior point: its kernels against each other and Newton's equations, its optima against plain solvers."""
+"""The block interior point: its kernels against each other and Newton's equations, its optima against other solvers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_nothing_is_shared_where_nothing_can_run(goal: str) -> None:
     form = random_form(2, goal)
     form = replace(form, capacity=np.append(form.capacity[:-1], 0.0))
     rate = form.rate.copy()
-    rate[:, 0] = np.maximum(rate[:, 0], 0.5)  # so that everybody can run somewhere
+    rate[:, 0] = np.maximum(rate[:, 0], 0.5)  # every job can run somewhere
 
     point = optimum(replace(form, rate=rate))
 

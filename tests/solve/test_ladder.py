@@ -1,4 +1,4 @@
-"""Edges of `solve`: problems with nothing in them, objectives of other problems, rungs that fall."""
+"""Edge cases of `solve`: empty problems, objectives of other problems, rungs that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What late levels of fillings need: shares to rounding, and gaps that count what rounding may hide."""
+"""Late levels of fillings: shares that are exact to rounding, and gaps that cover what rounding may hide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def program(problem: AllocationProblem) -> Program:
 
 
 def two_levels(late_rate: float) -> tuple[Program, Filled, Floats]:
-    """A job on each of two GPU types of half a GPU; the first type is a million times dearer, the second job late."""
+    """Each job can use one of two types with half a GPU; the first type is 1e6 times dearer, the second job is late."""
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 0.0], [0.0, 2.0]], gpus=[1, 1])
     whole = program(problem)
     early = Round(0.5, np.array([1.0, 0.0]), Proof(np.array([1e6, 0.0]), np.zeros(2), np.array([1e6, 0.0])))
@@ -69,7 +69,7 @@ def test_shares_of_entries_are_found_again_in_those_of_the_problem(problem: Allo
 
 
 def test_a_refined_optimum_has_six_more_decimals() -> None:
-    """Minimise x + 2 y subject to x + 3 y >= 1: y = 1 / 3, from an answer that is off by 1e-8."""
+    """Minimise x + 2 y subject to x + 3 y >= 1: y = 1 / 3, starting from an answer that is off by 1e-8."""
     start, row = np.array([0, 1, 2], dtype=np.int32), np.array([0, 0], dtype=np.int32)
     lower, upper, cost = np.array([1.0]), np.array([np.inf]), np.array([1.0, 2.0])
     model = Model(start, row, np.array([1.0, 3.0]), np.zeros(2), lower, upper)

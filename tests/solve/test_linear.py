@@ -1,4 +1,4 @@
-"""Linear objectives against dumber computations, on problems drawn by hypothesis."""
+"""Linear objectives against simpler computations, on problems drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_level_by_cvxpy, best_sum
 from tests.solve.problems import allocation_problems, random_problem
 
-GIVEN_UP_FOR_TIES = 1e-3  # of the sum: what 1e-10, the tolerance of the oracle, buys where a level is dear
+GIVEN_UP_FOR_TIES = 1e-3  # of the sum: the effect of 1e-10, the oracle's tolerance, when a level is dear
 
 
 def least_value(allocation: Allocation, scale: np.ndarray) -> float:
@@ -26,7 +26,7 @@ def least_value(allocation: Allocation, scale: np.ndarray) -> float:
 
 
 def keeps(allocation: Allocation, floor: np.ndarray) -> bool:
-    """Whether rates are at floors, to a billionth of them or of a millionth of the best rate."""
+    """Whether rates reach their floors, up to 1e-9 of the floor or of a millionth of the best rate."""
     best = allocation.problem.rate_alone_steps_per_s.max(axis=1)
     return bool((allocation.rate_steps_per_s >= floor - 1e-9 * np.maximum(floor, 1e-6 * best)).all())
 
@@ -94,7 +94,7 @@ def test_levels_above_bases_are_the_oracles(problem: AllocationProblem, seed: in
 
     allocation = solve(problem, MaxMin(scale, base_steps_per_s=base))
 
-    expected = best_level(problem, scale, base=base)  # below zero where the bases are out of reach
+    expected = best_level(problem, scale, base=base)  # below zero if the bases are out of reach
     unit = best_level(problem, scale)
     assert allocation.certificate.objective == pytest.approx(expected, rel=1e-6, abs=1e-7 * unit)
 
@@ -236,7 +236,7 @@ def test_price_of_a_sum_is_what_the_next_gpu_earns() -> None:
     allocation = solve(problem, MaxSum(np.ones(3)))
 
     assert allocation.certificate.objective == pytest.approx(12)  # a on the V100, c on the K80
-    assert allocation.shadow_prices == pytest.approx([8, 2])  # b would take another of either
+    assert allocation.shadow_prices == pytest.approx([8, 2])  # b would use another GPU of either type
 
 
 def test_price_of_a_type_counts_what_it_is_worth() -> None:

@@ -1,4 +1,4 @@
-"""A problem that changes by a job at a time is answered as if it were asked for the first time."""
+"""A problem that changes by one job at a time gets the same answers as if solved from scratch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPES = ("v100", "p100", "k80")
 
 
 class World:
-    """A live problem and the plain figures of its jobs."""
+    """A live problem and the figures of its jobs."""
 
     def __init__(self, seed: int, jobs: int, gpu_counts: tuple[float, ...]) -> None:
         self._rng = np.random.default_rng(seed)

@@ -1,6 +1,6 @@
 """2,000 random problems of every kind, each with a right and certified answer; all of them in `make test-slow`.
 
-`python -m benchmarks certainty` counts which rung answered.
+`python -m benchmarks certainty` counts the answers of each rung.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nearly equal jobs: solved for as equal ones, proved for the true ones."""
+"""Nearly equal jobs: solved as equal ones, with proofs for the true figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLICIES = (
 
 
 def alike(off: float, *, jobs: int = 60) -> AllocationProblem:
-    """Jobs of five kinds; of a kind, rates and steps are off by a part of up to `off`."""
+    """Jobs of five kinds; within a kind, rates and steps differ by up to the fraction `off`."""
     rng = np.random.default_rng(0)
     kind = rng.integers(0, 5, jobs)
     rates, steps = rng.uniform(0.5, 10, (5, 3))[kind], rng.uniform(1e2, 1e3, 5)[kind]
@@ -44,7 +44,7 @@ def test_nearly_equal_jobs_are_solved_for_as_classes(name: str, off: float) -> N
 
     assert near.certificate.path == equal.certificate.path
     assert near.certificate.path.startswith("classes+")
-    assert near.certificate.gap <= (1e-6 if " x " in near.certificate.path else 1e-8)  # of fillings, each job's own
+    assert near.certificate.gap <= (1e-6 if " x " in near.certificate.path else 1e-8)  # for fillings, each job's own
     assert near.certificate.violation <= 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Jobs that share GPUs: classes of pairs, models that grow, configurations of three; all against the whole LP."""
+"""Co-located jobs: classes of pairs, models that grow, configurations of three; all against the whole LP."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ RATES = np.array([[4.0, 1.0], [3.0, 3.0], [9.0, 2.0]])
 
 @pytest.fixture
 def grows_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the smallest model of jobs that share GPUs begins with few entries."""
+    """Even the smallest model of co-located jobs starts with few entries."""
     monkeypatch.setattr(linear, "MANY", 0)
     monkeypatch.setattr(linear, "MANY_FOR_EACH", 0)
 
 
 def excess(allocation: Allocation) -> float:
-    """The most that a constraint is broken by, from the arrays."""
+    """The largest violation of a constraint, from the arrays."""
     p = allocation.problem
     over = (p.gpus_occupied @ allocation.share - p.gpu_counts) / np.maximum(p.gpu_counts, 1.0)
     return float(max(over.max(), (allocation.job_share.sum(axis=1) - 1).max(), -allocation.share.min()))
@@ -259,7 +259,7 @@ def test_floors_that_only_pairs_can_keep_are_kept() -> None:
         all_pairs(alone),
         [[[0.9 * 4.0], [0.9 * 7.0]] if pair == (0, 3) else [[1.0], [1.0]] for pair in all_pairs(alone)],
     )
-    floor = np.array([0.6 * 3.6, 0.0, 0.0, 0.6 * 6.3])  # 1.08 GPUs alone, 0.6 together
+    floor = np.array([0.6 * 3.6, 0.0, 0.0, 0.6 * 6.3])  # 1.08 GPUs alone, 0.6 co-located
 
     allocation = solve(problem, MaxSum(np.array([0.0, 1.0, 0.0, 0.0]), floor))
 
@@ -280,7 +280,7 @@ def test_floors_that_no_pairs_can_keep_are_refused() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_the_worst_job_leaves_goes_to_the_sum_of_all_pairs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = distinct(seed, jobs=40, gpus=[1] * 40)
-    scale = 1 / problem.steps_remaining  # one long job makes the level; the rest is ties
+    scale = 1 / problem.steps_remaining  # one long job determines the level; the rest is ties
 
     grown = solve(problem, MaxMin(scale))
     monkeypatch.setattr(linear, "MANY", 10**9)

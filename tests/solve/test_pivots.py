@@ -1,4 +1,4 @@
-"""Prices of few classes by pivots, and where the search of some hundred begins: against a dumber computation."""
+"""Prices of few classes by pivots, and starting points for some hundred classes: against a simpler computation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = range(12)
 
 
 def gains(seed: int, *, gpus_per_job: float, types: int = 3, jobs: int = 40) -> tuple[Table, AllocationProblem, Floats]:
-    """A table with gains, the problem it stands for, and floors that everybody can have."""
+    """A table with gains, the problem it represents, and floors that all jobs can reach."""
     rng = np.random.default_rng(seed)
     rate = np.where(rng.random((jobs, types)) < 0.15, 0.0, rng.uniform(0.1, 1.0, (jobs, types)))
     rate[:, 0] = np.maximum(rate[:, 0], 0.1)

@@ -1,4 +1,4 @@
-"""The rung for many distinct jobs: its kernels against their twins, its answers against a dumber computation."""
+"""The rung for many distinct jobs: its numpy and numba kernels against each other, its answers against an LP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = range(8)
 
 
 def table(seed: int, *, jobs: int = 200, types: int = 4, gains: bool = False) -> tuple[Table, Floats, Floats]:
-    """A random table with some modes missing, and needs of rate with their slopes."""
+    """A random table with some modes missing, and required rates with their slopes."""
     rng = np.random.default_rng(seed)
     rate = np.where(rng.random((jobs, types)) < 0.2, 0.0, rng.uniform(0.1, 1.0, (jobs, types)))
     rate[:, 0] = np.maximum(rate[:, 0], 0.1)
@@ -81,7 +81,7 @@ def test_machine_code_tallies_as_numpy_does(seed: int) -> None:
 
 
 def sparse(seed: int, jobs: int, types: int, gpus: tuple[int, int]) -> AllocationProblem:
-    """Distinct jobs of which some cannot run on some types, and two nowhere."""
+    """Distinct jobs, some of which cannot run on some types, and two nowhere."""
     rng = np.random.default_rng(seed)
     rates = rng.uniform(0.5, 20.0, (jobs, 1)) * rng.uniform(0.05, 1.0, (jobs, types))
     rates[rng.random(rates.shape) < 0.25] = 0.0

@@ -1,4 +1,4 @@
-"""Prices against finite differences: what the optimum gains when a type has a little more, and loses with less."""
+"""Prices against finite differences: the optimum's gain from slightly more of a type, and its loss from less."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum, MaxSumLog, Objective
 
-LARGE = 1000  # "a GPU" of these problems is so many, so that a tenth of one is a small change
+LARGE = 1000  # "a GPU" of these problems is this many, so that a tenth of one is a small change
 STEP = 0.1  # GPUs
 
 make_max_min_and_max_sum = pytest.mark.parametrize("make", [MaxMin, MaxSum], ids=["max-min", "max-sum"])
@@ -38,7 +38,7 @@ def random_problem(seed: int, *, types: int | None = None, pairs: bool = False) 
 
 
 def crowd(seed: int, *, jobs: int) -> AllocationProblem:
-    """Distinct jobs, gangs of 1 to 4, on three types with a GPU for every other job."""
+    """Distinct jobs, gangs of 1 to 4, on three types with one GPU for every two jobs."""
     rng = np.random.default_rng(seed)
     return AllocationProblem.of(
         [f"job-{row}" for row in range(jobs)],
@@ -50,7 +50,7 @@ def crowd(seed: int, *, jobs: int) -> AllocationProblem:
 
 
 def figures(problem: AllocationProblem, seed: int) -> Floats:
-    """A random positive figure of each job per step/s, (J,), so that neither slow nor quick jobs decide alone."""
+    """A random positive figure of each job per step/s, (J,), so that neither slow nor fast jobs decide alone."""
     return np.random.default_rng(seed).uniform(0.8, 1.25, problem.job_count) / problem.rate_alone_steps_per_s.max(
         axis=1
     )
@@ -88,7 +88,7 @@ def test_price_counts_what_pairs_make_of_a_gpu(seed: int, make: Callable[[Floats
 
 @pytest.mark.parametrize("seed", range(6))
 def test_at_a_kink_the_price_is_of_the_next_gpu_and_not_of_the_last(seed: int) -> None:
-    """As many GPUs as jobs, one each: with one less somebody waits, with one more somebody only moves."""
+    """As many GPUs as jobs, one each: with one less a job waits, with one more a job only moves."""
     rng = np.random.default_rng(seed)
     gpus = rng.integers(1, 4, 3)
     jobs = int(gpus.sum())
@@ -170,7 +170,7 @@ def test_price_is_of_the_next_gpu_where_floors_make_kinks(
 
 
 def test_a_floor_makes_a_gpu_dear_to_the_objective_that_must_keep_it() -> None:
-    """The slow job must have half of its time: one more GPU would let the quick ones have all of theirs."""
+    """The slow job must have half of its time: one more GPU would give the fast ones all of theirs."""
     problem = AllocationProblem.of("ab", ["v100"], [LARGE], [[1.0], [9.0]], gpus=LARGE)
     objective = MaxSum(np.ones(2), np.array([0.5, 0.0]))
 
@@ -204,9 +204,9 @@ def test_price_of_a_sum_over_many_jobs_lies_between_the_next_gpu_and_the_last(se
 
 
 def test_types_that_help_only_together_share_one_price() -> None:
-    """Each job has a type of its own, and the worse of two equals counts: more of one type alone gains nothing.
+    """Each job has its own type, and the worse of two equals counts: more of one type alone gains nothing.
 
-    A price is then the most that a GPU gains, not what it gains by itself: Σ_t price_t W_t is still the objective.
+    A price is then the most that a GPU gains, not its gain by itself: Σ_t price_t W_t is still the objective.
     """
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[1.0, 0.0], [0.0, 1.0]], gpus=2)
     objective = MaxMin(np.ones(2))
@@ -225,12 +225,12 @@ def test_price_of_a_sum_of_logarithms_is_what_a_little_more_gains(seed: int) -> 
 
     prices = solve(problem, objective).shadow_prices
 
-    # certified to 1e-6 of a sum of about 20, so that a difference over 50 GPUs is right to 1e-6 a GPU
+    # certified to 1e-6 of a sum of about 20, so that a difference over 50 GPUs is right to 1e-6 per GPU
     assert prices == pytest.approx(slopes(problem, objective, 50 * STEP), rel=2e-2, abs=2e-6)
 
 
 def test_an_answer_remembers_the_rates_that_were_promised() -> None:
-    """Also where types that nobody can tell apart were one type while solving."""
+    """Also when types with equal rates were merged while solving."""
     problem = AllocationProblem.of("ab", ["v100", "a100"], [1, 1], [[1.0, 1.0], [9.0, 9.0]], gpus=2)
 
     promised, plain = (solve(problem, MaxSum(np.ones(2), floors)) for floors in (np.array([0.5, 0.0]), np.zeros(0)))

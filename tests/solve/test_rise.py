@@ -1,4 +1,4 @@
-"""Targets that rise, at levels and roots, against arithmetic by hand; and what rates cost, against an LP."""
+"""Targets of a water filling, at levels and roots, against arithmetic by hand; and costs of rates, against an LP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavelpy.solve.filling.targets import Changing, Even, Rise
 
 
 def both(speed: list[float], limit: list[float]) -> list[Rise]:
-    """The same rise in both forms."""
+    """The same targets in both forms."""
     return [
         Even.of(np.array(speed), np.array(limit)),
         Changing.of(lambda _: np.array(speed), np.array(limit)),

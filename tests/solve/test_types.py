@@ -1,4 +1,4 @@
-"""GPU types that no job can tell apart are one type while solving."""
+"""GPU types with equal rates for every job are one type while solving."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class WorldNode:
         return {number: lease for number, lease in self.leases.items() if Phase.RUNNING <= lease.phase < Phase.ENDED}
 
     def obey(self, mail: Mail) -> None:
-        """As an agent does: the newest orders count, what is not in them is killed, strangers are answered."""
+        """Follows orders as an agent does: the newest count, unlisted leases are killed, unknown ones reported lost."""
         stamp, orders, forget = mail
         if stamp <= self.newest:
             return

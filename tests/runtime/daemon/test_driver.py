@@ -1,4 +1,4 @@
-"""The driver: what is answered is durable, what cannot be is refused, and a failing journal leaves nobody waiting."""
+"""The driver: acknowledged events are durable, invalid ones are refused, and no call waits on a failed journal."""
 
 from __future__ import annotations
 

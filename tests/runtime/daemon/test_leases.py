@@ -238,7 +238,7 @@ def test_what_a_killed_lease_saves_does_not_count() -> None:
 def test_a_lease_that_no_node_knows_of_ends_by_being_called_off() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a")
-    bench.wake()  # no orders have been sent since
+    bench.wake()  # the grant has not been sent yet
 
     bench.tell(JobCancelled(0))
     told = bench.settle()

@@ -1,4 +1,4 @@
-"""When a node of this machine is surely dead."""
+"""The node registry: when a node on the scheduler's machine is certainly dead, and which agent may use its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silence of nearly all nodes is an event of the network or the scheduler, and is waited for, for a bounded time."""
+"""Silence of almost all nodes: it counts as a failure of the network or the scheduler, and is tolerated for a time."""
 
 from __future__ import annotations
 
