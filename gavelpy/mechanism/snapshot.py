@@ -1,4 +1,4 @@
-"""Writes the state of a core as plain values and arrays, and restores it exactly.
+"""Writes the state of a core as plain values and arrays, and restores it exactly; also copies a core in memory.
 
 A restored core handles all later events as the original would. Derived values are recomputed. Snapshots of older
 versions are readable; fields that they lack get the value for unknown.
@@ -6,7 +6,8 @@ versions are readable; fields that they lack get the value for unknown.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+import copy
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -277,3 +278,33 @@ def _restored_pairs(state: dict[str, Any]) -> PairTable:
 
 def _gangs(state: dict[str, Any]) -> dict[int, Ints]:
     return {int(row): np.array(gpus, dtype=np.int64) for row, gpus in state.items()}
+
+
+_PARTS = "gavelpy.mechanism."
+
+
+def copied(core: SchedulerCore) -> SchedulerCore:
+    """A deep copy of the core that shares immutable values (job specifications, GPUs of a gang)."""
+    double = _double(core, {})
+    assert isinstance(double, SchedulerCore), "a copy has the type of the original"
+    return double
+
+
+def _double(part: Any, known: dict[int, Any]) -> Any:  # Any: a part of the core
+    """A copy with its own arrays, containers and parts; a part that occurs twice is copied once."""
+    if id(part) in known:
+        return known[id(part)]
+    double = known[id(part)] = copy.copy(part)
+    for name, value in vars(double).items():
+        if isinstance(value, np.ndarray | list | dict | set):
+            setattr(double, name, value.copy())
+        elif _is_part(value):
+            setattr(double, name, _double(value, known))
+    return double
+
+
+def _is_part(value: object) -> bool:
+    """Whether it is a mutable object of the mechanism."""
+    kind = type(value)
+    is_value = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # not in the stubs
+    return kind.__module__.startswith(_PARTS) and hasattr(value, "__dict__") and not is_value

@@ -12,8 +12,8 @@ from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.runtime.daemon.engine.estimation_values import KnownJob, LearnRates
 from gavelpy.runtime.daemon.engine.learner import Learner
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates
 from gavelpy.traces.job_types import gpu_specs, job_types
 from tests.estimator.tables import make_table
 

@@ -37,22 +37,19 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
 )
 from gavelpy.mechanism.lifecycle import NodeState
-from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.mechanism.snapshot import copied, snapshot
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
-from gavelpy.runtime.daemon.core_copy import copied
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.leases.lease import PartReport, Patience
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.metrics import Metrics
-from gavelpy.runtime.daemon.nodes.offers import differs, directory_seen, joined
 from gavelpy.runtime.daemon.nodes.quorum_views import Absences
-from gavelpy.runtime.daemon.nodes.recorded_ends import recorded_ends
-from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry
-from gavelpy.runtime.daemon.nodes.watch import SilenceJudge
+from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
+from gavelpy.runtime.daemon.nodes.watch import SilenceJudge, recorded_ends
 from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)

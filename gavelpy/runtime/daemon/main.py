@@ -111,11 +111,11 @@ def _check_throughputs(settings: ThroughputSettings) -> tuple[str, ...]:
     """Raises InvalidInput for unreadable files; returns a note for each implausible entry."""
     notes: tuple[str, ...] = ()
     if settings.file:
-        from gavelpy.runtime.daemon.engine.rate_table import believable_table
+        from gavelpy.runtime.daemon.engine.throughput_files import believable_table
 
         notes = believable_table(settings.file).notes
     if settings.model:
-        from gavelpy.runtime.daemon.engine.estimation_files import read_model
+        from gavelpy.runtime.daemon.engine.throughput_files import read_model
 
         read_model(settings.model)
     return notes

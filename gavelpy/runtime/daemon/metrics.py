@@ -1,16 +1,25 @@
-"""Prometheus metrics of the scheduler. Jobs are no labels, because their number is unbounded."""
+"""Prometheus metrics of the scheduler, and the HTTP server for them and for health checks, on loopback.
+
+Jobs are no labels, because their number is unbounded.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gavelpy import __version__
+from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import journal_name
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import Event
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import JobState, NodeState
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
 
 _NAMES = {"commit": "journal_commit", "plan": "round_planning"}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -75,3 +84,54 @@ class Metrics:
         self.round.set(core.round)
         self.engine_restarts.set(engine_restarts)
         return generate_latest(self.registry)
+
+
+class HttpServer:
+    """Listens from `start` to `stop`. It imports aiohttp when it is made, which takes longer than recovery."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        from aiohttp import web
+
+        async def metrics(_: web.Request) -> web.Response:
+            text = scheduler.metrics.read(scheduler.core, len(scheduler.leases.leases), scheduler.engine.restarts)
+            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        async def process_is_alive(_: web.Request) -> web.Response:
+            return web.Response(text="ok\n")
+
+        async def journal_was_read(_: web.Request) -> web.Response:
+            if scheduler.is_ready.is_set():
+                return web.Response(text="ok\n")
+            return web.Response(text="reading the journal\n", status=503)
+
+        application = web.Application(client_max_size=1 << 16)
+        application.add_routes(
+            [
+                web.get("/metrics", metrics),
+                web.get("/healthz", process_is_alive),
+                web.get("/readyz", journal_was_read),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self, listen: str) -> int:
+        """Opens HOST:PORT or unix:PATH and returns the port (0 for a path)."""
+        from aiohttp import web
+
+        await self._runner.setup()
+        site: web.BaseSite
+        if listen.startswith("unix:"):
+            site = web.UnixSite(self._runner, listen.removeprefix("unix:"))
+        else:
+            host, _, port = listen.rpartition(":")
+            site = web.TCPSite(self._runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            raise InvalidInput(f"http_listen = {listen!r} cannot be opened: {error.strerror}") from None
+        address = self._runner.addresses[0]
+        return int(address[1]) if isinstance(address, tuple) else 0
+
+    async def stop(self) -> None:
+        """Closes the port."""
+        await self._runner.cleanup()

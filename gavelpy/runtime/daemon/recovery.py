@@ -1,13 +1,19 @@
-"""Recovers the scheduler's state from the journal: snapshot, replay, a new incarnation, the clock and the policy."""
+"""Recovers the scheduler's state from the journal: snapshot, replay, a new incarnation, the clock and the policy.
+
+If the journal has lost events, the cluster id and used numbers are recovered from the checkpoint directory. Worker
+processes read it within a time limit, because its storage may hang.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.loss_detection import Loss, Numbers
@@ -16,12 +22,54 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, SchedulerRestarted
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
+from gavelpy.runtime.checkpoint_directory import owner_of, used_numbers
 from gavelpy.runtime.daemon import clock as clocks
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import JobHistory
-from gavelpy.runtime.daemon.lost_evidence import LIMIT_S, CheckpointEvidence, evidence_in
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
+from gavelpy.runtime.storage import StorageSilent, StorageWorkers
+
+LIMIT_S: Final = 60.0  # for the directory to answer
+
+
+@dataclass(frozen=True)
+class CheckpointEvidence:
+    """Contents of a checkpoint directory that identify a cluster and its jobs."""
+
+    cluster_id: str = ""  # of its owner; empty = none
+    numbers: Numbers = field(default_factory=Numbers)  # the first unused ones
+
+
+def evidence_in(directory: str, limit_s: float = LIMIT_S) -> CheckpointEvidence:
+    """Reads a checkpoint directory; empty = there is none. Raises InvalidInput where it cannot be read in time."""
+    if not directory:
+        return CheckpointEvidence()
+    try:
+        with ThreadPoolExecutor(1) as thread:  # the caller may run an event loop
+            return thread.submit(asyncio.run, _read(directory, limit_s)).result()
+    except StorageSilent:
+        why = f"does not answer within {limit_s:g} s; start again when it answers"
+    except OSError as error:
+        why = f"cannot be used: {error}"
+    raise InvalidInput(
+        f"nodes.checkpoint_directory = {directory!r} must be readable when events of the journal are lost, because it "
+        f"shows which numbers were used; it {why}"
+    )
+
+
+async def _read(directory: str, limit_s: float) -> CheckpointEvidence:
+    storage = StorageWorkers()
+    try:
+        async with asyncio.timeout(limit_s):
+            cluster_id = await storage.call(owner_of, directory, limit_s=limit_s)
+            jobs, leases = await storage.call(used_numbers, directory, limit_s=limit_s)
+    except TimeoutError:
+        raise StorageSilent(f"storage did not answer within {limit_s:g} s") from None
+    finally:
+        storage.close()
+    return CheckpointEvidence(cluster_id, Numbers(jobs, leases))
+
 
 logger = logging.getLogger(__name__)
 CLOCK, CONFIGURED = "clock", "configured"

@@ -41,14 +41,13 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
-from gavelpy.runtime.daemon.engine.estimation_values import RatesLearned
-from gavelpy.runtime.daemon.engine.measuring import estimation_choice
+from gavelpy.runtime.daemon.engine.measuring import RatesLearned, estimation_choice
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
-from gavelpy.runtime.daemon.engine.rate_table import rates_again, read_table
+from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 from gavelpy.runtime.daemon.metrics import Metrics
-from gavelpy.runtime.daemon.nodes.offers import joined
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
+from gavelpy.runtime.daemon.nodes.registry import joined
 from gavelpy.runtime.daemon.recovery import (
     CONFIGURED,
     Recovered,

@@ -12,21 +12,18 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import EventStore, open_store
-from gavelpy.runtime.daemon.checkpoint_owner import mark_checkpoints
+from gavelpy.runtime.checkpoint_directory import check_owner, mark
 from gavelpy.runtime.daemon.config import Config, read_config
+from gavelpy.runtime.daemon.metrics import HttpServer
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.server import Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.sd_notify import sd_notify
-from gavelpy.runtime.storage import StorageSilent
-
-if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.http import HttpServer
+from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 logger = logging.getLogger(__name__)
 DIRECTORY_MODE = 0o700
@@ -82,7 +79,7 @@ class Service:
             _notify_ready(self)
             _begin_to_collect()
             if self.config.scheduler.http_listen:
-                http = await asyncio.to_thread(_http_server, scheduler)  # its import takes longer than recovery
+                http = await asyncio.to_thread(HttpServer, scheduler)  # its import takes longer than recovery
                 self.http_port = await http.start(self.config.scheduler.http_listen)
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -113,7 +110,7 @@ class Service:
         scheduler, directory = self.scheduler, self.config.nodes.checkpoint_directory
         while True:
             try:
-                await mark_checkpoints(scheduler.storage, directory, scheduler.cluster_id, MARK_AGAIN_S)
+                await _mark_checkpoints(scheduler.storage, directory, scheduler.cluster_id, MARK_AGAIN_S)
             except StorageSilent:
                 continue
             except InvalidInput as error:
@@ -190,12 +187,6 @@ def _begin_to_collect() -> None:
     gc.enable()
 
 
-def _http_server(scheduler: Scheduler) -> HttpServer:
-    from gavelpy.runtime.daemon.http import HttpServer
-
-    return HttpServer(scheduler)
-
-
 def _notify_ready(service: Service) -> None:
     logger.info(
         "scheduler is up",
@@ -225,3 +216,16 @@ async def _watchdog() -> None:
     while period_us.isdecimal() and int(period_us) > 0:
         sd_notify("WATCHDOG=1")
         await asyncio.sleep(int(period_us) / 2e6)
+
+
+async def _mark_checkpoints(storage: StorageWorkers, directory: str, cluster_id: str, limit_s: float) -> None:
+    """Marks the checkpoint directory as this cluster's. Raises InvalidInput, StorageSilent where it does not answer."""
+    if not directory:
+        return
+    try:
+        owner = await storage.call(mark, directory, cluster_id, limit_s=limit_s)
+    except StorageSilent:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"nodes.checkpoint_directory = {directory!r} cannot be used: {error}") from None
+    check_owner(directory, cluster_id, owner)

@@ -20,7 +20,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
 )
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.queries.event_text import event_text, jobs_of, kind_of
+from gavelpy.runtime.daemon.queries.events import event_text, jobs_of, kind_of
 from tests.runtime.daemon.harness import make_spec
 
 STARTED = LeaseStarted(np.array([3, 5]), np.array([30, 50]), np.array([0, 1, 3]), np.array([7, 8, 9]))

@@ -15,8 +15,7 @@ import pytest
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.snapshot import snapshot
-from gavelpy.runtime.daemon.engine.forecast import Forecaster, without_specs
-from gavelpy.runtime.daemon.engine.forecast_values import Ahead, LookAhead
+from gavelpy.runtime.daemon.engine.forecast import Ahead, Forecaster, LookAhead, without_specs
 from gavelpy.runtime.daemon.engine.forecast_worker import COSTS, look_ahead
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from tests.runtime.daemon.harness import make_spec

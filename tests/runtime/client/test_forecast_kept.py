@@ -7,9 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gavelpy.runtime.daemon.engine.forecast import Forecaster
-from gavelpy.runtime.daemon.engine.forecast_kept import Outlook, Outlooks
-from gavelpy.runtime.daemon.engine.forecast_values import Ahead, Expected
+from gavelpy.runtime.daemon.engine.forecast import Ahead, Expected, Forecaster, Outlook, Outlooks
 from tests.runtime.client.test_forecast import FIRST_COME, START_S, ahead, bench
 
 NO_RATES: Mapping[int, float] = {}

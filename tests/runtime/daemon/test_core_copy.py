@@ -7,10 +7,9 @@ import numpy as np
 from gavelpy.journal.codec import encode_state
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeJoined, NodeLost, WakeupDue
-from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.mechanism.snapshot import copied, snapshot
 from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.core_copy import copied
 
 
 def make_core() -> SchedulerCore:

@@ -18,7 +18,7 @@ from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, Through
 from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
-from gavelpy.runtime.daemon.engine.estimation_values import (
+from gavelpy.runtime.daemon.engine.measuring import (
     EstimationChoice,
     KnownJob,
     LearnRates,

@@ -12,11 +12,10 @@ import pytest
 
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.engine.estimation_files import NO_TABLE
-from gavelpy.runtime.daemon.engine.estimation_values import KnownJob, LearnRates, Measured, RatesLearned
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.engine.learner import Learner
-from gavelpy.runtime.daemon.engine.rate_table import believable_table
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, Measured, RatesLearned
+from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table
 from gavelpy.runtime.daemon.queries.explain import Explainer
 from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running

@@ -10,8 +10,7 @@ import pytest
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.config import ThroughputSettings
-from gavelpy.runtime.daemon.engine.estimation_values import KnownJob, Measured, RatesLearned
-from gavelpy.runtime.daemon.engine.measuring import Measuring
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, Measured, Measuring, RatesLearned
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase
 from tests.mechanism.builders import make_core, make_spec, tell
 

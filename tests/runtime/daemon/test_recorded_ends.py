@@ -11,7 +11,7 @@ from gavelpy.mechanism.events import Outcome
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.daemon.leases.lease import Part, PartReport, Phase
-from gavelpy.runtime.daemon.nodes.recorded_ends import recorded_ends
+from gavelpy.runtime.daemon.nodes.watch import recorded_ends
 
 REPORTED = PartReport(3, 7, Phase.RUNNING, steps_done=40.0, steps_saved=30.0)
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
-from gavelpy.runtime.daemon.engine.estimation_values import EstimationChoice, LearnRates, RatesLearned
+from gavelpy.runtime.daemon.engine.measuring import EstimationChoice, LearnRates, RatesLearned
 from gavelpy.runtime.daemon.engine.pipe_messages import LENGTH, send
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 

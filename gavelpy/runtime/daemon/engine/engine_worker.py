@@ -18,10 +18,11 @@ from gavelpy.engine import Engine
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.runtime.daemon.engine.estimation_values import EstimationChoice, LearnRates
 from gavelpy.runtime.daemon.engine.learner import Learner
+from gavelpy.runtime.daemon.engine.measuring import EstimationChoice, LearnRates
 from gavelpy.runtime.daemon.engine.pipe_messages import read_message, write_message
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table, read_model
 from gavelpy.solve.solver import Solver
 
 _PR_SET_PDEATHSIG = 1
@@ -77,7 +78,6 @@ def _engine(choice: PolicyChoice, estimation: EstimationChoice) -> Engine:
     if not estimation.is_on:
         return Engine(policy, _blind(choice), throughputs)
     from gavelpy.estimator.online import ThroughputEstimator
-    from gavelpy.runtime.daemon.engine.estimation_files import NO_TABLE, read_model
 
     known = throughputs or NO_TABLE
     estimator = ThroughputEstimator(known, read_model(estimation.model_file, known))
@@ -96,12 +96,8 @@ def _blind(choice: PolicyChoice) -> BlindView | None:
     return BlindView(choice.blind) if choice.blind else None
 
 
-def _throughputs(path: str) -> ThroughputTable | None:  # the reader is imported only if a file is configured
-    if not path:
-        return None
-    from gavelpy.runtime.daemon.engine.rate_table import believable_table
-
-    return believable_table(path).table
+def _throughputs(path: str) -> ThroughputTable | None:
+    return believable_table(path).table if path else None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 The copy is made between two events, so it is consistent; a thread pickles it in pieces, so heartbeats are not delayed.
 One forecast runs at a time and at most WAITING_MAX wait; further requests are refused.
+
+With few living jobs a forecast is computed on request. A simulation takes seconds with many thousands of jobs: one
+background simulation then covers all jobs that start in it, and callers receive the last result, with its age.
 """
 
 from __future__ import annotations
@@ -9,19 +12,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.snapshot import copied
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
-from gavelpy.runtime.daemon.core_copy import copied
-from gavelpy.runtime.daemon.engine.forecast_values import Ahead, Expected, LookAhead
 from gavelpy.runtime.daemon.engine.pipe_messages import LENGTH, send
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+
+NOT_SEEN_S = math.inf
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Forecast of a job, counted from now. Infinite = not within the simulated time."""
+
+    start_in_s: float = NOT_SEEN_S
+    finish_in_s: float = NOT_SEEN_S
+    gpu_type: str = ""
+    node_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LookAhead:
+    """Request: a copy of the core, with its specs in separate pickled parts, and the wanted jobs."""
+
+    core: SchedulerCore
+    specs: Sequence[bytes]
+    now_s: float
+    choice: PolicyChoice
+    submitted: Sequence[JobSpec]  # in addition to the core's jobs; their serials follow
+    wanted: Sequence[int]
+    rates: Mapping[int, float]  # measured, by job
+    horizon_s: float
+    wall_s: float
+    everything: bool = False  # every living job is wanted, and the answer is in `Ahead.seen`
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Forecasts of the wanted jobs, in order, and why they are incomplete (empty = they are complete)."""
+
+    expected: tuple[Expected, ...]
+    why_not: str
+    seen: Mapping[int, Expected] = field(default_factory=dict)  # by job, those that start; of `everything` only
+
 
 logger = logging.getLogger(__name__)
 HORIZON_S = 30 * 86_400.0
@@ -124,3 +166,78 @@ async def _asked(process: asyncio.subprocess.Process, data: bytes) -> Ahead:
     answer = pickle.loads(await process.stdout.readexactly(size))
     assert isinstance(answer, Ahead), f"not an answer: {answer!r}"
     return answer
+
+
+AT_ONCE_MAX = 500  # living jobs; with more, a forecast takes longer than a caller should wait
+KEPT_S = 30.0
+COMPUTING = "the forecast of {jobs} living jobs is being computed: explain again in some seconds"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Forecast of one job, counted from now."""
+
+    expected: Expected
+    why_not: str = ""  # why it is incomplete; empty = it is complete
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Kept:
+    ahead: Ahead
+    at_s: float  # the scheduler's time of its core
+    jobs: int  # number of jobs in it
+
+
+class Outlooks:
+    """Close it at the end."""
+
+    def __init__(self, forecaster: Forecaster, *, at_once_max: int = AT_ONCE_MAX, kept_s: float = KEPT_S) -> None:
+        self._forecaster = forecaster
+        self._at_once_max, self._kept_s = at_once_max, kept_s
+        self._kept: _Kept | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def of(
+        self, job: int, core: SchedulerCore, now_s: float, choice: PolicyChoice, rates: Mapping[int, float]
+    ) -> Outlook:
+        """Forecast of a living job."""
+        living = len(core.jobs.active)
+        if living <= self._at_once_max:
+            ahead = await self._forecaster.ask(core, now_s, choice, wanted=[job], rates=rates)
+            return Outlook(ahead.expected[0], ahead.why_not)
+        kept = self._kept
+        if self._task is None and (kept is None or now_s > kept.at_s + self._kept_s or job >= kept.jobs):
+            self._task = asyncio.create_task(self._renew(core, now_s, choice, rates))
+            self._task.add_done_callback(self._renewed)
+        if kept is None or job >= kept.jobs:
+            return Outlook(Expected(), COMPUTING.format(jobs=living))
+        age_s = max(now_s - kept.at_s, 0.0)
+        found = kept.ahead.seen.get(job, Expected())
+        why_not = "" if math.isfinite(found.finish_in_s) else kept.ahead.why_not
+        return Outlook(_later(found, age_s), why_not, age_s)
+
+    async def close(self) -> None:
+        """Cancels a running forecast."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _renew(self, core: SchedulerCore, now_s: float, choice: PolicyChoice, rates: Mapping[int, float]) -> None:
+        jobs = core.jobs.count
+        ahead = await self._forecaster.ask(core, now_s, choice, wanted=(), rates=rates, everything=True)
+        self._kept = _Kept(ahead, now_s, jobs)
+
+    def _renewed(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.result()
+
+
+def _later(expected: Expected, age_s: float) -> Expected:
+    """The same times, counted from `age_s` later."""
+    return replace(
+        expected,
+        start_in_s=max(expected.start_in_s - age_s, 0.0),
+        finish_in_s=max(expected.finish_in_s - age_s, 0.0),
+    )

@@ -34,8 +34,9 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.runtime.daemon.engine.forecast_values import NOT_SEEN_S, Ahead, Expected, LookAhead
+from gavelpy.runtime.daemon.engine.forecast import NOT_SEEN_S, Ahead, Expected, LookAhead
 from gavelpy.runtime.daemon.engine.pipe_messages import read_message, write_message
+from gavelpy.runtime.daemon.engine.throughput_files import believable_table
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
@@ -67,12 +68,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def throughputs_in(path: str) -> ThroughputTable | None:
-    """The table of a file; None for no file. The reader is imported only if there is one."""
-    if not path:
-        return None
-    from gavelpy.runtime.daemon.engine.rate_table import believable_table
-
-    return believable_table(path).table
+    """The table of a file; None for no file."""
+    return believable_table(path).table if path else None
 
 
 def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:

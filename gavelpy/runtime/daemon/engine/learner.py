@@ -17,7 +17,7 @@ from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.online import Reading, ThroughputEstimator, Verdict
 from gavelpy.model.arrays import Floats
-from gavelpy.runtime.daemon.engine.estimation_values import KnownJob, LearnRates, Measured, RatesLearned, Remark
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, Measured, RatesLearned, Remark
 
 GROWN = 1.25  # growth of the number of rates after which the model is fitted again
 ROWS_MAX = 500  # of the estimator's table: beyond, measurements of new job types improve only their own jobs

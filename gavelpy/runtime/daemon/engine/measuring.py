@@ -1,7 +1,8 @@
 """Collects rates of running jobs for the estimator, and passes its answers to the core and to the owners of jobs.
 
 Only jobs that report their steps are measured, by the rate that they report: it excludes the first steps and
-checkpoints. A job without a new step is not measured. No clock: time is an argument.
+checkpoints. A job without a new step is not measured. No clock: time is an argument. The estimator runs in the engine's
+process (`learner`); `LearnRates` and `RatesLearned` are the messages between the two.
 """
 
 from __future__ import annotations
@@ -9,25 +10,98 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from gavelpy.estimator.kinds import Key, key_of
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ThroughputEstimated
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.runtime.daemon.config import ThroughputSettings
-from gavelpy.runtime.daemon.engine.estimation_values import (
-    EstimationChoice,
-    KnownJob,
-    KnownJobs,
-    LearnRates,
-    Measured,
-    RatesLearned,
-)
-from gavelpy.runtime.daemon.leases.lease import Lease
-from gavelpy.runtime.daemon.leases.lease_facts import is_by_time
+from gavelpy.runtime.daemon.leases.lease import Lease, is_by_time
+
+
+@dataclass(frozen=True)
+class EstimationChoice:
+    """Whether and how rates are estimated."""
+
+    is_on: bool = False
+    model_file: str = ""  # of `gavel throughput fit`; "" = the shipped model
+    profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for measurements
+    probe_s: float = 360.0  # duration of one measurement: a round
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """Properties of a job that the estimator uses."""
+
+    serial: int
+    job_type: str
+    gpus: int
+    claims: Mapping[str, float] = field(default_factory=dict)  # steps/s by GPU type, from its owner
+
+    @property
+    def key(self) -> Key:
+        """The estimator's key of its rates."""
+        return key_of(self.serial, self.job_type, self.gpus)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownJobs:
+    """Many jobs, in columns: ten times faster to make and send than one object per job."""
+
+    serials: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
+    job_types: Sequence[str] = ()
+    gpus: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
+    claims: Sequence[Mapping[str, float]] = ()
+
+    def __len__(self) -> int:
+        return len(self.serials)
+
+    def __iter__(self) -> Iterator[KnownJob]:
+        return map(KnownJob, self.serials.tolist(), self.job_types, self.gpus.tolist(), self.claims)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rate of a job over a period."""
+
+    job: KnownJob
+    gpu_type: str
+    rate_steps_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LearnRates:
+    """Request: take in measurements, and return the new rates of these jobs."""
+
+    measured: tuple[Measured, ...]
+    jobs: Iterable[KnownJob]  # all living jobs; empty = only take in
+    gpu_types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A comment on an accepted or refused measurement or claim."""
+
+    job: int
+    is_accepted: bool
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class RatesLearned:
+    """Answer to LearnRates. NaN: unchanged."""
+
+    jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (K,)
+    rates_steps_per_s: Floats = field(default_factory=lambda: np.zeros((0, 0)))  # (K, T)
+    notes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # for the owners of jobs, by serial
+    remarks: tuple[Remark, ...] = ()
+
 
 logger = logging.getLogger(__name__)
 READ_EVERY_S = 10.0  # or once a round, if that is shorter

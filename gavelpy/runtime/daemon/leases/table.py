@@ -32,10 +32,15 @@ from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.unsaved import is_preemptible
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.leases.events import LeaseEvents
-from gavelpy.runtime.daemon.leases.late_ends import LateEnds
-from gavelpy.runtime.daemon.leases.lease import Lease, Order, Part, PartReport, Patience, Phase, Wish
-from gavelpy.runtime.daemon.leases.lease_facts import (
+from gavelpy.runtime.daemon.leases.events import LateEnds, LeaseEvents
+from gavelpy.runtime.daemon.leases.lease import (
+    Lease,
+    Order,
+    Part,
+    PartReport,
+    Patience,
+    Phase,
+    Wish,
     has_run,
     is_adopted,
     is_done,

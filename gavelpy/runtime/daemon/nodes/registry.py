@@ -1,4 +1,4 @@
-"""The registry of nodes: identity, clock, stream and last message of each agent.
+"""The registry of nodes: identity, clock, stream and last message of each agent; also events for changed nodes.
 
 An unreachable node may be dead or cut off. Its death is certain only if an operator declares it, if its host has
 rebooted (a new agent reports this), or if it runs on the scheduler's host and all its known processes have ended.
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gavelpy.mechanism.events import NodeJoined
+from gavelpy.mechanism.events import DirectorySeen, NodeJoined
+from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.model.ids import NodeId
 
 _PROC = Path("/proc")
@@ -279,3 +280,35 @@ def _holder(known: Node | None) -> str:
         return f"is connected from {place}"
     was = f"was connected from {place}" if known is not None else "another agent had before the scheduler restarted"
     return f"{was}; this agent is accepted when that one stays unreachable, or after `gavel node lost`"
+
+
+def joined(pool: GpuPool, node: Node, cluster_id: str) -> NodeJoined:
+    """The event that a node offers its GPUs."""
+    return node.joined(cluster_id, is_known=_uses_clusters_directory(pool, node.node_id))
+
+
+def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
+    """Whether a node's GPUs differ from the core's; for an older agent, also its directory."""
+    row = pool.node_row[node.node_id]
+    count = int((pool.present & pool.on(node.node_id)).sum())
+    had = pool.gpu_types[pool.node_type[row]], count, _uses_clusters_directory(pool, node.node_id)
+    is_untold = node.sight.state is SightState.UNTOLD
+    uses = node.uses_clusters_directory(cluster_id, is_known=had[2]) if is_untold else had[2]
+    return had != (node.hello.gpu_type, node.hello.gpu_count, uses)
+
+
+def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:
+    """An event if a node uses another checkpoint directory than the core's state; none if it is unavailable."""
+    sight, row = node.sight, pool.node_row.get(node.node_id)
+    if sight.state is not SightState.SEEN:
+        return None
+    is_clusters = sight.cluster_id == cluster_id
+    is_named = bool(pool.directories[CLUSTERS]) or not is_clusters
+    if row is not None and is_named and pool.directories[pool.node_directory[row]] == sight.directory:
+        return None
+    return DirectorySeen(node.node_id, sight.directory, is_clusters)
+
+
+def _uses_clusters_directory(pool: GpuPool, node_id: NodeId) -> bool:
+    row = pool.node_row.get(node_id)
+    return row is not None and pool.node_directory[row] == CLUSTERS

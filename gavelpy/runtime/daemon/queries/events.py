@@ -1,4 +1,4 @@
-"""Events of the journal for clients: a page, or a stream that follows new events."""
+"""Events of the journal for clients, as sentences and as JSON: a page, or a stream that follows new events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gavelpy.journal.rows import Entry
 from gavelpy.mechanism.events import Event
-from gavelpy.runtime.daemon.queries.event_text import event_text, jobs_of
 from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from gavelpy.runtime.daemon.rpc.requests import require
 from gavelpy.runtime.security.identity import Caller
@@ -16,6 +15,160 @@ from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
+
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from gavelpy.journal.codec import journal_name
+from gavelpy.mechanism.events import (
+    IdsReserved,
+    JobAnnotated,
+    JobCancelled,
+    JobSubmitted,
+    LeaseEnded,
+    LeaseStarted,
+    NodeLost,
+    Outcome,
+)
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
+from gavelpy.runtime.daemon.queries.jobs import redacted
+
+_SHOWN = 10  # jobs in a sentence
+_HIDDEN = frozenset({"state_id"})  # identifies an agent
+_JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
+
+
+@dataclass(frozen=True)
+class EventText:
+    """One event, as a sentence and as JSON."""
+
+    kind: str  # lease-started
+    text: str
+    json: str
+
+
+def kind_of(event: Event) -> str:
+    """The event's name in journals, in lower case with hyphens: `lease-started`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", journal_name(event)).lower()
+
+
+def jobs_of(event: Event) -> frozenset[int] | None:
+    """Serials of the jobs of an event; None = the event has no jobs."""
+    match event:
+        case JobSubmitted():
+            serial = event.spec.id.rpartition(SEPARATOR)[2]
+            return frozenset({int(serial)} if serial.isascii() and serial.isdecimal() else ())
+        case JobCancelled() | JobAnnotated():
+            return frozenset({event.job})
+        case IdsReserved():
+            return None
+        case _:
+            jobs = getattr(event, "jobs", None)
+            return None if jobs is None else frozenset(jobs.tolist())
+
+
+def event_text(event: Event, visible: Container[int] | None = None) -> EventText | None:
+    """The event for a caller that may see these jobs (None = all); None = the caller may see no part of it."""
+    jobs = jobs_of(event)
+    if visible is not None and jobs is not None and not any(job in visible for job in jobs):
+        return None
+    values = _values(event, visible)
+    text = json.dumps(values, allow_nan=False)
+    return EventText(kind_of(event), _sentence(event, values), text)
+
+
+def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
+    """The fields as JSON values, without rows of other jobs."""
+    found = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _HIDDEN}
+    if isinstance(event, JobSubmitted):
+        return {"job": next(iter(jobs_of(event) or ()), None), **_spec(event.spec)}
+    if isinstance(found.get("jobs"), np.ndarray):
+        kept = np.array([visible is None or job in visible for job in found["jobs"].tolist()], dtype=np.bool_)
+        if "gpu_offsets" in found:
+            ends = found.pop("gpu_offsets")
+            found["gpus"] = [found["gpus"][ends[k] : ends[k + 1]] for k in np.flatnonzero(kept).tolist()]
+        found |= {name: found[name][kept] for name in _JOB_ARRAYS if name in found}
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _spec(spec: JobSpec) -> dict[str, Any]:
+    values = {name: _plain(value) for name, value in asdict(spec).items() if name not in _HIDDEN}
+    return values | {"name": name_of(spec.id), "environment": redacted(spec.environment)}
+
+
+def _plain(value: Any) -> Any:  # Any: a field of an event, and a JSON value
+    match value:
+        case Outcome():
+            return value.name.lower()
+        case float():
+            return value if math.isfinite(value) else None
+        case np.ndarray():
+            return _plain(value.tolist())
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case dict():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return _plain(asdict(value))
+        case _:
+            return value
+
+
+def _sentence(event: Event, values: dict[str, Any]) -> str:
+    match event:
+        case JobSubmitted():
+            spec = event.spec
+            gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
+            owner = spec.owner or "an unknown user"
+            return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
+        case JobCancelled():
+            return f"job {event.job} cancelled"
+        case NodeLost():
+            return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
+        case JobAnnotated():
+            return f"job {event.job}, lease {event.lease}: {event.text}"
+        case IdsReserved():
+            return f"the next job is {event.jobs}, the next lease {event.leases}; {event.text}"
+        case LeaseStarted():
+            return f"started: {_leases(values)}"
+        case LeaseEnded():
+            return f"{values['outcome']}: {_leases(values)}"
+        case _:
+            return _fields(values)
+
+
+def _leases(values: dict[str, Any]) -> str:
+    steps = values.get("steps_done") or [None] * len(values["jobs"])
+    gpus = values.get("gpus") or [None] * len(values["jobs"])
+    return _listed(
+        [
+            f"job {job} (lease {lease}{f', GPU {_listed(held)}' if held else ''}{f', step {done:.0f}' if done else ''})"
+            for job, lease, done, held in zip(values["jobs"], values["leases"], steps, gpus, strict=True)
+        ]
+    )
+
+
+def _fields(values: dict[str, Any]) -> str:
+    """The fields of an event without a special sentence."""
+    parts = (
+        f"{name.replace('_', ' ')} {_listed(value) if isinstance(value, list) else value}"
+        for name, value in values.items()
+        if value not in ([], "", None) and not isinstance(value, dict)
+    )
+    return ", ".join(parts)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    shown = ", ".join(str(value) for value in values[:_SHOWN])
+    return f"{shown} and {len(values) - _SHOWN} more" if len(values) > _SHOWN else shown
+
 
 _EVENTS_A_PAGE = 500
 _EVENTS_DEFAULT = 1_000

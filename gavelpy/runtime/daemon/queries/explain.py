@@ -15,9 +15,7 @@ from gavelpy.mechanism.unsaved import NEVER_SAVED
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.checkpoint_directory import newest
-from gavelpy.runtime.daemon.engine.forecast import Forecaster
-from gavelpy.runtime.daemon.engine.forecast_kept import Outlook, Outlooks
-from gavelpy.runtime.daemon.engine.forecast_values import Expected
+from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.queries.jobs import JobBoard, description
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name

@@ -16,9 +16,7 @@ from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
-from gavelpy.runtime.daemon.leases.lease import Wish
-from gavelpy.runtime.daemon.leases.lease_facts import is_by_time
-from gavelpy.runtime.daemon.queries.redaction import redacted
+from gavelpy.runtime.daemon.leases.lease import Wish, is_by_time
 from gavelpy.runtime.daemon.rpc.requests import shown
 from gavelpy.runtime.security.identity import Caller
 from gavelpy.runtime.security.refusal import Refusal
@@ -26,6 +24,21 @@ from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
+
+
+from collections.abc import Mapping
+
+HIDDEN = "***"
+_SHOWN = re.compile(
+    r"PATH|HOME|LANG|LC_[A-Z]+|TZ|TMPDIR|TERM|SHELL|PYTHON(PATH|UNBUFFERED|HASHSEED|FAULTHANDLER)|VIRTUAL_ENV|LD_LIBRARY_PATH"
+    r"|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_(HOME|LAUNCH_BLOCKING|DEVICE_ORDER)|NCCL_(DEBUG|IB_DISABLE|SOCKET_IFNAME)"
+)
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with *** in place of all values except those of variables that are known not to be secrets."""
+    return {name: value if _SHOWN.fullmatch(name) else HIDDEN for name, value in environment.items()}
+
 
 _SERIAL = re.compile(r"[0-9]{1,15}")
 _OWNER_SEPARATOR = "/"

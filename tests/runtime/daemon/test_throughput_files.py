@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.runtime.daemon.engine.estimation_files import read_model
+from gavelpy.runtime.daemon.engine.throughput_files import read_model
 from gavelpy.traces.job_types import gpu_specs, job_types
 from tests.estimator.tables import make_table
 

@@ -1,11 +1,13 @@
-"""Reads the throughputs file, detects its changes, and makes the request for new rates."""
+"""Reads the throughputs file and the estimator's model file, and makes the request for new rates."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.commands import EstimateThroughput
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.model.throughput import ThroughputTable
+
+if TYPE_CHECKING:  # the functions import it when they need it: most schedulers have no file
+    from gavelpy.estimator.completion import EstimatorModel
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +49,7 @@ class RateTable:
 
 def believable_table(file: str) -> RateTable:
     """The table in a file without implausible entries; raises InvalidInput if it cannot be read."""
-    from gavelpy.estimator.roofline import Roofline  # imported only if a file is configured
+    from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
     from gavelpy.traces.job_types import gpu_specs, job_types
@@ -60,3 +65,29 @@ def rates_again(core: SchedulerCore) -> RatesAgain:
     rows = np.array([job for job in jobs.active.tolist() if not jobs.specs[job].rates_steps_per_s], dtype=np.int64)
     types = tuple(jobs.specs[job].job_type for job in rows.tolist())
     return RatesAgain(rows, types, jobs.gpus[rows], core.pool.gpu_types)
+
+
+NO_TABLE: Final = ThroughputTable((), (), np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64), ())
+
+
+def read_model(path: str, table: ThroughputTable = NO_TABLE) -> EstimatorModel:
+    """The model at `path`, with the shipped specifications of GPUs and job types.
+
+    If `path` is empty: the shipped model, with the roofline calibrated on `table`, which takes milliseconds.
+    """
+    from gavelpy.estimator.completion import EstimatorModel
+    from gavelpy.estimator.isolated import IsolatedModel
+    from gavelpy.estimator.roofline import Roofline
+    from gavelpy.estimator.stored import from_json
+    from gavelpy.traces.fields import read_text
+    from gavelpy.traces.job_types import gpu_specs, job_types
+
+    roofline = Roofline(job_types(), gpu_specs())
+    if not path:
+        return EstimatorModel(IsolatedModel(roofline=roofline.calibrated(table)))
+    try:
+        return from_json(json.loads(read_text(path)), roofline)
+    except InvalidInput as error:
+        raise error.located(path) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"text must be JSON, got {error}", file=path) from error
