@@ -12,7 +12,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NodeJoined
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from tests.conftest import PROJECT
 
 ALERTS = (PROJECT / "deploy" / "alerts.yml").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ NAME = re.compile(r"\bgavel_\w+")
 
 def exported() -> str:
     """The text that a scheduler with one node serves at /metrics."""
-    metrics, core = Metrics(), SchedulerCore(MechanismSettings())
+    metrics, core = SchedulerMetrics(), SchedulerCore(MechanismSettings())
     event = NodeJoined(NodeId("n0"), "v100", 1)
     core.handle(event, 0.0)
     metrics.count_event(event)

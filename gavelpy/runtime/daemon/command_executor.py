@@ -46,7 +46,7 @@ from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.leases.lease import PartReport, Patience
 from gavelpy.runtime.daemon.leases.table import LeaseTable
-from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import Absences
 from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
 from gavelpy.runtime.daemon.nodes.watch import SilenceJudge, recorded_ends
@@ -72,7 +72,7 @@ class ExecutorContext(Protocol):
     clock: SchedulerClock
     cluster_id: str
     engine: EngineProcess
-    metrics: Metrics
+    metrics: SchedulerMetrics
 
     def policy_changed(self, event: PolicyChanged) -> None:
         """The policy has changed."""

@@ -25,7 +25,7 @@ _NAMES = {"commit": "journal_commit", "plan": "round_planning"}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
-class Metrics:
+class SchedulerMetrics:
     """Metrics in their own registry, so that two schedulers in one process are independent."""
 
     def __init__(self) -> None:

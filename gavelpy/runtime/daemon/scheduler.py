@@ -45,7 +45,7 @@ from gavelpy.runtime.daemon.engine.measuring import RatesLearned, estimation_cho
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
-from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 from gavelpy.runtime.daemon.nodes.registry import joined
 from gavelpy.runtime.daemon.recovery import (
@@ -95,7 +95,7 @@ class Scheduler:
         self.cluster_id = recovered.cluster_id
         self.incarnation = recovered.incarnation
         self.choice = recovered.choice  # the policy in force
-        self.metrics = Metrics()
+        self.metrics = SchedulerMetrics()
         self.logs = LogNodes()
         estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
         choice = replace(self.choice, round_s=self.core.settings.round_s)

@@ -40,7 +40,7 @@ from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import NodeSettings
 from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.leases.lease import Order
-from gavelpy.runtime.daemon.metrics import Metrics
+from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
 from tests.mechanism.faults.agent import CLUSTER, Said
 from tests.mechanism.faults.machine import GRACE_S, Machine
@@ -59,7 +59,7 @@ PROGRESS_S = 10.0
 SNAPSHOT_EVENTS = 150
 ENGINE_S_MAX = 2.0
 CHECKPOINT_EVERY_S = 4.0
-_METRICS = Metrics()
+_METRICS = SchedulerMetrics()
 
 
 class Crash(Exception):

@@ -22,7 +22,7 @@ from gavelpy.runtime.daemon.engine.measuring import (
     EstimationChoice,
     KnownJob,
     LearnRates,
-    Measured,
+    MeasuredRate,
     RatesLearned,
 )
 from gavelpy.runtime.daemon.engine.pipe_messages import write_message
@@ -132,7 +132,7 @@ def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
     choice = PolicyChoice.of("max_min_fairness", "{}")
     process = EngineProcess(choice, answered, estimation=EstimationChoice(is_on=True))
     job = KnownJob(0, "lstm", 1)
-    seen = LearnRates((Measured(job, "v100", 40.0, 10.0),) * 5, (job,), ("v100", "k80"))
+    seen = LearnRates((MeasuredRate(job, "v100", 40.0, 10.0),) * 5, (job,), ("v100", "k80"))
     rates = EstimateThroughput(np.array([1]), ("lstm",), np.array([1]), ("v100", "k80"))
 
     learned, answer = answers(process, heard, seen, rates)

@@ -14,7 +14,7 @@ from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.engine.learner import Learner
-from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, Measured, RatesLearned
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, MeasuredRate, RatesLearned
 from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table
 from gavelpy.runtime.daemon.queries.explain import Explainer
 from gavelpy.runtime.daemon.queries.jobs import JobBoard
@@ -34,7 +34,7 @@ def make_learner() -> Learner:
 
 def learn(learner: Learner, *jobs: KnownJob, runs: KnownJob | None = None, rate: float = 40.0) -> RatesLearned:
     """The rates learned about these jobs after one of them has run for 30 s on a V100."""
-    measured = (Measured(runs, "v100", rate, 10.0),) * 3 if runs is not None else ()
+    measured = (MeasuredRate(runs, "v100", rate, 10.0),) * 3 if runs is not None else ()
     return learner.learn(LearnRates(measured, jobs, TYPES))
 
 

@@ -17,7 +17,7 @@ from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.online import Reading, ThroughputEstimator, Verdict
 from gavelpy.model.arrays import Floats
-from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, Measured, RatesLearned, Remark
+from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, MeasuredRate, RatesLearned, Remark
 
 GROWN = 1.25  # growth of the number of rates after which the model is fitted again
 ROWS_MAX = 500  # of the estimator's table: beyond, measurements of new job types improve only their own jobs
@@ -54,7 +54,7 @@ class Learner:
         rates = self._rates(updated, question.gpu_types)
         return RatesLearned(np.array([job.serial for job in updated], dtype=np.int64), rates, notes, tuple(remarks))
 
-    def _take(self, measured: Measured) -> list[Remark]:
+    def _take(self, measured: MeasuredRate) -> list[Remark]:
         job = measured.job
         verdicts: list[Verdict] = []
         if not self._is_measured(job):

@@ -66,7 +66,7 @@ class KnownJobs:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRate:
     """The rate of a job over a period."""
 
     job: KnownJob
@@ -79,7 +79,7 @@ class Measured:
 class LearnRates:
     """Request: take in measurements, and return the new rates of these jobs."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredRate, ...]
     jobs: Iterable[KnownJob]  # all living jobs; empty = only take in
     gpu_types: tuple[str, ...]
 
@@ -134,7 +134,7 @@ class Measuring:
         self.settings = settings
         self.notes: dict[int, tuple[str, ...]] = {}  # for the owners of living jobs, by serial
         self._runs: dict[int, _Run] = {}  # by lease
-        self._readings: deque[Measured] = deque(maxlen=READINGS_MAX)
+        self._readings: deque[MeasuredRate] = deque(maxlen=READINGS_MAX)
         self._is_asked = False
         self._read_s = self._learned_s = -math.inf
         self._learn_pause_s = 0.0
@@ -200,7 +200,7 @@ class Measuring:
         rate, seconds = lease.rate_measured_steps_per_s, now_s - run.seen_s
         is_warm = run.seen_s - run.began_s >= self.settings.warm_up_s
         if is_warm and rate > 0 and seconds > 0 and lease.steps_done > run.steps and not is_by_time(lease):
-            self._readings.append(Measured(self._known(lease.job), lease.gpu_type, rate, seconds))
+            self._readings.append(MeasuredRate(self._known(lease.job), lease.gpu_type, rate, seconds))
 
     def _living(self) -> KnownJobs:
         active, gpus = self.core.jobs.active, self.core.jobs.gpus
