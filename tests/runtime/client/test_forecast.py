@@ -20,6 +20,7 @@ from gavelpy.runtime.daemon.engine.forecast_worker import COSTS, look_ahead
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from tests.runtime.daemon.harness import make_spec
 from tests.runtime.daemon.table_builders import Bench, part
+from tests.runtime.daemon.test_worker_process import until_gone
 
 FIRST_COME = PolicyChoice.of("fifo", "{}")
 FAIR = PolicyChoice.of("max_min_fairness", "{}")
@@ -140,12 +141,11 @@ def test_worker_that_is_killed_is_started_again_for_the_next_question() -> None:
         forecaster = Forecaster()
         asked = {"wanted": [0]}
         await forecaster.ask(core, 0.0, FIRST_COME, **asked)
-        assert forecaster._process is not None
-        os.kill(forecaster._process.pid, signal.SIGKILL)
-        await forecaster._process.wait()
+        os.kill(forecaster.process_id, signal.SIGKILL)
+        await until_gone(forecaster.process_id)
         again = await forecaster.ask(core, 0.0, FIRST_COME, **asked)
         many = await asyncio.gather(*(forecaster.ask(core, 0.0, FIRST_COME, **asked) for _ in range(12)))
-        await forecaster.close()
+        forecaster.close()
         return again, many[-1]
 
     again, last = asyncio.run(asyncio.wait_for(scenario(), 60.0))

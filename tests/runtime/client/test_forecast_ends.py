@@ -1,39 +1,25 @@
-"""A forecast in progress when its process is closed or its caller is cancelled."""
+"""A forecast that is being computed when its process is ended, or when its caller leaves."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
-import time
-from collections.abc import Callable
 
 import pytest
 
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
+from tests.runtime.client.test_forecast import FIRST_COME, bench
 
 
-class _Endless:
-    """A request that takes an hour to unpickle."""
-
-    def __reduce__(self) -> tuple[Callable[[float], None], tuple[float]]:
-        return time.sleep, (3_600.0,)
-
-
-ENDLESS = pickle.dumps(_Endless())
-
-
-def test_who_is_called_off_while_forecasts_are_closed_just_ends() -> None:
+def test_a_caller_that_is_cancelled_while_forecasts_are_closed_just_ends() -> None:
     async def scenario() -> None:
         forecaster = Forecaster()
-        asking = asyncio.create_task(forecaster._answer(ENDLESS))
-        while forecaster._process is None:
-            await asyncio.sleep(0.01)
-        closing = asyncio.create_task(forecaster.close())
-        await asyncio.sleep(0)
+        asking = asyncio.create_task(forecaster.ask(bench(1_000.0).core, 0.0, FIRST_COME, wanted=[0]))
+        while not forecaster.process_id:
+            await asyncio.sleep(0)
+        forecaster.close()
 
         asking.cancel()
 
-        await closing
         with pytest.raises(asyncio.CancelledError):
             await asking
 

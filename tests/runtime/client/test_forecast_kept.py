@@ -63,7 +63,7 @@ def test_one_run_ahead_sees_every_job_that_starts() -> None:
     async def scenario() -> Ahead:
         forecaster = Forecaster()
         answer = await forecaster.ask(made.core, 0.0, FIRST_COME, wanted=(), everything=True)
-        await forecaster.close()
+        forecaster.close()
         return answer
 
     answer = asyncio.run(asyncio.wait_for(scenario(), 60.0))

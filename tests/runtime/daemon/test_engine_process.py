@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +23,6 @@ from gavelpy.runtime.daemon.engine.measuring import (
     MeasuredRate,
     RatesLearned,
 )
-from gavelpy.runtime.daemon.engine.pipe_messages import write_message
 from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
@@ -155,41 +152,3 @@ def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
 def test_a_policy_that_cannot_be_is_refused(name: str, parameters: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         PolicyChoice.of("max_min_fairness", "{}").changed(name, parameters)
-
-
-def test_it_ends_without_a_word_where_nobody_waits_for_its_answer() -> None:
-    pipe = subprocess.PIPE
-    worker = [sys.executable, "-m", "gavelpy.runtime.daemon.engine.engine_worker"]
-    with subprocess.Popen(worker, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        write_message(process.stdin, PolicyChoice.of("max_min_fairness", "{}"))
-        write_message(process.stdin, make_question())
-
-        said = process.stderr.read()
-
-    assert (process.returncode, said) == (0, b"")
-
-
-def test_the_engine_computes_with_one_blas_thread_unless_the_environment_sets_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    process, _ = make_process(PolicyChoice("max_min_fairness"))
-
-    async def environment() -> list[bytes]:
-        running = asyncio.create_task(process.run())
-        while not process.process_id:
-            await asyncio.sleep(0.01)
-        found = Path(f"/proc/{process.process_id}/environ").read_bytes().split(b"\0")
-        process.stop()
-        await running
-        return found
-
-    found = asyncio.run(asyncio.wait_for(environment(), 60.0))
-
-    assert b"OPENBLAS_NUM_THREADS=1" in found
-    assert b"OMP_NUM_THREADS=2" in found

@@ -134,7 +134,7 @@ def test_figures_of_an_owner_are_outvoted_and_what_was_learned_survives_a_crash(
             believed = float(cluster.core.jobs.rate[job, 0])
             board, forecaster = JobBoard(cluster.scheduler), Forecaster()
             explained = await Explainer(cluster.scheduler, board, forecaster).explain(job)
-            await forecaster.close()
+            forecaster.close()
             submitted = dict(cluster.core.jobs.specs[job].rates_steps_per_s)
         async with running(config) as cluster:
             kept = float(cluster.core.jobs.rate[job, 0])

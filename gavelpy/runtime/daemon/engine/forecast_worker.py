@@ -1,18 +1,14 @@
-"""The process that computes forecasts: `python -m gavelpy.runtime.daemon.engine.forecast_worker`."""
+"""Computes forecasts, in a process of its own."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import pickle
-import signal
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import BinaryIO
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,41 +31,22 @@ from gavelpy.model.job import JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.runtime.daemon.engine.forecast import NOT_SEEN_S, Ahead, Expected, LookAhead
-from gavelpy.runtime.daemon.engine.pipe_messages import read_message, write_message
 from gavelpy.runtime.daemon.engine.throughput_files import believable_table
 from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
 
 COSTS = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # that a forecast assumes
-_PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Serves until standard input ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which ends this process itself
-    os.nice(10)  # only people wait for a forecast
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(sys.stdin.buffer, answers)
+def forecast(question: LookAhead) -> Ahead:
+    """The answer to a request of the scheduler."""
+    return look_ahead(question, _table(question.choice.throughputs_file, question.choice.throughputs_version))
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answers requests in order; reads the throughputs file once, and again when it has changed."""
-    table: ThroughputTable | None = None
-    known = ("", 0)  # file and version of the table
-    while (question := read_message(requests)) is not None:
-        assert isinstance(question, LookAhead), f"not a question: {question!r}"
-        wanted = question.choice.throughputs_file, question.choice.throughputs_version
-        if wanted != known:
-            known, table = wanted, throughputs_in(question.choice.throughputs_file)
-        write_message(answers, look_ahead(question, table))
-
-
-def throughputs_in(path: str) -> ThroughputTable | None:
-    """The table of a file; None for no file."""
-    return believable_table(path).table if path else None
+@lru_cache(maxsize=1)
+def _table(file: str, version: int) -> ThroughputTable | None:  # noqa: ARG001 the file is read again when it has changed
+    return believable_table(file).table if file else None
 
 
 def look_ahead(question: LookAhead, throughputs: ThroughputTable | None) -> Ahead:
@@ -182,7 +159,3 @@ class Forecast(VirtualScheduler):
     def _note_finish(self, job: int) -> None:
         seen, in_s = self.expected[job], self.now_s - self.began_s
         self.expected[job] = Expected(min(seen.start_in_s, in_s), in_s, seen.gpu_type, seen.node_ids)
-
-
-if __name__ == "__main__":
-    main()

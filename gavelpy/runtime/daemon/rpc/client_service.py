@@ -68,7 +68,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     async def close(self) -> None:
         """Ends forecasts that are running."""
         await self._explainer.close()
-        await self._forecaster.close()
+        self._forecaster.close()
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
         """Name and version of the server, and the caller's user and role."""
