@@ -1,1 +1,1 @@
-"""Speed and quality against peers, in one process. `python -m benchmarks`, or `make bench`."""
+"""Speed and quality against peers, in one process: `python -m benchmarks`, or `make bench`."""

@@ -1,4 +1,4 @@
-"""Runs every benchmark and prints its lines; results worth keeping go to RESULTS.md with date and machine."""
+"""Runs every benchmark and prints its lines; record important results in RESULTS.md with date and machine."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     python -m benchmarks allocation --all     hours: every size, 3 and 8 types, both mixes, every peer, warm, memory
     python -m benchmarks allocation --policies max_min_fairness,min_makespan+pairs --jobs 32,512 --types 3,8 --warm
 
-NAME+pairs is a policy on a problem in which every two jobs of equal gangs may share GPUs. A time is a median; a peer's
-includes building the model. A contender that has exceeded --limit-s, or surely would by far, is
+NAME+pairs is a policy on a problem in which every two jobs of equal gang size may be co-located. A time is a median; a
+peer's time includes building the model. A contender that has exceeded --limit-s, or is forecast to exceed it by far, is
 skipped at larger sizes. Rows are written to a CSV file as they are measured, and to a plot at the end.
 """
 
@@ -29,14 +29,14 @@ from gavelpy.policies.registry import policy_from, registered
 T = TypeVar("T")
 SIZES = (32, 128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)
 PACKED_SIZES = (32, 128, 256, 512)
-PACKED = (f"max_min_fairness{PAIRS}",)  # measured besides the registered policies
+PACKED = (f"max_min_fairness{PAIRS}",)  # in addition to the registered policies
 OUT = Path("out/benchmarks/allocation.csv")
 _LAYOUT = "{:36} {:8} {:>2} {:>9} {:4}  {:>10} {:9} {:>10} {:>8} {:>7}  {:>7} {:>7} {:>8}  {}"
 _HEAD = ("policy", "mix", "m", "jobs", "", "ms", "solver", "solver ms", "times us", "apart", "gap", "violat.", "MB", "")
 
 
 def run(arguments: Sequence[str] = ()) -> None:
-    """Measures, prints a line a contender, and leaves a CSV file and a plot."""
+    """Measures, prints a line per contender, and writes a CSV file and a plot."""
     options = _parsed(arguments)
     print(f"seed {options.seed}, load {options.load:g} GPUs per job and type of 3, limit {options.limit_s:g} s")
     print(_LAYOUT.format(*_HEAD))
@@ -69,7 +69,7 @@ def _measure(series: Series, cases: Iterable[Case], keep: Callable[[Measurement]
 
 
 def _load(terms: Terms) -> None:
-    """Loads what the contenders load on first use, so that no measurement includes it."""
+    """Triggers every import on first use, so that no measurement includes it."""
     tiny = Case("max_min_fairness", Mix.DISTINCT, 3, 8, 0.1, 0)
     for _ in Series(terms, policy_from(tiny.policy)).measurements(tiny):
         pass

@@ -1,4 +1,4 @@
-"""The random problems of tests/solve/many.py: which rung answered, how each answer was found right, and which were not.
+"""Runs the random problems of tests/solve/many.py: counts answers by rung and by kind of proof, and lists wrong ones.
 
 python -m benchmarks certainty [--problems 2000] [--first 0]
 python -m benchmarks certainty --policies [--problems 10000] [--first 0] [--log FILE]    tests/policies/many.py
@@ -20,7 +20,7 @@ from tests.solve.many import PROBLEMS, WAYS, Verdict, judged, sizes_of
 
 
 def run(arguments: Sequence[str] = ()) -> None:
-    """Two tables and a line for every problem without a right answer, for each way to choose a rung."""
+    """Prints, for each way to choose a rung, two tables and a line for every problem without a right answer."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks certainty", description=__doc__)
     parser.add_argument(
         "--problems", type=int, default=0, help=f"how many (default: {PROBLEMS:,}, of policies {OF_POLICIES:,})"
@@ -44,7 +44,7 @@ def run(arguments: Sequence[str] = ()) -> None:
                 verdicts.append(judged(seed, solver))
         took_s = time.perf_counter() - began_s
         print(f"{options.problems:,} problems from number {options.first}, {name}, {took_s:.0f} s with checks")
-        _table("answered by", Counter((v.kind, v.path.split(" x ")[0]) for v in verdicts))  # whatever the rounds
+        _table("answered by", Counter((v.kind, v.path.split(" x ")[0]) for v in verdicts))  # without the rounds
         _table("right by", Counter((v.kind, v.by or "NOT RIGHT") for v in verdicts))
         worst = max((v.gap for v in verdicts if v.by), default=0.0)
         falls = ", ".join(f"{rung} {count}" for rung, count in sorted(solver.falls.items())) or "none"
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str] = ()) -> None:
 
 
 def _table(title: str, counts: Counter[tuple[str, str]]) -> None:
-    """Kinds of objectives down, what came across."""
+    """Prints counts with kinds of objectives as rows and outcomes as columns."""
     columns = sorted({column for _, column in counts})
     widths = [max(len(column), 6) for column in columns]
     print(f"{title:21} " + "  ".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True)))

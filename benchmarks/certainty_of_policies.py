@@ -1,6 +1,6 @@
-"""The random problems of tests/policies/many.py: every policy, packed or not, and what is wrong with its answers.
+"""Runs the random problems of tests/policies/many.py: every policy, packed or not, and the errors of its answers.
 
-Verdicts are appended to a file, a line of JSON each; a stopped run continues where it ended.
+Verdicts are appended to a file, one line of JSON each; a stopped run continues where it ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.policies.many import Verdict, judged, slow_ones
 
 
 def run(first: int, problems: int, log: Path | None) -> None:
-    """A table of policies, and a line for every wrong or slow answer."""
+    """Prints a table of policies, and a line for every wrong or slow answer."""
     done = {v.number: v for v in _read(log)} if log is not None and log.exists() else {}
     solver = Solver()
     for number in range(first, first + problems):

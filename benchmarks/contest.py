@@ -1,4 +1,4 @@
-"""One case at a time: our policy, cold and warm, and its peers, in turn in one process."""
+"""Measures one case at a time: our policy, cold and warm, and its peers, in turn in one process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ OURS = "ours"
 PAIRS_JOBS_MAX = 512  # there are up to n² / 2 of them
 CVXPY = ("ecos", "clarabel")
 PEERS = (*CVXPY, "highs")
-CHANGES = 10  # departures and arrivals, in turn, of which a warm time is the median
-PEER_STOPS_AFTER = 5.0  # times the limit, where a peer can stop itself
+CHANGES = 10  # departures and arrivals, in turn; a warm time is the median over these
+PEER_STOPS_AFTER = 5.0  # times the limit, if a peer can stop itself
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Against whom, and for how long."""
+    """The peers, and the limits of the measurement."""
 
     peers: tuple[str, ...]
     limit_s: float
@@ -42,7 +42,7 @@ class Terms:
 
 
 class Series:
-    """A policy on growing problems of one kind. A contender that exceeded the limit, or surely would, is skipped."""
+    """A policy on growing problems of one kind. A contender that exceeded the limit, or is forecast to, is skipped."""
 
     def __init__(self, terms: Terms, policy: Policy) -> None:
         self._terms = terms
@@ -51,7 +51,7 @@ class Series:
         self._patience: dict[tuple[str, str], Patience] = {}
 
     def measurements(self, case: Case) -> Iterator[Measurement]:
-        """What each contender took, one after the other."""
+        """The measurement of each contender, one after the other."""
         if case.is_packed and case.jobs > PAIRS_JOBS_MAX:
             return
         problem = case.problem()
@@ -103,7 +103,7 @@ class Series:
         )
 
     def _warm(self, case: Case) -> Iterator[Measurement]:
-        """The median over changes of one job each: ours with the solver kept, HiGHS from its last basis."""
+        """The median over changes of one job each: ours with a warm solver, HiGHS from its last basis."""
         drawn = case.drawn(spare=CHANGES)
         changes = drawn.changes(case.jobs, CHANGES)
         solver = Solver()
@@ -137,7 +137,7 @@ class Series:
         self._patience.setdefault((case.mode, contender), Patience(self._terms.limit_s)).add(case.jobs, took_s)
 
     def _failed(self, case: Case, contender: str, failure: Exception) -> Measurement:
-        """A contender that fails is skipped at larger sizes."""
+        """Records a failed contender, which is skipped at larger sizes."""
         self._took(case, contender, float("inf"))
         return Measurement(case, contender, note=str(failure))
 
@@ -148,7 +148,7 @@ def _ours(case: Case, answer: Allocation) -> Measurement:
 
 
 def _each(calls: Iterable[Callable[[], T]], budget_s: float) -> Timed[list[T]]:
-    """The median of one run each, without the first, which starts from nothing; and all answers."""
+    """The median of one run each, without the first, which is cold; and all answers."""
     times: list[float] = []
     answers: list[T] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""The peers' solvers, used as a careful user of theirs would: cvxpy (ECOS, Clarabel) on sparse rows, HiGHS on arrays.
+"""The peers' solvers, as their careful users would call them: cvxpy (ECOS, Clarabel) on sparse rows, HiGHS on arrays.
 
 All take the same two linear programs over the shares x >= 0 of entries (a configuration on a GPU type):
 
@@ -6,7 +6,7 @@ All take the same two linear programs over the shares x >= 0 of entries (a confi
     total   maximise Σ_e gain_e x_e     with  r_j(x) >= floor_j
 
 and time budgets and capacities. Rows are scaled (capacities to 1, rates by speed or best rate), which helps all of
-them. Of several ways to write this in cvxpy this one, a few sparse matrices and no atoms, was the fastest.
+them. Of several ways to write this in cvxpy, this one, a few sparse matrices and no atoms, was the fastest.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What the peers' programs have in common: E entries, rows by job and by type."""
+    """The common part of the peers' programs: E entries, rows by job and by type."""
 
     problem: AllocationProblem
     entry_configuration: Ints  # (E,)
     entry_type: Ints  # (E,)
     rate: Any  # (J, E) sparse, steps/s at share 1
     time: Any  # (J, E) sparse, ones
-    load: Any  # (T, E) sparse, part of the type's GPUs at share 1
+    load: Any  # (T, E) sparse, fraction of the type's GPUs at share 1
 
     @classmethod
     def of(cls, problem: AllocationProblem) -> Rows:
-        """The rows of a problem; entries are what fits."""
+        """The rows of a problem; entries are the feasible (configuration, type) pairs."""
         index = np.full(problem.fits.shape, -1)
         configuration, gpu_type = np.nonzero(problem.fits)
         E, J, T = len(configuration), problem.job_count, len(problem.gpu_types)
@@ -73,7 +73,7 @@ class Rows:
         return sp.diags_array(factor) @ self.rate, factor
 
     def leveled(self, speed: Floats) -> Leveled:
-        """The rows of a program of a level, in a unit that the median job reaches at its best rate."""
+        """The rows of a level program, in a unit that the median job reaches at its best rate."""
         rises, best = speed > 0, self.best()
         unit = float(np.median(best[rises] / speed[rises]))
         factor = 1.0 / np.where(rises, speed * unit, best)
@@ -82,7 +82,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Leveled:
-    """rate @ x - part t >= factor base, where t is the level in `unit`s."""
+    """Rows  rate @ x - part t >= factor base, where t is the level in `unit`s."""
 
     rate: Any  # (J, E) sparse
     factor: Floats  # (J,)
@@ -94,19 +94,19 @@ class Engine(Protocol):
     """A peer that solves linear programs."""
 
     name: str
-    solver_s: float  # seconds inside the solver itself since it was made, by its own account
+    solver_s: float  # seconds inside the solver itself since it was created, as it reports them
 
     def level(self, rows: Rows, base: Floats, speed: Floats) -> tuple[Floats, float, Floats]:
-        """Entries' shares (E,), the level, and what each job's row is worth, (J,): they sum to 1 over speed > 0."""
+        """Shares of the entries (E,), the level, and the dual of each job's row, (J,): they sum to 1 over speed > 0."""
         ...
 
     def total(self, rows: Rows, gain: Floats, floor: Floats) -> Floats:
-        """Entries' shares (E,)."""
+        """Shares of the entries (E,)."""
         ...
 
 
 class Cvxpy:
-    """A model built and solved from scratch for each program, as in the original."""
+    """A peer that builds and solves a model from scratch for each program, as in the original."""
 
     def __init__(self, solver: str, time_limit_s: float) -> None:
         self.name = solver.lower()
@@ -138,7 +138,7 @@ class Cvxpy:
         return np.asarray(x.value)
 
     def finish_time(self, rows: Rows, steps: Floats, age_s: Floats, fair_s: Floats) -> Floats:
-        """Shares (E,) of least  max_j (age_j + steps_j / r_j(x)) / fair_j."""
+        """Shares (E,) that minimise  max_j (age_j + steps_j / r_j(x)) / fair_j."""
         import cvxpy as cp
 
         best = rows.best()
@@ -149,7 +149,7 @@ class Cvxpy:
         return np.asarray(x.value)
 
     def sum_log(self, rows: Rows, weight: Floats) -> Floats:
-        """Shares (E,) of most  Σ_j weight_j log r_j(x)  over the jobs with a weight; the others get nothing."""
+        """Shares (E,) that maximise  Σ_j weight_j log r_j(x)  over the jobs with a weight; the others get nothing."""
         import cvxpy as cp
 
         x = cp.Variable(len(rows.entry_type), nonneg=True)
@@ -161,13 +161,13 @@ class Cvxpy:
         return np.asarray(x.value)
 
     def solve(self, objective: Any, limits: list[Any]) -> None:  # cvxpy has no types
-        """Solves, and adds the solver's own time. An optimum that the solver calls inaccurate counts as one."""
+        """Solves, and adds the solver's own time. An optimum that the solver reports as inaccurate counts."""
         import cvxpy as cp
 
         problem = cp.Problem(objective, limits)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "solution may be inaccurate": we compare objectives ourselves
+                warnings.simplefilter("ignore")  # "solution may be inaccurate": we compare objectives anyway
                 problem.solve(solver=self._solver, **self._options)
         except cp.error.SolverError as error:
             raise PeerFailed(f"{self.name}: {error}") from error
@@ -231,7 +231,7 @@ class Highs:
         return self.rerun()
 
     def rerun(self) -> tuple[Floats, Floats]:
-        """Columns and row duals of the model as it is now, from the basis there is."""
+        """Columns and row duals of the current model, solved from the current basis."""
         import highspy
 
         before_s = self.highs.getRunTime()

@@ -19,15 +19,15 @@ from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 
-JOBS, GPUS_OF_A_TYPE, HOURS = 40, 8, 10.0  # hours of a job of middling size on its own V100
-WRONG = 0.3, 3.0  # factors that claims are off by
+JOBS, GPUS_OF_A_TYPE, HOURS = 40, 8, 10.0  # duration of a medium job on its own V100
+WRONG = 0.3, 3.0  # range of the factors by which claims are wrong
 WINDOW_S = 3600.0, 4 * 3600.0
-PROFILED_S = 1500.0  # GPU-seconds an allocation
+PROFILED_S = 1500.0  # GPU-seconds per allocation
 
 
 @dataclass(frozen=True)
 class Against:
-    """With estimated rates over with true ones."""
+    """Results with estimated rates, divided by those with true ones."""
 
     work: float  # effective throughput in the window
     jct: float  # average completion time
@@ -35,7 +35,7 @@ class Against:
 
 
 def compared(table: ThroughputTable, seed: int, *, claimed: bool, profiled: bool) -> Against:
-    """One trace; the estimator's own table is empty."""
+    """Compares the runs of one trace; the estimator's own table is empty."""
     rng = np.random.default_rng(seed)
     trace = drawn_trace(one_gpu(table), rng)
     span = np.log(WRONG)
@@ -59,7 +59,7 @@ def compared(table: ThroughputTable, seed: int, *, claimed: bool, profiled: bool
 
 
 def effective_work(result: SimulationResult, trace: Trace, from_s: float, until_s: float) -> float:
-    """Seconds under lease within a time, each at the job's true rate over its mean rate."""
+    """Lease time within a window, weighted by each job's true rate over its mean rate."""
     rates, leases = {job.id: job.rates_steps_per_s for job in trace.jobs}, result.leases
     seconds = np.maximum(np.minimum(leases.end_s, until_s) - np.maximum(leases.start_s, from_s), 0.0)
     speed = [
@@ -70,7 +70,7 @@ def effective_work(result: SimulationResult, trace: Trace, from_s: float, until_
 
 
 def drawn_trace(table: ThroughputTable, rng: np.random.Generator) -> Trace:
-    """Jobs of the table's types, all at once."""
+    """Jobs of the table's types, which all arrive at once."""
     jobs = []
     for n in range(JOBS):
         job_type, gpus = table.keys[int(rng.integers(len(table.keys)))]

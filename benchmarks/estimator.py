@@ -36,7 +36,7 @@ TABLE_JOBS, TABLE_TYPES, TABLE_PAIRS = 500, 8, 9000
 
 
 def run(options: Sequence[str] = ()) -> None:
-    """All of it."""
+    """Runs all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks estimator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="hold-outs drawn (default: 20)")
     parser.add_argument("--packed-runs", action="store_true", help="only the packed simulations (minutes)")
@@ -124,7 +124,7 @@ def _simulated(table: ThroughputTable) -> None:
 
 
 def _simulated_packed(table: ThroughputTable) -> None:
-    """The curve is of the sums over all traces, by hour; `least` is of hours 2 to 4 of one trace."""
+    """The curve shows the sums over all traces, by hour; `least` is of hours 2 to 4 of one trace."""
     print(
         f"\nsimulated packed max-min over the same with true rates, {PACKED_RUN_SEEDS} traces"
         "   hour 1      2      3      4      5      6      7   2 to 4   least   not packed, true rates"

@@ -1,4 +1,4 @@
-"""Tables of rates that the estimator is tested on: measured ones of the reference data, and synthetic ones.
+"""Tables of rates for tests of the estimator: measured ones of the reference data, and synthetic ones.
 
 Sia's profiles (Subramanya et al., SOSP 2023) give single-GPU rates by application and local batch size on five GPU
 types. Without the reference data only the synthetic tables remain.
@@ -23,11 +23,11 @@ from gavelpy.traces.reader import read_throughputs
 SYNTHETIC = ("rank 1", "rank 2", "families", "heavy noise", "outliers")
 _TYPES = ("v100", "a100", "rtx 3090", "type d", "type e", "type f", "h100", "type h")
 _SIA_GPUS = {"aws": "t4", "dgx-ext": "a100", "quad": "quadro rtx 6000", "rtx": "2080 ti", "azure": "azure"}
-_SIA_BATCHES = 6  # of an application, evenly spread over those that were measured
+_SIA_BATCHES = 6  # per application, evenly spread over the measured ones
 
 
 def measured_tables() -> dict[str, ThroughputTable]:
-    """By name; empty without the reference data."""
+    """Measured tables by name; empty without the reference data."""
     data, found = reference_data().parent, {}
     if (data / "gavel" / "simulation_throughputs.json").is_file():
         gavel = _without_pairs(read_throughputs(data / "gavel" / "simulation_throughputs.json"))
@@ -62,7 +62,7 @@ def synthetic(kind: str, seed: int, jobs: int = 20) -> ThroughputTable:
 
 
 def table_of(names: list[str], gpu_types: tuple[str, ...], rates: Floats) -> ThroughputTable:
-    """Jobs of one GPU each; NaN where a rate is unknown."""
+    """A table of single-GPU jobs; NaN where a rate is unknown."""
     keys = tuple((name, 1) for name in names)
     return ThroughputTable(keys, gpu_types, rates, np.zeros(rates.shape, dtype=np.int64), ("",) * len(keys))
 
@@ -92,7 +92,7 @@ def _sia(folder: Path) -> ThroughputTable:
 
 
 def _single_gpu(path: Path) -> Iterator[tuple[int, float]]:
-    """Batch sizes and steps/s of one GPU; without such a row the step without its synchronisation."""
+    """Batch sizes and steps/s of one GPU; without such a row, the step time without its synchronisation."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     alone = [row for row in rows if int(row["num_replicas"]) == 1] or rows

@@ -2,7 +2,7 @@
 
     python -m benchmarks holdouts [--seeds N] [--from SEED] [--tables NAME,...] [--holdouts NAME,...] [--file TABLE]
 
-Each line gives the median over the draws of the median error, of the error that 90 % stay below, and the share of
+Each line gives the median over the draws of the median error and of the 90 % quantile of the error, and the share of
 hidden rates inside the 90 % intervals over all draws. `over best` compares the medians with the better baseline of that
 line.
 """
@@ -48,17 +48,17 @@ def cells(share: float) -> Hide:
 
 
 def half_full(table: ThroughputTable, rng: np.random.Generator) -> Bools:
-    """Hides all rates but one of half of the rows."""
+    """Hides all rates but one in half of the rows."""
     return _one_left(table, rng.permutation(len(table.keys))[: len(table.keys) // 2].tolist(), rng)
 
 
 def new_jobs(table: ThroughputTable, rng: np.random.Generator) -> Bools:
-    """Hides all rates but one of a few rows."""
+    """Hides all rates but one in a few rows."""
     return _one_left(table, rng.permutation(len(table.keys))[:NEW_JOBS].tolist(), rng)
 
 
 def new_family(table: ThroughputTable, rng: np.random.Generator) -> Bools:
-    """Hides all rates but one of each row of a family."""
+    """Hides all rates but one in each row of a family."""
     families = [kind_of(job_type).family for job_type, _ in table.keys]
     chosen = rng.choice(sorted(set(families)))
     return _one_left(table, [row for row, family in enumerate(families) if family == chosen], rng)
@@ -83,7 +83,7 @@ HOLD_OUTS: Mapping[str, Hide] = {
 
 
 def run(options: Sequence[str] = ()) -> None:
-    """A line a hold-out."""
+    """Prints a line per hold-out."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks holdouts", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="draws of each hold-out (default: 20)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed (default: 0)")
@@ -104,7 +104,7 @@ def run(options: Sequence[str] = ()) -> None:
 
 
 def drawn(table: ThroughputTable, hide: Hide, seed: int) -> Draw:
-    """One hold-out of a table; the estimator learns from what is left."""
+    """One hold-out of a table; the estimator learns from the remaining rates."""
     hidden = hide(table, np.random.default_rng(seed))
     left = replace(table, rate_steps_per_s=np.where(hidden, np.nan, table.rate_steps_per_s))
     model = IsolatedModel(roofline=Roofline(job_types(), gpu_specs())).fitted(left)

@@ -11,13 +11,13 @@ TIMED = "import time; t = time.perf_counter(); import {}; print(time.perf_counte
 
 
 def run() -> None:
-    """Medians over fresh interpreters."""
+    """Prints medians over fresh interpreters."""
     for module in ("gavelpy", "gavelpy.model.problem", "numpy"):
         print(f"import {module:22} {median_s(module):6.3f} s")
 
 
 def median_s(module: str) -> float:
-    """Median seconds of importing a module first thing."""
+    """Median seconds of importing a module in a fresh interpreter."""
     command = [sys.executable, "-c", TIMED.format(module)]
     times = [float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(RUNS)]
     return statistics.median(times)

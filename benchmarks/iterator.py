@@ -1,4 +1,4 @@
-"""What LeaseIterator costs a step: median over rounds of the bare loop's time taken from the wrapped loop's."""
+"""Cost of LeaseIterator per step: median over rounds of the wrapped loop's time minus the bare loop's time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_US = 5.0
 
 
 def run() -> None:
-    """Prints microseconds a step outside a lease, in one, and in a gang."""
+    """Prints microseconds per step outside a lease, in one, and in a gang."""
     bare_us = _median_us(lambda: range(STEPS))
     for name, world, leased in (("outside a lease", 1, False), ("in a lease", 1, True), ("in a gang of 2", 2, True)):
         extra_us = _measured(world, leased) - bare_us

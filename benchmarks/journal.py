@@ -1,4 +1,4 @@
-"""Durable appends and loads of the event store; the peer is the same bytes written to a file and synced."""
+"""Durable appends and loads of the event store; the peer writes the same bytes to a file and syncs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOADS = 5
 
 
 def run() -> None:
-    """Prints a line for each database and size of batch, and one for each load."""
+    """Prints a line for each database and batch size, and one for each load."""
     with tempfile.TemporaryDirectory() as folder:
         print(f"{'database':12} {'batch':>6} {'events/s':>10} {'median':>10} {'p99':>10} {'peer':>10} {'ratio':>6}")
         for name, url in _databases(folder):
@@ -74,7 +74,7 @@ def _appends(name: str, store: EventStore, batch: int, folder: Path) -> None:
 
 
 def _synced(data: bytes, folder: Path) -> float:
-    """Median seconds of writing the bytes to the end of a file and waiting for the disk."""
+    """Median seconds to append the bytes to a file and sync it."""
     times: list[float] = []
     with (folder / "peer").open("ab", buffering=0) as file:
         while sum(times) < BUDGET_S / 3:
@@ -85,7 +85,7 @@ def _synced(data: bytes, folder: Path) -> float:
 
 
 def _load(name: str, store: EventStore) -> None:
-    """After a snapshot: 10,000 submissions; then, in addition, four leases of each job, an event for every step."""
+    """Loads after a snapshot: 10,000 submissions; then also four leases of each job, with an event per step."""
     before = store.load().sequence
     store.save_snapshot(before, b"\x80")
     store.forget_submissions(1.0)
@@ -109,7 +109,7 @@ def _submitted(k: int) -> Event:
 
 
 def _lives() -> Iterator[Event]:
-    """Four rounds: shares for all jobs, then each job starts, reports and stops in an event of its own."""
+    """Four rounds: shares for all jobs, then each job starts, reports and stops in separate events."""
     jobs = np.arange(JOBS)
     for epoch in range(4):
         yield AllocationSolved(epoch, jobs, jobs % 3, np.full(JOBS, 0.25))

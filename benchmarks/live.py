@@ -19,7 +19,7 @@ from gavelpy.solve.live import LiveMaxMin
 CHANGES = 40
 SIZES = (512, 2048, 8192, 131_072)
 TYPES = (3, 8)
-PEER_JOBS_MAX = 8192  # HiGHS's first solve takes minutes above
+PEER_JOBS_MAX = 8192  # for more, HiGHS's first solve takes minutes
 
 
 def run() -> None:

@@ -1,8 +1,8 @@
-"""The scheduler under load: durable submissions a second, round planning, memory, heartbeats.
+"""The scheduler under load: durable submissions per second, round planning, memory, heartbeats.
 
-1,000 agents of two GPUs in a process of their own (`load_agents`) that see the directory of checkpoints, 10,000 jobs
-or more, real gRPC, SQLite with a commit to disk before every answer. Goals: 300 submissions a second one by one from 8
-clients, 5,000 jobs a second in batches, rounds planned within 100 ms (99 %), no heartbeat missed.
+1,000 agents with two GPUs each in a separate process (`load_agents`) that see the checkpoint directory, 10,000 or more
+jobs, real gRPC, SQLite with a commit to disk before every answer. Goals: 300 submissions/s one by one from 8 clients,
+5,000 jobs/s in batches, rounds planned within 100 ms (99 %), no heartbeat missed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STEPS = 2_000.0  # 20 s to 200 s
 
 
 def run() -> None:
-    """One scheduler, all figures."""
+    """Measures everything on one scheduler."""
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), (), SETTINGS) as cluster:
         cluster.start_scheduler()
         idle = one_by_one(cluster, "submitted one by one from {clients} clients, no nodes")
@@ -55,13 +55,13 @@ def run() -> None:
 
 
 def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int) -> None:
-    """Prints a line a figure."""
+    """Prints a line per figure."""
     wait_until(lambda: cluster.nodes_up() == NODES, f"{NODES} nodes are up", 60.0)
     with timed(cluster, f"{NODES:,} idle nodes for {ONE_BY_ONE_S:g} s", [], agents.pid):
         time.sleep(ONE_BY_ONE_S)
     submitted += one_by_one(cluster, f"the same with {NODES:,} nodes of {GPUS} GPUs", agents.pid)
     rest = max(BATCHES_MIN * BATCH, JOBS - submitted)
-    batches = [request(min(BATCH, rest - first)) for first in range(0, rest, BATCH)]  # made before the clock runs
+    batches = [request(min(BATCH, rest - first)) for first in range(0, rest, BATCH)]  # created before the clock starts
     with (
         cluster.client() as client,
         timed(cluster, f"submitted in batches of {BATCH:,} (goal 5,000/s)", [rest], agents.pid),
@@ -82,9 +82,9 @@ def measure(cluster: LocalCluster, agents: subprocess.Popen[str], submitted: int
 
 @contextlib.contextmanager
 def timed(cluster: LocalCluster, what: str, counts: list[int], agents: int = 0) -> Iterator[None]:
-    """Prints how long something took, the scheduler's processor time for it, and how busy the machine was.
+    """Prints the duration of a block, the scheduler's CPU time for it, and the machine's load.
 
-    `counts`: how many things were done; their sum is read afterwards. `agents`: the process of the simulated nodes.
+    `counts`: numbers of operations; their sum is read afterwards. `agents`: the process of the simulated nodes.
     """
     process = cluster.processes["scheduler"].pid
     cpu_s, agents_s, began_s = processor_s(process), processor_s(agents), time.monotonic()
@@ -99,13 +99,13 @@ def timed(cluster: LocalCluster, what: str, counts: list[int], agents: int = 0) 
 
 
 def agents_command(cluster: LocalCluster, nodes: int, gpus: int, seconds: float) -> list[str]:
-    """How the simulated nodes are started."""
+    """The command that starts the simulated nodes."""
     command = [sys.executable, "-m", "benchmarks.load_agents", cluster.address, str(nodes), str(gpus), str(seconds)]
     return [*command, (cluster.checkpoints / MARKER_FILE).read_text().strip()]
 
 
 def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:
-    """Submissions that CLIENTS clients got acknowledged, one job a call."""
+    """Number of acknowledged submissions by CLIENTS clients, with one job per call."""
     counts = [0] * CLIENTS
     until_s = time.monotonic() + ONE_BY_ONE_S
 
@@ -127,7 +127,7 @@ def one_by_one(cluster: LocalCluster, what: str, agents: int = 0) -> int:
 
 
 def listed(cluster: LocalCluster) -> None:
-    """Prints the time to list all jobs, and the longest time that another call waits meanwhile."""
+    """Prints the time to list all jobs, and the longest time that another call waits during that."""
     waits_s: list[float] = []
     is_over = threading.Event()
 
@@ -151,7 +151,7 @@ def listed(cluster: LocalCluster) -> None:
 
 
 def request(count: int) -> pb.SubmitJobsRequest:
-    """Jobs of some minutes at most."""
+    """A request with jobs of a few minutes at most."""
     job = pb.JobDescription(steps_total=STEPS, rates_steps_per_s=RATES, command="true", preemptible=True)
     return pb.SubmitJobsRequest(idempotency_key=uuid.uuid4().hex, jobs=[job] * count)
 
@@ -164,27 +164,27 @@ def page(cluster: LocalCluster) -> str:
 
 
 def silences(metrics: str) -> int:
-    """How often a node was taken for silent."""
+    """How often a node was declared silent."""
     found = re.search(r'^gavel_events_total{kind="NodeSilent"} (\S+)$', metrics, re.MULTILINE)
     return int(float(found[1])) if found else 0
 
 
 def quantile(metrics: str, name: str, part: float) -> str:
-    """The bound of a histogram's bucket below which `part` of its values lie."""
+    """Upper bound of the histogram bucket that contains this quantile."""
     buckets = re.findall(rf'^{name}_bucket{{.*?le="([^"]+)"}} ([\d.e+]+)$', metrics, re.MULTILINE)
     total = float(buckets[-1][1]) if buckets else 0.0
     return next((f"<= {bound} s" for bound, count in buckets if float(count) >= part * total > 0), "not measured")
 
 
 def peak_mb(process: int) -> float:
-    """The most memory a process has had, in MB."""
+    """Peak memory of a process, in MB."""
     status = Path(f"/proc/{process}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return float(found[1]) / 1024 if found else 0.0
 
 
 def processor_s(process: int) -> float:
-    """Processor time that a process has used; 0 for no process."""
+    """CPU time of a process; 0 for no process."""
     if not process:
         return 0.0
     stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A thousand nodes in one process: agents that speak the protocol over real gRPC and run jobs in their heads.
+"""1,000 nodes in one process: agents that use the protocol over real gRPC and simulate their jobs.
 
 `python -m benchmarks.load_agents HOST:PORT NODES GPUS SECONDS [CLUSTER]` prints one JSON line at the end: orders
 and heartbeats seen, the longest silence of the scheduler, jobs finished.
@@ -24,7 +24,7 @@ CHANNELS = 16  # streams share connections, as an HTTP/2 client may
 
 @dataclass
 class Running:
-    """A lease that is being run in the head."""
+    """A simulated lease."""
 
     job: int
     began_s: float
@@ -40,7 +40,7 @@ class Running:
 
 @dataclass
 class Tally:
-    """What all agents have seen."""
+    """Counts over all agents."""
 
     orders: int = 0
     heartbeats: int = 0
@@ -51,7 +51,7 @@ class Tally:
 
 
 class HeadAgent:
-    """One node."""
+    """One simulated node."""
 
     def __init__(self, number: int, gpus: int, tally: Tally, marker: str) -> None:
         gpu_type = GPU_TYPES[number % len(GPU_TYPES)]

@@ -1,4 +1,4 @@
-"""Peak memory of one case, in a process of its own.
+"""Peak memory of one case, in a separate process.
 
 `python -m benchmarks.memory CASE`, the case as JSON, prints MB before and after solving.
 """
@@ -17,7 +17,7 @@ from gavelpy.policies.registry import policy_from
 
 
 def peak_of(case: Case) -> tuple[float, float]:
-    """MB that a fresh process had held at its peak with the problem drawn, and with it solved."""
+    """Peak MB of a fresh process after drawing the problem, and after solving it."""
     command = [sys.executable, "-m", "benchmarks.memory", json.dumps(asdict(case))]
     root = Path(__file__).resolve().parents[1]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout

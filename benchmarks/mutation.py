@@ -1,8 +1,8 @@
-"""How many defects the tests of a room find: `make mutate MODULE=mechanism/guard.py`, by mutmut.
+"""Mutation tests: how many defects the fast tests find: `make mutate MODULE=mechanism/guard.py`, by mutmut.
 
-Each mutant is one small change of the module. It is killed if a fast test of the module's room (tests/mechanism for
+Each mutant is one small change of the module. It is killed if a fast test of the module's package (tests/mechanism for
 gavelpy/mechanism) fails or takes far too long, and survives otherwise. The survivors are printed as differences: each
-is a missing test, or a change that makes no difference.
+is a missing test, or a change without effect.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("gavelpy", "tests", "workloads", "pyproject.toml")
-DIGITS = "3702581469"  # of a mutant's number; the first are taken for a part
-NOT_MUTATED = (r"raise \w+", r"logger\.\w+", r"\bassert\b")  # texts of messages, and checks of our own promises
+DIGITS = "3702581469"  # last digits of mutant numbers; the first ones are used for a partial run
+NOT_MUTATED = (r"raise \w+", r"logger\.\w+", r"\bassert\b")  # message texts, and checks of our own invariants
 
 
 def run(options: Sequence[str]) -> None:
-    """Prints, for each module, how many of its mutants are killed, and those that are not."""
+    """Prints, for each module, how many of its mutants are killed, and the survivors."""
     arguments = parsed(options)
     for module in arguments.modules:
         with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
@@ -38,7 +38,7 @@ def parsed(options: Sequence[str]) -> argparse.Namespace:
 
 
 def measure(module: Path, tenths: int, folder: Path) -> None:
-    """One module, in a copy of the project."""
+    """Measures one module, in a copy of the project."""
     prepare(module, folder)
     names = f"gavelpy.{'.'.join(module.with_suffix('').parts)}.*[{DIGITS[:tenths]}]"
     done = mutmut(folder, "run", "--max-children", "1", names)
@@ -54,7 +54,7 @@ def measure(module: Path, tenths: int, folder: Path) -> None:
 
 
 def prepare(module: Path, folder: Path) -> None:
-    """The copy, with mutmut's settings for this module."""
+    """Creates the copy, with mutmut's settings for this module."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():

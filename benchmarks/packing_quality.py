@@ -1,6 +1,6 @@
 """Effective throughput of packed max-min fairness with estimated rates, relative to true rates.
 
-Some job types are new: they ran alone on one GPU type, and a fifth of their pairs ran. The policy gets
+Some job types are new: only their rates alone on one GPU type and a fifth of their pairs are measured. The policy gets
 estimates of the rest; its shares are evaluated with the true rates.
 """
 
@@ -26,11 +26,11 @@ PAIRS_KNOWN = 0.2
 
 @dataclass(frozen=True)
 class Kept:
-    """With estimated rates over with true ones."""
+    """Results with estimated rates, divided by those with true ones."""
 
-    mean: float  # of the jobs' rates, each over its rate with an equal share
-    worst: float  # of the least of them, which is the policy's objective
-    alone: float  # mean without packing at all, with true rates
+    mean: float  # mean of the jobs' rates, each over its rate with an equal share
+    worst: float  # ratio of the smallest of them, which is the policy's objective
+    alone: float  # mean without packing, with true rates
 
 
 def packing_kept(table: ThroughputTable, seed: int, model: EstimatorModel | None = None) -> Kept:
@@ -59,7 +59,7 @@ def packing_kept(table: ThroughputTable, seed: int, model: EstimatorModel | None
 def _believed(
     table: ThroughputTable, new: Ints, rng: np.random.Generator, model: EstimatorModel | None
 ) -> tuple[Floats, Floats]:
-    """Rates alone (N, T), and slowdowns (N, N, T) with 0 where a pair is thought not to fit."""
+    """Rates alone (N, T), and slowdowns (N, N, T) with 0 for pairs that are expected not to fit."""
     rates, pairs = table.rate_steps_per_s.copy(), table.pair_rate_steps_per_s.copy()
     measured = rng.integers(len(table.gpu_types), size=len(new))
     rates[new] = np.nan
@@ -78,7 +78,7 @@ def _believed(
 
 
 def _true_pairs(table: ThroughputTable) -> Floats:
-    """Slowdowns, (N, N, T): 0 where a pair does not run, NaN = unknown."""
+    """Slowdowns, (N, N, T): 0 if a pair does not run, NaN = unknown."""
     N = len(table.keys)
     found = np.full((N, N, len(table.gpu_types)), np.nan)
     alone = table.rate_steps_per_s[table.pair_rows]

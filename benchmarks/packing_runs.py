@@ -1,6 +1,6 @@
 """Simulated packed max-min with estimated rates against the same with true ones, hour by hour.
 
-Effective throughput: what all jobs do in a time, each step in seconds of the job's mean rate alone on the GPU types.
+Effective throughput: the steps of all jobs in a period, each in seconds at the job's mean rate alone on the GPU types.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Simulation
 
 GPUS_OF_A_TYPE, NEW_TYPES = 6, 8
-PAIRS_KNOWN = 0.2  # of those of a new type
-EDGES_S: Floats = np.arange(8, dtype=np.float64) * 3600.0  # of the curve
+PAIRS_KNOWN = 0.2  # fraction of the pairs of a new type
+EDGES_S: Floats = np.arange(8, dtype=np.float64) * 3600.0  # edges of the curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Curves:
 
 @dataclass
 class Steps:
-    """An observer: how far each job had come, and when."""
+    """An observer that records the progress of each job over time."""
 
     reported: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Steps:
                 self.reported.setdefault(job, [(0.0, 0.0)]).append((now_s, steps))
 
     def work(self, seconds_a_step: Floats, edges_s: Floats) -> Floats:
-        """Effective throughput between each two edges."""
+        """Effective throughput between consecutive edges."""
         total = np.zeros(len(edges_s))
         for job, reports in self.reported.items():
             at_s, steps = np.array(reports).T
@@ -83,7 +83,7 @@ def nothing_known(table: ThroughputTable, seed: int, profiled_s: float = 0.0) ->
 
 
 def nothing_known_profiled(table: ThroughputTable, seed: int) -> Curves:
-    """The same, with GPU time for measuring what is worth knowing, pairs among it."""
+    """The same, with GPU time for the most valuable measurements, including pairs."""
     return nothing_known(table, seed, PROFILED_S)
 
 
@@ -135,7 +135,7 @@ def _work(
 
 
 def _without(table: ThroughputTable, new: Ints, rng: np.random.Generator, part: float = PAIRS_KNOWN) -> ThroughputTable:
-    """The table with only one rate alone and `part` of the pairs of these rows; 0: nothing of them."""
+    """The table with only one rate alone and `part` of the pairs of these rows; 0: no rates of them."""
     rates, pairs = table.rate_steps_per_s.copy(), table.pair_rate_steps_per_s
     measured = rng.integers(len(table.gpu_types), size=len(new))
     rates[new] = np.nan

@@ -1,7 +1,7 @@
-"""The peers: the formulation of each policy as a user of a generic solver would write it.
+"""The formulation of each policy as a user of a generic solver would write it.
 
-A formulation is solved by any engine that can (engines.py), and defines in which values two optima must agree. Policies
-without one here (rules, and plug-ins) are measured alone.
+A formulation is solved by any engine that can (engines.py), and defines the values in which two optima must agree.
+Policies without one here (rules, and plug-ins) are measured alone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gavelpy.policies.base import Policy, equal_share_rate
 from gavelpy.policies.finish_time_fairness import isolated_s
 
 NOTHING = 1e-4  # of the largest figure: smaller ones are compared as if they were that large
-BOTTLENECK = 1e-6  # of the sum of duals: a job's row is worth more where no optimum lifts it above the level
+BOTTLENECK = 1e-6  # of the sum of duals: a job's row has a larger dual if no optimum lifts it above the level
 
 Scale = Callable[[AllocationProblem], Floats]  # a figure of each job, (J,), that depends on no other job
 
 
 def formulation_of(policy: Policy) -> Formulation | None:
-    """How peers find what `policy` optimises; None where we know of no way."""
+    """The peers' formulation of `policy`; None if we know none."""
     match policy.name:
         case "max_min_fairness":
             return max_min(equal_levels)
@@ -52,7 +52,7 @@ def formulation_of(policy: Policy) -> Formulation | None:
 
 @dataclass(frozen=True)
 class Warm:
-    """A program of which nothing but the jobs' own rows changes as jobs come and go."""
+    """A program in which only the jobs' own rows change as jobs arrive and leave."""
 
     is_level: bool
     figures: Callable[[AllocationProblem, Rows], Floats]  # scales (J,) of a level, or gains (E,) of a sum
@@ -60,13 +60,13 @@ class Warm:
 
 @dataclass(frozen=True)
 class Formulation:
-    """How peers find a policy's optimum."""
+    """The solution and comparison of a policy's optimum by peers."""
 
     solve: Callable[[AllocationProblem, Engine], Floats]  # shares (C, T)
-    figures: Callable[[Allocation], Floats]  # what is equal in all optima
-    is_linear: bool = True  # HiGHS can do it
+    figures: Callable[[Allocation], Floats]  # the values that are equal in all optima
+    is_linear: bool = True  # HiGHS can solve it
     tolerance: float = 1e-5  # relative, between figures
-    warm: Warm | None = None  # what a warm basis needs to know
+    warm: Warm | None = None  # the parts needed for a warm basis
 
 
 def max_min(scale: Scale) -> Formulation:
@@ -102,10 +102,10 @@ def max_sum(gain: Scale, worth: Callable[[AllocationProblem], Floats] | None = N
 
 
 def filling(speed: Callable[[AllocationProblem, Bools], Floats]) -> Formulation:
-    """Raise all rates with their speeds until none can rise: one linear program per level, as in Gavel (OSDI '20).
+    """Raise all rates at their speeds until none can rise: one linear program per level, as in Gavel (OSDI '20).
 
-    The original finds the jobs that are stuck by a mixed integer program; their duals, which the program has found
-    anyway, identify them, too.
+    The original finds the saturated jobs by a mixed integer program; the duals of the linear program identify them at
+    no extra cost.
     """
 
     def solve(problem: AllocationProblem, engine: Engine) -> Floats:
@@ -160,7 +160,7 @@ def _nash_welfare(answer: Allocation) -> Floats:
 
 
 def _partial_allocation(problem: AllocationProblem, engine: Engine) -> Floats:
-    """The shares of most Nash welfare, a job's times what its presence leaves of the others' welfare.
+    """The shares of maximum Nash welfare, with each job's rate reduced by the loss that it causes to the others.
 
     Cole, Gkatzelis, Goel (EC '13), and the original: one program more than there are jobs.
     """
@@ -182,7 +182,7 @@ def _rates(answer: Allocation) -> Floats:
 
 
 def _speed_in_entities(problem: AllocationProblem, stuck: Bools) -> Floats:
-    """An entity's weight goes to its jobs that can rise, by weight; where first in is first out, to the first."""
+    """Distributes an entity's weight over its jobs that can rise, by weight; with FIFO, to the first."""
     entity = problem.entity
     is_fifo = np.array([e.policy is EntityPolicy.FIFO for e in problem.entities])[entity]
     open_weight = np.where(stuck, 0.0, problem.weight)
@@ -196,7 +196,7 @@ def _speed_in_entities(problem: AllocationProblem, stuck: Bools) -> Floats:
 
 
 def _per_dollar(problem: AllocationProblem) -> Floats:
-    """GPU-hours for a dollar, (T,)."""
+    """GPU-hours per dollar, (T,)."""
     return 1.0 / problem.price_usd_per_gpu_h
 
 

@@ -1,8 +1,8 @@
-"""Time over the number of jobs, from a CSV file of measurements: a panel a policy, both axes logarithmic.
+"""Plots time over the number of jobs, from a CSV file of measurements: a panel per policy, both axes logarithmic.
 
     python -m benchmarks.plot out/benchmarks/allocation.csv
 
-leaves an HTML page beside the file and, where Chromium or Chrome is found to take it, a picture.
+writes an HTML page next to the file and, if Chromium or Chrome is installed, a picture.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Line(NamedTuple):
 
 
 def draw(rows: Path) -> list[Path]:
-    """The files drawn from a CSV file; none where it holds no times."""
+    """Draws the plots of a CSV file and returns their paths; none if it has no times."""
     found = [m for m in read(rows) if not math.isnan(m.median_s)]
     if not found:
         return []
@@ -49,7 +49,7 @@ def draw(rows: Path) -> list[Path]:
 
 
 def time_over_jobs(found: Sequence[Measurement]) -> Any:  # plotly has no types
-    """A panel a policy, those with most peers first; ours in every mix and number of types, the rest in one."""
+    """A panel per policy, those with most peers first; ours in every mix and number of types, the others in one."""
     from plotly.subplots import make_subplots
 
     lines: dict[_Line, list[Measurement]] = defaultdict(list)
@@ -98,7 +98,7 @@ def time_over_jobs(found: Sequence[Measurement]) -> Any:  # plotly has no types
 
 
 def _photographed(page: Path, picture: Path, width: int, height: int) -> bool:
-    """Whether a browser was there to make a picture of the page."""
+    """Whether a browser was found and made a picture of the page."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         return False

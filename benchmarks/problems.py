@@ -1,7 +1,7 @@
-"""Allocation problems to measure on: drawn, seeded, of any size. No data file is read.
+"""Random allocation problems for benchmarks: seeded, of any size. No data file is read.
 
 A table of JOB_TYPES x gang sizes gives every kind of job its rates: job types differ in size and in how much they gain
-from a faster GPU type (by factors of 1 to some 15 over the whole range of types, as in the measurements of Gavel, OSDI
+from a faster GPU type (by factors of 1 to about 15 over the whole range of types, as in the measurements of Gavel, OSDI
 '20, figure 1). Jobs of a mix "gavel" are of these 104 kinds; "distinct" multiplies every rate by lognormal noise.
 """
 
@@ -17,9 +17,9 @@ from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
 
 JOB_TYPES = 26
 GANGS = np.array([1, 2, 4, 8])
-GANG_FRACTIONS = (0.7, 0.1, 0.15, 0.05)  # of the jobs; as the original's generator draws them
+GANG_FRACTIONS = (0.7, 0.1, 0.15, 0.05)  # of the jobs; as in the original's generator
 HEAVY_FRACTION, HEAVY_WEIGHT = 0.2, 5.0
-NOISE = 0.1  # standard deviation of log rate among jobs of one kind, where jobs are distinct
+NOISE = 0.1  # standard deviation of log rate among jobs of one kind, for distinct jobs
 DEADLINE_FRACTION = 0.3
 ENTITIES = 8
 _TABLE_SEED = 20_201_104
@@ -30,7 +30,7 @@ PAIRS = "+pairs"
 
 
 class Mix(StrEnum):
-    """How alike jobs are."""
+    """How similar jobs are."""
 
     DISTINCT = "distinct"
     GAVEL = "gavel"
@@ -38,15 +38,15 @@ class Mix(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """What is solved."""
+    """One problem to solve."""
 
-    policy: str  # with PAIRS behind it: every two jobs of equal gangs may share GPUs
+    policy: str  # with PAIRS appended: every two jobs of equal gang size may be co-located
     mix: str
     types: int
     jobs: int
     load: float
     seed: int
-    mode: str = "cold"  # or "warm": one job came or went, and the solver was kept
+    mode: str = "cold"  # or "warm": one job arrived or left, and the solver was kept
 
     @property
     def is_packed(self) -> bool:
@@ -55,11 +55,11 @@ class Case:
 
     @property
     def policy_text(self) -> str:
-        """The policy, as the registry takes it."""
+        """The policy, as the registry accepts it."""
         return self.policy.removesuffix(PAIRS)
 
     def drawn(self, *, spare: int = 0) -> Drawn:
-        """The pool of this case, with some more jobs."""
+        """The pool of this case, with `spare` more jobs."""
         return draw(self.jobs, self.types, Mix(self.mix), load=self.load, seed=self.seed, spare=spare)
 
     def problem(self) -> AllocationProblem:
@@ -135,8 +135,8 @@ class Drawn:
 def draw(jobs: int, types: int, mix: Mix, *, load: float = 0.1, seed: int = 0, spare: int = 0) -> Drawn:
     """A pool of `jobs` + `spare` jobs, and a cluster sized for `jobs`.
 
-    `load` GPUs per job and type where types are three, the same number in all where they are more: 0.1 is six times
-    overloaded, 1.0 has GPUs to spare. A type has 8 GPUs at least.
+    `load` is in GPUs per job and type for three types; with more types, the total is the same: 0.1 is six times
+    overloaded, 1.0 has spare GPUs. A type has at least 8 GPUs.
     """
     rng = np.random.default_rng(seed)
     table, speed = _rates_of_kinds(types)

@@ -1,4 +1,4 @@
-"""Measurements as rows of a CSV file, written as they come: an interrupted run keeps what it has."""
+"""Measurements as rows of a CSV file, written immediately: an interrupted run keeps its rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from benchmarks.problems import Case
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one contender took for it. NaN = not known, or means nothing for this contender."""
+    """The result of one contender. NaN = unknown, or not applicable to this contender."""
 
     case: Case
     contender: str  # "ours", or the peer's name
     median_s: float = math.nan
     runs: int = 0
-    solver_s: float = math.nan  # of one run, inside the peer's solver, by its own account
+    solver_s: float = math.nan  # of one run, inside the peer's solver, as it reports it
     apart: float = math.nan  # relative difference between its figures and ours
     gap: float = math.nan
     violation: float = math.nan
     path: str = ""
-    memory_mb: float = math.nan  # at the peak, of a process that draws and solves this case alone
-    memory_before_mb: float = math.nan  # with the problem drawn, before it is solved
+    memory_mb: float = math.nan  # peak of a process that draws and solves only this case
+    memory_before_mb: float = math.nan  # after drawing the problem, before solving it
     note: str = ""  # why there is no time, or what is wrong with the answer
 
 
@@ -40,7 +40,7 @@ class Record:
         self._writer.writeheader()
 
     def add(self, measurement: Measurement) -> None:
-        """Writes a row, to the disk."""
+        """Writes a row and flushes it."""
         values = asdict(measurement)
         case = values.pop("case")
         self._writer.writerow(
@@ -51,7 +51,7 @@ class Record:
 
 @contextmanager
 def recording(path: Path) -> Iterator[Record]:
-    """A new file at `path`."""
+    """Creates a file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         yield Record(file)

@@ -1,8 +1,8 @@
 """Recovery time: of a scheduler after `kill -9` with 10,000 jobs in its journal, of jobs after the death of a node.
 
-Byte code is compiled beforehand, as in an installed package. Goals: in service again within 2 s, also
-after a long run with many events; jobs of a node that is surely dead run elsewhere within 3 s, whether the scheduler
-detects the death itself or an operator declares it.
+Byte code is compiled beforehand, as in an installed package. Goals: in service again within 2 s, also after a long run
+with many events; jobs of a node that is certainly dead run elsewhere within 3 s, whether the scheduler detects the
+death itself or an operator declares it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 
 def run() -> None:
-    """All figures."""
+    """Measures everything, with a cache of byte code."""
     with tempfile.TemporaryDirectory() as byte_code:
         os.environ["PYTHONPYCACHEPREFIX"] = byte_code
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,7 +40,7 @@ def run() -> None:
 
 
 def measure() -> None:
-    """With the byte code kept."""
+    """Measures everything."""
     restarts()
     for what, kill in (("all its processes gone", kill_node), ("cut off, then declared lost", declare_lost)):
         took_s = [moved_s(kill) for _ in range(RUNS)]
@@ -48,7 +48,7 @@ def measure() -> None:
 
 
 def restarts() -> None:
-    """The scheduler's, idle with all jobs waiting, then after a minute of hundreds of nodes at work."""
+    """Restarts the scheduler: idle with all jobs waiting, then after a minute with hundreds of busy nodes."""
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), (), load.SETTINGS) as cluster:
         empty_s = cluster.start_scheduler()
         with cluster.client() as client:
@@ -67,10 +67,10 @@ def restarts() -> None:
 
 
 def print_restarts(cluster: LocalCluster, what: str) -> None:
-    """Kills the scheduler and starts it, some times."""
+    """Kills and restarts the scheduler several times."""
     took_s, read_s, cpu_s, events = [], [], [], []
     for _ in range(RUNS):
-        time.sleep(2.0)  # for something to happen since the last start
+        time.sleep(2.0)  # lets events happen after the last start
         cluster.kill(SCHEDULER)
         began_s = time.time()
         took_s.append(cluster.start_scheduler())
@@ -91,14 +91,14 @@ def journal_read(cluster: LocalCluster) -> tuple[float, int]:
 
 
 def imports_s() -> float:
-    """What the daemon's modules take to load in a process of their own, the interpreter included."""
+    """Seconds to import the daemon's modules in a separate process, including the start of the interpreter."""
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", "import gavelpy.runtime.daemon.service"], check=True)
     return time.monotonic() - began_s
 
 
 def moved_s(kill: Callable[[LocalCluster, LocalNode], float]) -> float:
-    """From a node's confirmed death until all its jobs run on the other node."""
+    """Seconds from a node's confirmed death until all its jobs run on the other node."""
     settings = {"mechanism": {"round_s": 60.0}, "nodes": {"heartbeat_interval_s": 1.0, "silent_after_s": 10.0}}
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), NODES, settings) as cluster:
         cluster.start()
@@ -118,14 +118,14 @@ def moved_s(kill: Callable[[LocalCluster, LocalNode], float]) -> float:
 
 
 def kill_node(cluster: LocalCluster, victim: LocalNode) -> float:
-    """A machine that loses power; the scheduler, on the same machine here, sees its processes go."""
+    """Kills a node as a power failure would; the scheduler, on the same machine here, sees its processes disappear."""
     began_s = time.monotonic()
     cluster.kill_node(victim)
     return began_s
 
 
 def declare_lost(cluster: LocalCluster, victim: LocalNode) -> float:
-    """An unreachable node with running jobs, which the operator declares lost."""
+    """Makes a node with running jobs unreachable; then the operator declares it lost."""
     for number in processes_below(cluster.directory / victim.node_id):
         os.kill(number, signal.SIGSTOP)
     cluster.kill(victim.node_id)
@@ -137,12 +137,12 @@ def declare_lost(cluster: LocalCluster, victim: LocalNode) -> float:
 
 
 def runs_away_from(job: pb.Job, node: LocalNode) -> bool:
-    """Whether a job runs, and elsewhere."""
+    """Whether a job runs on another node."""
     return job.state == pb.JOB_STATE_RUNNING and node.node_id not in job.node_ids
 
 
 def listed(cluster: LocalCluster) -> list[pb.Job]:
-    """All living jobs."""
+    """All jobs that are not over."""
     with cluster.client() as client:
         return list(client.ListJobs(pb.ListJobsRequest(), timeout=10.0).jobs)
 

@@ -1,7 +1,7 @@
-"""Roads: how many modules of the package a reader crosses to follow one operation from its call to its result.
+"""Counts how many modules of the package a reader must follow for one operation, from its call to its result.
 
-A module counts if at least one function body in it executes. Every road runs once before it is traced, so imports and
-caches do not count. Compiled kernels run without the tracer; the function that calls them counts.
+A module counts if at least one function body in it executes. Every operation runs once before it is traced, so imports
+and caches do not count. Compiled kernels run without the tracer; the function that calls them counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROBLEM = {
 
 
 def run() -> None:
-    """Each road with its number of modules, the goal, and their names."""
+    """Prints each operation with its number of modules, the goal, and their names."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "problem.json"
         file.write_text(json.dumps(PROBLEM), encoding="utf-8")
@@ -56,7 +56,7 @@ def run() -> None:
 
 
 def show(name: str, road: Callable[[], object], goal: int | None = None) -> None:
-    """Prints the modules that a second run of this road crosses."""
+    """Prints the modules that a second run of this operation executes."""
     road()
     crossed = modules_crossed(road)
     print(f"{name}: {len(crossed)} modules" + (f" (goal {goal})" if goal else ""))
@@ -84,7 +84,7 @@ def modules_crossed(road: Callable[[], object]) -> list[str]:
 
 
 def allocated(problem: AllocationProblem) -> Allocation:
-    """What `gavel allocate` calls for a problem, without the command line's own modules."""
+    """The calls of `gavel allocate` for a problem, without the command line's own modules."""
     return policy_from(POLICY).allocate(problem).evaluated_on(problem)
 
 
@@ -96,7 +96,7 @@ def completion_time_s() -> float:
 
 
 def recovery(folder: Path) -> Callable[[], Recovered]:
-    """The daemon's recovery from a SQLite journal with a few jobs, which it finds as a crash leaves it."""
+    """The daemon's recovery from a SQLite journal with a few jobs, as a crash leaves it."""
     config = parse_config(f"[scheduler]\nstate_directory = {json.dumps(str(folder))}\n")
     with open_store(config.scheduler.journal_url) as store:
         recovered = recover(store, config)

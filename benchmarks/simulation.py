@@ -1,4 +1,4 @@
-"""The simulator on the original's generated trace: quality against its average JCT, and CPU outside the solver.
+"""The simulator on the original's generated trace: quality against its average JCT, and CPU time outside the solver.
 
 The original (Narayanan et al., OSDI '20; its code at c4fa400) took 20 s of CPU in all and found an average JCT of
 49,917 s on gen_single_lam900_seed0.trace, 36 GPUs of each type, jobs 0 to 299 measured, no costs. Its data are not part
@@ -30,7 +30,7 @@ FREE = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
 
 def run() -> None:
-    """A line a setting."""
+    """Prints a line per setting."""
     trace, is_reference = the_trace()
     print(f"{trace.name or 'generated trace'}: {CLUSTER}, window {WINDOW[0]}:{WINDOW[1]}, max_min_fairness aware")
     settings = {
@@ -38,7 +38,7 @@ def run() -> None:
         "default": SimulationSettings(),
         "gavel-osdi20": preset("gavel-osdi20"),
     }
-    simulate(trace, Cluster.parse(CLUSTER), "max_min_fairness", window=(0, 3))  # loads what is loaded on first use
+    simulate(trace, Cluster.parse(CLUSTER), "max_min_fairness", window=(0, 3))  # triggers imports on first use
     for name, chosen in settings.items():
         found = simulate(trace, Cluster.parse(CLUSTER), "max_min_fairness", settings=chosen, window=WINDOW).metrics
         outside_s = found.cpu_s - found.cpu_solve_s
@@ -51,7 +51,7 @@ def run() -> None:
 
 
 def the_trace() -> tuple[Trace, bool]:
-    """The original's trace where the reference data are, else one of its kind; and which it is."""
+    """The original's trace if the reference data exist, else a similar one; and which it is."""
     table = reference_table()
     if table is not None:
         return read_trace(reference_data() / "traces" / "gen_single_lam900_seed0.trace", throughputs=table), True
@@ -60,19 +60,19 @@ def the_trace() -> tuple[Trace, bool]:
 
 
 def reference_data() -> Path:
-    """The folder of the original's data, which need not be there."""
+    """The folder of the original's data, which may be missing."""
     default = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("GAVELPY_REFERENCE_DIR") or default) / "data" / "gavel"
 
 
 def reference_table() -> ThroughputTable | None:
-    """The original's measured throughputs, where the reference data are."""
+    """The original's measured throughputs, if the reference data exist."""
     path = reference_data() / "simulation_throughputs.json"
     return read_throughputs(path) if path.is_file() else None
 
 
 def run_scale() -> None:
-    """Many jobs on many GPUs: what a what-if over a year of a large cluster takes. Minutes."""
+    """Many jobs on many GPUs: the cost of a what-if over a year of a large cluster. Takes minutes."""
     options = GeneratorOptions(jobs=SCALE_JOBS, mean_interarrival_s=77.0, multi_gpu=True)
     trace = generate(options, published_throughputs(), np.random.default_rng(0))
     settings = SimulationSettings(mechanism=MechanismSettings(solve_interval_s=360.0, settled_rounds_max=1_000_000))

@@ -1,7 +1,7 @@
 """Slurm against gavel-scheduler in one run: submissions per second, start of a job, losses by `kill -9`.
 
-Slurm's submissions use the command `sbatch`; ours are measured over a connection and by command.
-Both have their default configuration.
+Submissions to Slurm use the command `sbatch`; ours are measured over a connection and by command. Both have their
+default configuration.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Submit = Callable[[], object]
 
 
 def run() -> None:
-    """Slurm, then ours."""
+    """Measures Slurm, then gavel-scheduler."""
     if problem := missing():
         print(f"left out: {problem}")
         return
@@ -50,7 +50,7 @@ def run() -> None:
 
 
 def measure_slurm(slurm: SlurmServer) -> None:
-    """Starts first, while nothing waits."""
+    """Measures Slurm: starts first, while no job waits."""
 
     def batch(*options: str) -> str:
         answer = slurm.run("sbatch", "--parsable", "-o", "/dev/null", *options)
@@ -63,7 +63,7 @@ def measure_slurm(slurm: SlurmServer) -> None:
     for clients in (1, 8):
         rate = submitted_per_s(clients, lambda: lambda: batch("-H", "--gres=gpu:1", "--wrap", "true"))
         print(f"Slurm: {rate:.0f} submissions/s by sbatch, {clients} at a time; {load_of_machine()}", flush=True)
-    time.sleep(8.0)  # all of these are on its disk
+    time.sleep(8.0)  # all of these are on its disk by then
     numbers = {batch("-H", "--wrap", "true") for _ in range(HELD)}
     time.sleep(KILLED_AFTER_S)
     slurm.kill_controller()
@@ -74,7 +74,7 @@ def measure_slurm(slurm: SlurmServer) -> None:
 
 
 def measure_ours(cluster: LocalCluster) -> None:
-    """The same questions."""
+    """The same measurements for gavel-scheduler."""
     with cluster.client() as client:
         print_times("gavel", "a one-GPU job starts after",
              start_s(cluster.directory, lambda c: client.SubmitJobs(request(c), timeout=10.0)))  # fmt: skip
@@ -104,13 +104,13 @@ def measure_ours(cluster: LocalCluster) -> None:
 
 
 def request(command: str, gpu_type: str = "v100") -> pb.SubmitJobsRequest:
-    """One job on one GPU."""
+    """A request with one job on one GPU."""
     job = pb.JobDescription(steps_total=1.0, rates_steps_per_s={gpu_type: 1.0}, command=command)
     return pb.SubmitJobsRequest(jobs=[job])
 
 
 def start_s(directory: Path, submit: Callable[[str], object]) -> list[float]:
-    """From before the submission to the first command of the job, by the job's own clock; one job at a time."""
+    """Seconds from submission to the first command of the job, by the job's own clock; one job at a time."""
     took_s = []
     for number in range(STARTS):
         file = directory / f"started-{number}"
@@ -118,12 +118,12 @@ def start_s(directory: Path, submit: Callable[[str], object]) -> list[float]:
         submit(f"sh -c 'date +%s.%N > {file}.new && mv {file}.new {file}'")
         wait_until(file.exists, "the job has started", 60.0)
         took_s.append(float(file.read_text()) - began_s)
-        time.sleep(2.0)  # for the cluster to come to rest
+        time.sleep(2.0)  # lets the cluster become idle
     return took_s
 
 
 def submitted_per_s(clients: int, connect: Callable[[], Submit]) -> float:
-    """Submissions that some clients get acknowledged, each one after the other."""
+    """Acknowledged submissions per second of concurrent clients, each of which submits one job at a time."""
     counts = [0] * clients
     until_s = time.monotonic() + SUBMIT_S
 
@@ -142,7 +142,7 @@ def submitted_per_s(clients: int, connect: Callable[[], Submit]) -> float:
 
 
 def print_times(system: str, what: str, took_s: list[float]) -> None:
-    """Median and extremes."""
+    """Prints median and extremes."""
     extremes = f"{min(took_s):.3f} to {max(took_s):.3f}, {len(took_s)} times"
     print(f"{system}: {what} {statistics.median(took_s):.3f} s ({extremes}); {load_of_machine()}", flush=True)
 

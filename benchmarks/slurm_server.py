@@ -1,6 +1,6 @@
-"""A Slurm of its own for as long as it is needed: munged, slurmctld and a slurmd a node, on loopback, in one directory.
+"""A temporary Slurm: munged, slurmctld and a slurmd per node, on loopback, in one directory.
 
-Debian's packages: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins. Slurm wants to be root.
+Debian's packages: slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins. Slurm must run as root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gavelpy.runtime.local_cluster import free_port, wait_until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
 GPUS = 2
 START_S = 30.0
-_NULL_DEVICE = os.makedev(1, 3)  # plays a GPU
+_NULL_DEVICE = os.makedev(1, 3)  # used as a GPU
 _CONFIG = """\
 ClusterName=benchmark
 SlurmctldHost={host}(127.0.0.1)
@@ -60,7 +60,7 @@ def missing() -> str:
 
 
 class SlurmServer:
-    """A context manager; `slurmctld` can be killed and started again."""
+    """A context manager; `slurmctld` can be killed and restarted."""
 
     def __init__(self, directory: Path, nodes: Sequence[str]) -> None:
         self.directory = directory
@@ -92,25 +92,25 @@ class SlurmServer:
         self._end_steps()
 
     def start_controller(self) -> float:
-        """How long it took until it answered, in seconds."""
+        """Starts slurmctld; returns the seconds until it answers."""
         began_s = time.monotonic()
         self._start("slurmctld", "-D")
         wait_until(lambda: self.run("squeue", "-h") is not None, "slurmctld answers", START_S)
         return time.monotonic() - began_s
 
     def kill_controller(self) -> None:
-        """SIGKILL."""
+        """Kills slurmctld with SIGKILL."""
         self._processes["slurmctld"].kill()
         self._processes["slurmctld"].wait()
 
     def run(self, *command: str) -> str | None:
-        """What a command prints; None if it fails."""
+        """The output of a command; None if it fails."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else None
 
     @property
     def environment(self) -> dict[str, str]:
-        """For Slurm's commands."""
+        """The environment of Slurm's commands."""
         return {**os.environ, "SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": _path()}
 
     def _configure(self) -> None:
@@ -141,7 +141,7 @@ class SlurmServer:
             )
 
     def _end_steps(self) -> None:
-        """slurmstepd processes outlive their slurmd."""
+        """Kills the slurmstepd processes, which outlive their slurmd."""
         mark = str(self.directory).encode()
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Medians of wall time, and the memory a process has had at its peak."""
+"""Medians of wall time, and peak memory of a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_MAX = 2.0
 
 @dataclass(frozen=True)
 class Timed(Generic[T]):
-    """Median seconds of some runs, and what the last one returned."""
+    """Median seconds of some runs, and the last result."""
 
     median_s: float
     runs: int
@@ -28,7 +28,7 @@ class Timed(Generic[T]):
 def timed(call: Callable[[], T], *, prepare: Callable[[], None] = lambda: None, budget_s: float = 10.0) -> Timed[T]:
     """Times `call` up to RUNS times, while `budget_s` lasts; `prepare` runs before each and is not timed.
 
-    One run more goes first, and counts only where it took FIRST_MAX budgets: it loads what is loaded on first use.
+    An additional first run triggers imports on first use; it counts only if it took FIRST_MAX budgets.
     """
     times: list[float] = []
     while len(times) <= RUNS and _has_time(times, budget_s):
@@ -52,7 +52,7 @@ def _has_time(times: list[float], budget_s: float) -> bool:
 
 
 class Patience:
-    """Whether to run a contender at the next size: not if it exceeded a limit, or surely would.
+    """Decides whether to run a contender at the next size: not if it exceeded a limit, or is forecast to.
 
     The forecast is a power law through its last two sizes, never flatter than linear.
     """
@@ -62,11 +62,11 @@ class Patience:
         self._known: list[tuple[int, float]] = []
 
     def add(self, jobs: int, took_s: float) -> None:
-        """Remembers a size and its time."""
+        """Records a size and its time."""
         self._known.append((jobs, took_s))
 
     def forecast_s(self, jobs: int) -> float:
-        """Seconds that it may take with so many jobs; 0 where nothing is known."""
+        """Forecast in seconds for this many jobs; 0 without data."""
         if not self._known:
             return 0.0
         last_jobs, last_s = self._known[-1]
@@ -77,15 +77,15 @@ class Patience:
         return last_s * math.pow(jobs / last_jobs, power)
 
     def is_over(self, jobs: int) -> bool:
-        """Whether it is not worth waiting for."""
+        """Whether to skip this size."""
         over = any(took_s > self._limit_s for _, took_s in self._known)
         return over or self.forecast_s(jobs) > 3.0 * self._limit_s
 
 
 def peak_memory_mb() -> float:
-    """The most memory that this process has held, in MB; NaN if the platform does not report it."""
+    """Peak memory of this process, in MB; NaN if the platform does not report it."""
     status = Path("/proc/self/status")
-    if status.exists():  # ru_maxrss would count the parent's memory, too, until this process began
+    if status.exists():  # ru_maxrss would include the parent's memory until this process started
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return float(line.split()[1]) / 1024.0
     if sys.platform == "win32":

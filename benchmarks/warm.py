@@ -1,4 +1,4 @@
-"""HiGHS's simplex going on from its last basis when a job comes or goes: the peer of our warm path."""
+"""HiGHS's simplex method, restarted from its last basis when a job arrives or leaves: the peer of our warm path."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gavelpy.model.problem import AllocationProblem
 class WarmHighs:
     """One model over a pool of jobs, some of them closed.
 
-    A closed job has its columns fixed at zero and, in a program of a level, a free row: no row or column is ever added
-    or removed and the basis stays valid, which is the least work that HiGHS can be given.
+    A closed job has its columns fixed at zero and, in a level program, a free row: no row or column is ever added or
+    removed and the basis stays valid, which is the least work for HiGHS.
     """
 
     def __init__(self, pool: AllocationProblem, warm: Warm, present: Ints, time_limit_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What every test may ask for: the reference data, and the settings of Hypothesis."""
+"""Fixtures and settings of all tests: the reference data, and Hypothesis."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: tests run side by side
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is loaded: tests run in parallel
 PROJECT = Path(__file__).resolve().parents[1]
 
-# The same examples on every run, so that a change fails for what it changes. `make test-slow` draws new ones; a failure
-# prints the blob that reproduces it, and is kept as a test of its own.
-# Time shows nothing about a test on a busy machine: no deadline, no complaint about slow generation.
+# The same examples in every run, so that only a change can make a test fail. `make test-slow` draws new ones; a failure
+# prints the blob that reproduces it, and becomes a test of its own.
+# Timing means nothing on a busy machine: no deadline, no warning about slow generation.
 _ALWAYS = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", _ALWAYS, max_examples=50, derandomize=True)
 settings.register_profile("drawn", _ALWAYS, max_examples=200, derandomize=False)  # the default in CI is True
@@ -22,7 +22,7 @@ settings.load_profile("fixed")
 
 
 def costly(times: int) -> settings:
-    """For an example that takes so many times as long as others: fewer of them in either profile."""
+    """Settings for an example that takes this many times as long as others: fewer of them in either profile."""
     return settings(max_examples=settings().max_examples // times)
 
 
@@ -33,9 +33,9 @@ def reference_directory() -> Path:
 
 
 def locate_reference(environment: Mapping[str, str]) -> Path:
-    """The folder named by GAVELPY_REFERENCE_DIR, by default `shared` beside the project.
+    """The folder named by GAVELPY_REFERENCE_DIR, by default `shared` next to the project.
 
-    Without it the tests that need it are skipped, as in a stranger's clone, or fail where CI is "true".
+    Without it the tests that need it are skipped, as in any other clone, or fail if CI is "true".
     """
     folder = Path(environment.get("GAVELPY_REFERENCE_DIR") or PROJECT.parent / "shared")
     if (folder / "golden").is_dir():

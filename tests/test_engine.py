@@ -1,4 +1,4 @@
-"""The engine between questions and answers: what the policy may see, what of its answer counts, what a table knows."""
+"""The engine between requests and answers: what the policy sees, how its answer is converted, and rates from tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROOF = Certificate(objective=0.5, bound=0.75, gap=0.25, violation=0.0, path="by
 
 @dataclass
 class Told:
-    """A policy that answers what it is told to, and remembers what it was asked."""
+    """A policy that returns preset shares, and records the problems it receives."""
 
     share: Any
     name: ClassVar[str] = "told"
@@ -36,7 +36,7 @@ class Told:
     solvers: list[Solver | None] = field(default_factory=list)
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
-        """The shares it was told."""
+        """The preset shares."""
         self.asked.append(problem)
         self.solvers.append(solver)
         return Allocation(problem, self.share, np.zeros(2), PROOF)
@@ -44,20 +44,20 @@ class Told:
 
 @dataclass
 class Warned(Told):
-    """A policy whose answer is not fully proved."""
+    """A policy with an answer that is not fully proved."""
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
-        """The shares it was told, with a warning."""
+        """The preset shares, with a warning."""
         answer = super().allocate(problem, solver)
         return replace(answer, certificate=replace(PROOF, warning="feasible, but proved to 25 % only"))
 
 
 @dataclass
 class Failing(Told):
-    """A policy without an answer."""
+    """A policy that always fails."""
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
-        """None."""
+        """Raises SolverFailed."""
         raise SolverFailed("infeasible", jobs=problem.job_count, gpu_types=2)
 
 

@@ -1,4 +1,4 @@
-"""The engine with an estimator: every question about rates has an answer, and time for probes where it is wanted."""
+"""The engine with an estimator: it answers every request for rates, and allocates time for probes when configured."""
 
 from __future__ import annotations
 

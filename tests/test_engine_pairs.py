@@ -1,4 +1,4 @@
-"""The engine where jobs may share GPUs: pairs that gain go into the problem, and their shares into the answer."""
+"""The engine with co-location: pairs with a gain become part of the problem, and their shares part of the answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLE = ThroughputTable(
 
 
 def make_question(*job_types: str, packing: bool = True) -> SolveAllocation:
-    """About jobs 10, 11, ... of these types."""
+    """A request about jobs 10, 11, ... of these types."""
     rates = RATES[[NAMES.index(name) for name in job_types]]
     problem = AllocationProblem.of([f"j{n}" for n in range(len(job_types))], TYPES, [1, 1], rates)
     return SolveAllocation(1, problem, 10 + np.arange(len(job_types)), packing, job_types if packing else ())
@@ -44,7 +44,7 @@ def solved(engine: Engine, question: SolveAllocation) -> AllocationSolved:
 
 
 def spent(answer: AllocationSolved) -> tuple[Floats, Floats]:
-    """Time of each of five jobs, alone and beside others (5,), and GPUs in use of each of two types (2,)."""
+    """Time of each of five jobs, alone and co-located (5,), and GPUs in use of each of two types (2,)."""
     share = np.zeros((5, 2))
     np.add.at(share, (answer.jobs - 10, answer.gpu_type), answer.share)
     used = share.sum(axis=0)
@@ -89,7 +89,7 @@ def test_an_estimator_says_which_pairs_gain() -> None:
 
 
 def make_profiled(budget_s: float) -> Engine:
-    """An engine that has been asked for the rates of jobs 10 to 14 and knows nothing of what any two keep."""
+    """An engine that has estimated the rates of jobs 10 to 14 alone and has no rates of pairs."""
     alone = replace(TABLE, pair_rows=np.zeros((0, 2), dtype=np.int64), pair_rate_steps_per_s=np.zeros((0, 2, 2)))
     engine = Engine(policy_named("max_min_fairness"), estimator=ThroughputEstimator(alone), profile_budget_s=budget_s)
     kinds = ("ant", "bee", "ant", "crab", "bee")
@@ -103,7 +103,7 @@ def pairs_of(answer: AllocationSolved) -> set[tuple[int, int, int]]:
 
 
 def make_long_question(*, packing: bool = True) -> SolveAllocation:
-    """About jobs that have days left to do."""
+    """A request about jobs with days of remaining work."""
     question = make_question("ant", "bee", "ant", "crab", "bee", packing=packing)
     left = np.full(5, 1e6)
     return replace(question, problem=replace(question.problem, steps_remaining=left, steps_total=left))

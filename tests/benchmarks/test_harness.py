@@ -1,4 +1,4 @@
-"""Times, patience, rows of measurements, and the command."""
+"""The harness of the benchmarks: timing, forecasts, rows of measurements, and the command."""
 
 from __future__ import annotations
 

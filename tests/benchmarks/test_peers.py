@@ -1,4 +1,4 @@
-"""Peers find our optimum, and a difference is seen."""
+"""Peers find the same optimum as our policies, and the comparison detects differences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_policy_that_optimises_has_a_peer(policy: str) -> None:
 
 
 BY_CVXPY = [*MEASURED, *SETTINGS, f"max_min_fairness{PAIRS}", f"min_cost{PAIRS}"]
-TOO_MUCH_FOR_CLARABEL = {"hierarchical", "strategy_proof"}  # levels and rates that shrink: it gives up
+TOO_MUCH_FOR_CLARABEL = {"hierarchical", "strategy_proof"}  # levels and rates that shrink: it fails
 
 
 @pytest.mark.parametrize(

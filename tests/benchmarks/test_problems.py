@@ -1,4 +1,4 @@
-"""What is measured is what its description says."""
+"""Benchmark problems match their descriptions."""
 
 from __future__ import annotations
 

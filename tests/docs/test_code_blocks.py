@@ -1,4 +1,4 @@
-"""The code in README and docs runs: Python blocks as written, command lines as far as their options."""
+"""The code in README and docs is valid: Python blocks run, and command lines have only existing options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def python_blocks(page: Path) -> list[str]:
 
 
 def surroundings(page: Path) -> dict[str, Any]:
-    """The names that the blocks of a page use and do not define."""
+    """The names that the blocks of a page use but do not define."""
     names: dict[str, Any] = {"problem": AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]])}
     if page.name == "README.md":
         names |= {"loader": [1, 2], "save": lambda directory: None, "load": lambda directory: None}
@@ -71,7 +71,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def options_of(words: list[str]) -> tuple[set[str], set[str]]:
-    """The options that a command line uses, and those that its command has."""
+    """The options that a command line uses, and the options of its command."""
     command: Any = get_command(app)
     context = typer.Context(command)
     while hasattr(command, "get_command") and words:

@@ -30,7 +30,7 @@ def shape(value: Any) -> str:  # Any: JSON values
 
 
 def differences(example: Any, found: Any, place: str = "$") -> list[str]:
-    """Where two documents differ in fields and types. {} and [] of the example match any object and list."""
+    """Differences of two documents in fields and types. {} and [] in the example match any object and list."""
     if shape(example) != shape(found):
         return [f"{place}: {shape(example)} in the example, {shape(found)} printed"]
     if isinstance(example, dict) and example:
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
 
 
 def wait_for_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The examples show a job that has printed something."""
+    """Waits until the job has printed a line, as in the examples."""
     for _ in range(300):
         main(["logs", "train"])
         if "hello" in capsys.readouterr().out:

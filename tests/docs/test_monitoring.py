@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard use metrics that the scheduler exports, and labels that they have."""
+"""Alert rules and the dashboard use only metrics and labels that the scheduler exports."""
 
 from __future__ import annotations
 

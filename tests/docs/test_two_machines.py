@@ -22,7 +22,7 @@ from gavelpy.runtime.local_cluster import free_port, processes_below
 from tests.conftest import PROJECT
 
 PAGE = (PROJECT / "docs" / "two-machines.md").read_text(encoding="utf-8")
-PATIENCE_S = 150.0  # on a busy machine; some twenty seconds otherwise
+PATIENCE_S = 150.0  # on a busy machine; about 20 s otherwise
 ADDRESS = {"head": "127.0.0.1", "worker": "127.0.0.2"}
 PLACES = re.compile(r"(?<![\w.])(/etc/gavel|/var/lib|/srv/gavel)\b")
 SSH = '#!/bin/bash\nshift\nfor word in "$@"; do words+=("${word//\\/etc/$WORKER/etc}"); done\n"${words[@]}"\n'
@@ -44,7 +44,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 class Machine:
-    """A shell with a root of its own."""
+    """A shell with its own root directory."""
 
     def __init__(self, name: str, folder: Path, port: int, http_port: int) -> None:
         self.root = folder / name
@@ -62,7 +62,7 @@ class Machine:
             "GAVEL_TIMEOUT_S": "60",
         }
         reading, writing = os.pipe()
-        self.done = os.fdopen(reading)  # a line for each block: its exit status
+        self.done = os.fdopen(reading)  # one line per block: its exit status
         self.say = f">&{writing}"
         with (self.root / "log").open("w") as log:
             self.shell = subprocess.Popen(

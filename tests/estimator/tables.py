@@ -1,4 +1,4 @@
-"""Small tables of throughputs, made by a rule that the tests know."""
+"""Small throughput tables with known laws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job_type(family: str, batch: int) -> str:
 
 
 def make_table(rates: Mapping[tuple[str, int], Mapping[str, float]], types: tuple[str, ...] = TYPES) -> ThroughputTable:
-    """A table of rates by key and GPU type; what is not named is unknown."""
+    """A table of rates by key and GPU type; all others are unknown."""
     values = [[row.get(gpu_type, math.nan) for gpu_type in types] for row in rates.values()]
     array: Floats = np.array(values, dtype=np.float64).reshape(len(rates), len(types))
     kinds = np.full(array.shape, int(Provenance.MEASURED))
@@ -43,7 +43,7 @@ def lawful_rates() -> dict[tuple[str, int], dict[str, float]]:
 
 
 def lawful_pairs() -> ThroughputTable:
-    """Every pair at one batch size each; two that share get on as well as the law says."""
+    """Every pair at one batch size each, with the slowdowns of the law."""
     table = make_table(lawful_rates())
     rows = [(a, b) for a in range(len(table.keys)) for b in range(a, len(table.keys))]
     rates = [[slowdown(table, a, b), slowdown(table, b, a)] for a, b in rows]
@@ -55,14 +55,14 @@ def lawful_pairs() -> ThroughputTable:
 
 
 def slowdown(table: ThroughputTable, first: int, second: int) -> float:
-    """What is left of the first's rate beside the second."""
+    """The first job's rate co-located with the second, relative to its rate alone."""
     hunger = {"ant": 0.8, "bee": 0.5, "cow": 0.3}
     mine, other = (table.keys[row][0].split()[0] for row in (first, second))
     return 1.0 / (1.0 + hunger[mine] * hunger[other] * 2.0)
 
 
 def interfering_pairs(seed: int, measured: float, rank: int = 2) -> tuple[ThroughputTable, ThroughputTable]:
-    """30 jobs of families of their own whose slowdowns differ by factors of this rank; the whole table, and a part."""
+    """30 jobs of distinct families with slowdowns that differ by factors of this rank; the whole table, and a part."""
     rng, N = np.random.default_rng(seed), 30
     base = make_table({(f"net{chr(97 + n // 26)}{chr(97 + n % 26)}", 1): {"gpu": 1.0} for n in range(N)}, ("gpu",))
     sensitive, pressing = rng.normal(size=(2, N, rank))

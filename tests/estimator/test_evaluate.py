@@ -1,4 +1,4 @@
-"""Hold-outs: what is hidden is hidden, and every job has its turn."""
+"""Hold-outs: hidden rates stay hidden, and every job is held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hold-outs of the benchmark: what is hidden, and a line for each."""
+"""The hold-outs of the benchmark: which rates they hide, and their output lines."""
 
 from __future__ import annotations
 

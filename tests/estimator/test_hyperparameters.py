@@ -1,4 +1,4 @@
-"""Hyper-parameters learned from a table: as good as row plus column where that is right, better where more is known."""
+"""Hyper-parameters learned from a table: as good as row plus column where that holds, better where more is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = IsolatedModel(roofline=Roofline(job_types(), gpu_specs()))
 
 
 def vendor_table(noise: float, interaction: float = 0.0, jobs: int = 16) -> ThroughputTable:
-    """Jobs without families on GPU types, most without figures: rates are products, a factor and noise."""
+    """Jobs without families on GPU types, most without figures: rates are row times column, a factor and noise."""
     rng = np.random.default_rng(7)
     log_rate = rng.normal(3.0, 2.0, size=(jobs, 1)) + np.log(SPEED)
     log_rate = log_rate + rng.normal(size=(jobs, 1)) * rng.normal(0.0, interaction, size=len(TYPES))

@@ -21,7 +21,7 @@ def make_estimator(*, knows: bool = True) -> ThroughputEstimator:
 
 
 def colocated(known: ThroughputEstimator, rate: float, times: int = 3) -> list[str]:
-    """Readings of ant, co-located with bee on the old type for a minute each; returns reasons."""
+    """Sends readings of ant, co-located with bee on the old type for 60 s each; returns the reasons."""
     reading = Reading(*ANT, "old", rate * 60.0, 60.0)
     return [known.observe_colocated(reading, BEE).reason for _ in range(times)]
 

@@ -1,4 +1,4 @@
-"""Rates alone: one measurement fixes the level, jobs alike the rest, and error bars are honest."""
+"""Rates alone: one measurement fixes the level, similar jobs the rest, and error bars are calibrated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free factors of jobs: learned where pairs are measured densely, absent where measurements do not support them."""
+"""Latent factors of jobs: learned if pairs are measured densely, absent if measurements do not support them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cells(table: ThroughputTable) -> Floats:
 
 
 def held_out(share: float, rank: int = 2, seeds: range = SEEDS) -> tuple[Floats, Floats, float]:
-    """Errors of cells that were not measured: the estimator's, and those of a factorisation of rank 2; coverage."""
+    """Errors in unmeasured cells: the estimator's, and those of a factorisation of rank 2; and the coverage."""
     ours, theirs, inside = [], [], []
     for seed in seeds:
         whole, part = interfering_pairs(seed, share, rank)

@@ -1,4 +1,4 @@
-"""Tables put together: what no job makes stays out, alone and beside a partner."""
+"""Merging tables: absurd rates are refused, both alone and co-located."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running jobs report: outvotes claims, follows phases, shrugs off stragglers, refuses nonsense with a reason."""
+"""Readings of running jobs: they outweigh claims and follow phases; stragglers move little; nonsense is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs that a plan may measure: what jobs are worth by an allocation's prices, and which pairs stand for kinds."""
+"""Pairs that a plan may measure: the value of jobs at an allocation's prices, and which pairs represent kinds."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_caution_grows_with_what_measurements_explain() -> None:
     found = np.log(slowdown_quantile(some, np.ones((1, 1, 3)), 0.2)[0, 0])
 
     assert found[0] == pytest.approx(-0.5)  # nothing is explained: the median
-    assert found[2] == pytest.approx(-0.5 - 0.842 * 0.1, abs=0.03)  # nearly all is: the quantile
+    assert found[2] == pytest.approx(-0.5 - 0.842 * 0.1, abs=0.03)  # nearly everything is explained: the quantile
     assert found[1] < found[0]
 
 

@@ -1,4 +1,4 @@
-"""What to measure next: what may change a decision, weighed against what it costs."""
+"""Which rates to measure next: the possible gain of a better decision, compared with the cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gavelpy.estimator.probes import Candidates, PairCandidates, Probe, plan
 
 
 def make_jobs(mean: Any, sd: Any, **changes: Any) -> Candidates:
-    """Jobs with independent beliefs on types that cost the same, an hour of GPU time left."""
+    """Jobs with independent estimates on types of equal cost, with one hour of GPU time left."""
     means, sds = np.array(mean, dtype=np.float64), np.array(sd, dtype=np.float64)
     jobs, types = means.shape
     given: dict[str, Any] = {
@@ -27,7 +27,7 @@ def make_jobs(mean: Any, sd: Any, **changes: Any) -> Candidates:
 
 
 def make_pairs(rows: Any, kept: Any, sd: Any, **changes: Any) -> PairCandidates:
-    """On the first type, of jobs that get no more elsewhere, an hour of use; the policy counts on none of them."""
+    """Pairs on the first type, of jobs that gain nothing elsewhere, with one hour of use; none is in the plan yet."""
     count = len(rows)
     given: dict[str, Any] = {
         "fits": np.ones(count),

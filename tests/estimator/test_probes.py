@@ -1,4 +1,4 @@
-"""Time for probes: others give way, and neither a job's time nor a type's GPUs are given twice."""
+"""Time for probes: other shares give way, and neither a job's time nor a type's GPUs are exceeded."""
 
 from __future__ import annotations
 

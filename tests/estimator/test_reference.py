@@ -1,4 +1,4 @@
-"""What is promised of estimates on Gavel's measured table; the whole curves: `python -m benchmarks estimator`."""
+"""Guaranteed accuracy of estimates on Gavel's measured table; the whole curves: `python -m benchmarks estimator`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prior: arithmetic that a pocket calculator can check, and calibration on rates of a known law."""
+"""The roofline prior: formulas checked by hand, and calibration on rates of a known law."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_step_bound_by_arithmetic_takes_its_operations_over_the_share_of_the_p
 
     rate = math.exp(prior.log_rate([KEY], ["gpu"])[0, 0])
 
-    assert rate == pytest.approx(1.0 / (160.0 / 5000.0 + 0.008))  # 160 GFLOP at 5 TFLOP/s, 8 ms besides
+    assert rate == pytest.approx(1.0 / (160.0 / 5000.0 + 0.008))  # 160 GFLOP at 5 TFLOP/s, plus 8 ms
 
 
 def test_a_step_bound_by_memory_takes_its_traffic_over_the_share_of_the_bandwidth() -> None:

@@ -1,4 +1,4 @@
-"""Absurd rates of a table: named and left out; legitimate extremes stay."""
+"""Absurd rates of a table are named and left out; legitimate extremes stay."""
 
 from __future__ import annotations
 

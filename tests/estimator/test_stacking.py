@@ -18,7 +18,7 @@ WELL, ROW, COLUMN = range(3)
 
 
 def errors(sd: Floats, situation: int, seed: int = 0) -> Errors:
-    """400 errors of each method with these standard deviations; the Gaussian process believes in 0.1."""
+    """400 errors of each method with these standard deviations; the Gaussian process assumes 0.1."""
     error = np.random.default_rng(seed).normal(size=(400, 4)) * sd
     return Errors(error, np.full(400, 0.1), np.full(400, situation))
 

@@ -1,4 +1,4 @@
-"""A model that is kept is the model that is read."""
+"""A stored model is the same after reading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_model_survives_the_way_to_json_and_back() -> None:
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, 1e9, float("nan"), True, "0.1", None])
-def test_a_figure_that_no_model_has_is_refused_by_name(figure: Any) -> None:  # whatever JSON can say
+def test_a_figure_that_no_model_has_is_refused_by_name(figure: Any) -> None:  # any JSON value
     kept = to_json(MODEL)
     kept["pairs"]["own"] = figure
 
@@ -41,7 +41,7 @@ def test_a_figure_that_no_model_has_is_refused_by_name(figure: Any) -> None:  # 
 @pytest.mark.parametrize(
     "change", [{"weights": [[2.0, -1.0, 0.0, 0.0]] * 3}, {"weights": [[1.0]]}, {"widths": [1.0, 0.0, 1.0]}]
 )
-def test_a_mixture_that_is_none_is_refused(change: dict[str, Any]) -> None:  # whatever JSON can say
+def test_a_mixture_that_is_none_is_refused(change: dict[str, Any]) -> None:  # any JSON value
     kept = to_json(MODEL)
     kept["mixture"] |= change
 

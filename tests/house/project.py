@@ -1,4 +1,4 @@
-"""Where the project's files are. Nothing here needs git: the house rules hold in a source archive too."""
+"""Paths of the project's files. They need no git, so the house rules also work in a source archive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def name_of(path: Path) -> str:
 
 
 def python_files(*folders: str) -> list[Path]:
-    """Every Python file below these folders of the project that somebody wrote: generated code is not read."""
+    """Every hand-written Python file below these folders of the project; generated code is skipped."""
     files = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(path for path in files if not path.stem.endswith(GENERATED))
 

@@ -1,4 +1,4 @@
-"""What a document must look like: no line wider than the page, and none of the words that make prose odd."""
+"""Rules for documents: no line wider than the page, and none of the words that make prose odd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ODD = re.compile(
 
 
 def wide_lines(markdown: str) -> list[str]:
-    """Lines of prose of more than COLUMNS_MAX columns. Tables, code and lines that no space divides cannot wrap."""
+    """Lines of prose of more than COLUMNS_MAX columns. Tables, code and lines without spaces cannot wrap."""
     lines = enumerate(markdown.splitlines(), 1)
     prose = ((number, line) for (number, line), is_code in zip(lines, _code(markdown), strict=True) if not is_code)
     return [
@@ -26,7 +26,7 @@ def wide_lines(markdown: str) -> list[str]:
 
 
 def odd_words(markdown: str) -> list[str]:
-    """Odd words with their lines, code excepted."""
+    """Odd words with their lines, except in code."""
     text = re.sub(r"```.*?```|`[^`\n]*`", lambda code: re.sub(r"[^\n]", " ", code[0]), markdown, flags=re.DOTALL)
     return [
         f"line {number}: {found[0]}"

@@ -1,4 +1,4 @@
-"""The house rules that a syntax tree can check. Each function takes source text and returns what breaks the rule."""
+"""The house rules that a syntax tree can check. Each function takes source text and returns its violations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 BROAD = frozenset({"Exception", "BaseException"})
 EMPTY_NAMES = ("Manager", "Helper", "Utils", "Utilities")
-# Not a part of a longer path or of an address: a machine's own folders, at the start of an absolute path.
+# Not part of a longer path or an address: a machine's own folders, at the start of an absolute path.
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|home|Users)/[\w.-]+")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -23,12 +23,12 @@ def too_many_lines(source: str) -> list[str]:
 
 
 def no_docstring(source: str) -> list[str]:
-    """A module that does not say what it is for."""
+    """Modules without a docstring."""
     return [] if ast.get_docstring(_tree(source)) else ["no docstring"]
 
 
 def long_functions(source: str) -> list[str]:
-    """Functions of more than FUNCTION_LINES_MAX lines, docstring not counted."""
+    """Functions of more than FUNCTION_LINES_MAX lines, not counting the docstring."""
     sizes = ((function, _lines(function)) for function, _ in _functions(_tree(source)))
     return [f"{function.name}: {lines} lines" for function, lines in sizes if lines > FUNCTION_LINES_MAX]
 
@@ -53,25 +53,25 @@ def draws(source: str) -> list[str]:
 
 
 def managers(source: str) -> list[str]:
-    """Classes that are called a manager, a helper or utilities: names that say nothing."""
+    """Classes named manager, helper or utilities: names without information."""
     classes = (node.name for node in ast.walk(_tree(source, *EMPTY_NAMES)) if isinstance(node, ast.ClassDef))
     return [name for name in classes if name.endswith(EMPTY_NAMES)]
 
 
 def machine_paths(text: str) -> list[str]:
-    """Absolute paths of somebody's machine."""
+    """Absolute paths of a particular machine."""
     return MACHINE_PATH.findall(text)
 
 
 def _tree(source: str, *words: str) -> ast.Module:
-    """The syntax tree; empty if the source has none of the words, if any are given: parsing is what costs time."""
+    """The syntax tree; empty if `words` are given and the source has none of them, because parsing is slow."""
     return ast.parse(source if not words or any(word in source for word in words) else "")
 
 
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[Function, str]]:
     """Every function below a node with its dotted name, outer ones first."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):  # holds no functions but lambdas
+        if isinstance(child, ast.expr):  # contains no functions but lambdas
             continue
         name = f"{prefix}{child.name}" if isinstance(child, Function | ast.ClassDef) else ""
         if isinstance(child, Function):

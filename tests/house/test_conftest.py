@@ -1,4 +1,4 @@
-"""The reference data, found where the environment says and required in CI; and the settings of Hypothesis."""
+"""Location of the reference data, from the environment and required in CI; and the settings of Hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say of the project is so."""
+"""Statements of the documents about the project are true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(path: Path) -> str:
 
 
 def tree() -> dict[str, bool]:
-    """Folders (with a slash) and modules that ARCHITECTURE's tree names, each with whether it is there already."""
+    """Folders (with a slash) and modules named in ARCHITECTURE's tree, each with whether it should exist already."""
     block = read(ROOT / "ARCHITECTURE.md").split("## The tree", 1)[1].split("##", 1)[0]
     top = re.findall(r"^    [├└]── ([\w/.]+)(.*)$", block, re.MULTILINE)
     inner = re.findall(r"^    │   [├└]── ([\w/.]+)(.*)$", block, re.MULTILINE)
@@ -34,11 +34,11 @@ def tree() -> dict[str, bool]:
 
 
 def requirements() -> list[str]:
-    """Normalised names of what the library, its extras and its developers need, as pyproject.toml states it."""
+    """Normalised names of the requirements of the library, its extras and its developers, from pyproject.toml."""
     project = tomllib.loads(read(ROOT / "pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
-    return [normalised(re.match(r"[\w.-]+", line)[0]) for line in needed]  # type: ignore[index]  # each has a name
+    return [normalised(re.match(r"[\w.-]+", line)[0]) for line in needed]  # each has a name
 
 
 def pins() -> dict[str, str]:

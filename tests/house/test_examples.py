@@ -1,4 +1,4 @@
-"""Every example runs as its reader would run it."""
+"""Every example runs as a reader would run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code that is generated is what its sources make of it: nobody has edited it, nobody has forgotten it."""
+"""Generated code is up to date with its sources and has not been edited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT = sorted(path.name for path in WIRE.glob("*_pb2*"))
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the protocol compiler makes of the .proto files now, as `make generate` calls it."""
+    """A folder with the current output of the protocol compiler for the .proto files, as in `make generate`."""
     out = tmp_path_factory.mktemp("generated")
     outs = [f"--{kind}={out}" for kind in ("python_out", "grpc_python_out")]
     outs += [f"--{kind}=quiet:{out}" for kind in ("mypy_out", "mypy_grpc_out")]

@@ -1,4 +1,4 @@
-"""What `import gavelpy` costs: numpy at most, and none of the heavy libraries, which wait for their first use."""
+"""`import gavelpy` loads numpy at most, and none of the heavy libraries before their first use."""
 
 from __future__ import annotations
 

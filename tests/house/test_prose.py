@@ -1,4 +1,4 @@
-"""Documents are plain and wrapped, and every page can be found."""
+"""Documents are plain and wrapped, and every page is in the index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_page_is_in_the_index(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and the site make them."""
+    """The anchors of a page's headings, as on GitHub and on the site."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The rules see what they forbid, and only that."""
+"""The house rules detect violations, and only those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house rules, held against every file."""
+"""The house rules, applied to every file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.house import rules
 from tests.house.project import PACKAGE, ROOT, name_of, public_modules, python_files, text_files
 
-# Where everything may be caught, as "file:function": the top of a shell's loop and nothing else.
+# Functions that may catch every exception, as "file:function": the top of a shell's loop and nothing else.
 BROAD_HANDLERS_ALLOWED: frozenset[str] = frozenset()
 NAMES_THAT_SAY_NOTHING = frozenset({"utils", "util", "common", "helpers", "misc", "manager", "managers"})
 
@@ -26,7 +26,7 @@ def read(path: Path) -> str:
 
 
 def broken(rule: Rule, paths: list[Path]) -> dict[str, list[str]]:
-    """What breaks the rule, by file: one test a rule, because a test for each file and rule is thousands of them."""
+    """Violations of the rule by file: one test per rule, because one per file and rule would be thousands."""
     found = {name_of(path): rule(read(path)) for path in paths}
     return {name: faults for name, faults in found.items() if faults}
 

@@ -1,6 +1,7 @@
 """Appends to a journal in a process that can be killed, and prints what is durable.
 
-`python -m tests.journal.appending URL SEED`: event of sequence s is JobCancelled(s - 1); each line is a last sequence.
+`python -m tests.journal.appending URL SEED`: the event with sequence s is JobCancelled(s - 1); each line is the last
+durable sequence.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.journal.postgres_server import required, running
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server: the one that GAVELPY_POSTGRES_URL names, or one of our own, once a session."""
+    """The URL of a server: the one named by GAVELPY_POSTGRES_URL, or one of our own per session."""
     named = os.environ.get("GAVELPY_POSTGRES_URL")
     if named:
         yield named
@@ -27,7 +27,7 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A journal's URL in a schema of its own, which goes with the test."""
+    """The URL of a journal in its own schema, which is dropped after the test."""
     yield from _schema(postgres_server)
 
 
@@ -51,11 +51,11 @@ def _schema(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A journal's URL in a folder of its own."""
+    """The URL of a journal in its own folder."""
     return f"sqlite:///{tmp_path / 'journal.sqlite'}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A journal's URL, for each kind of database."""
+    """The URL of a journal, for each kind of database."""
     return str(request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]))

@@ -17,7 +17,7 @@ _OPTIONS = "-c listen_addresses='' -c fsync=on -c max_connections=30 -c shared_b
 
 
 def binaries() -> Path | None:
-    """The folder of PostgreSQL's programs: Debian's newest, or where the PATH finds them."""
+    """The folder of PostgreSQL's programs: Debian's newest, or the one on the PATH."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else folders
@@ -25,7 +25,7 @@ def binaries() -> Path | None:
 
 
 def required(environment: Mapping[str, str]) -> Path:
-    """`binaries`; without them the tests that need a server are skipped, or fail where CI is "true"."""
+    """`binaries`; without them the tests that need a server are skipped, or fail if CI is "true"."""
     folder = binaries()
     if folder is not None:
         return folder
@@ -37,17 +37,17 @@ def required(environment: Mapping[str, str]) -> Path:
 
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """The URL of a server that is started here and stopped at the end."""
+    """Starts a server, yields its URL, and stops it at the end."""
     with tempfile.TemporaryDirectory(prefix="gavelpy-pg-") as place:
         data = Path(place) / "data"
         as_user: list[str] = []
-        if os.geteuid() == 0:  # PostgreSQL refuses to be root
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             shutil.chown(place, "postgres", "postgres")
             as_user = ["runuser", "-u", "postgres", "--"]
         control = [*as_user, str(folder / "pg_ctl"), "-D", str(data), "-w", "-t", str(START_S), "-s"]
         initdb = [str(folder / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]
         _run([*as_user, *initdb], place)
-        # Waits for the end of its input, which comes when we close it and when we are killed.
+        # Waits for the end of its input, which comes when we close it or are killed.
         stop = ["sh", "-c", 'read -r _; exec "$@"', "stop", *control, "-m", "immediate", "stop"]
         with subprocess.Popen(stop, cwd=place, stdin=subprocess.PIPE, start_new_session=True):
             _run([*control, "-l", f"{place}/log", "-o", f"{_OPTIONS} -k {place}", "start"], place)

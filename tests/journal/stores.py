@@ -1,4 +1,4 @@
-"""Builders for tests of the event store: events, loads, and SQL past the store."""
+"""Builders for tests of the event store: events, loads, and SQL that bypasses the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Record = tuple[float, Event]
 
 
 def cancelled(first: int, count: int = 1) -> list[Record]:
-    """Distinct events; event k is at k seconds."""
+    """Distinct events; event k has time k s."""
     return [(float(k), JobCancelled(k)) for k in range(first, first + count)]
 
 
@@ -29,21 +29,21 @@ def submission(key: str = "k", owner: str = "ann", first_job: int = 0) -> Submis
 
 
 def begun(url: str) -> EventStore:
-    """An open journal whose incarnation is the newest."""
+    """An open journal with the newest incarnation."""
     store = open_store(url, accept_loss=True, take_over=True, backups=BackupSettings(kept=2))
     store.begin_incarnation()
     return store
 
 
 def filled(url: str, appends: int = 10) -> None:
-    """A journal with one event an append: event k has sequence k + 1."""
+    """A journal with one event per append: event k has sequence k + 1."""
     with begun(url) as store:
         for k in range(appends):
             store.append(cancelled(k))
 
 
 def corrupt_header(path: Path, byte: bytes = b"\xaa") -> bytes:
-    """Overwrites the first page of a file, so that SQLite cannot open it; its bytes then."""
+    """Overwrites the first page of a file, so that SQLite cannot open it; returns its bytes."""
     path.write_bytes(byte * PAGE_BYTES + path.read_bytes()[PAGE_BYTES:])
     return path.read_bytes()
 
@@ -54,19 +54,19 @@ def bytes_of(entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
 
 
 def expected(records: Sequence[Record], first_sequence: int = 1) -> list[tuple[int, bytes]]:
-    """What `bytes_of` gives for records that were appended."""
+    """The result of `bytes_of` for appended records."""
     return [(first_sequence + k, encode(event, now_s)) for k, (now_s, event) in enumerate(records)]
 
 
 def loaded(url: str) -> tuple[Loaded, list[tuple[int, bytes]]]:
-    """What the next scheduler finds, events as values."""
+    """The state that the next scheduler loads, with events as values."""
     with begun(url) as store:
         found = store.load()
     return found, bytes_of(list(found.events))
 
 
 def execute(url: str, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-    """Runs SQL past the store; rows, if there are any. A SQLite file is left without a log."""
+    """Runs SQL that bypasses the store and returns the rows, if any. A SQLite file is left without a log."""
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
         result = connection.execute(text(statement), parameters)
@@ -74,7 +74,7 @@ def execute(url: str, statement: str, **parameters: Any) -> list[tuple[Any, ...]
 
 
 def harm(url: str, statement: str, **parameters: Any) -> None:
-    """Runs SQL past the store, and leaves no older version of a row in the pages of a SQLite file."""
+    """Runs SQL that bypasses the store, and leaves no older version of a row in the pages of a SQLite file."""
     execute(url, statement, **parameters)
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -91,7 +91,7 @@ def test_a_torn_file_continues_to_the_same_end(tmp_path: Path) -> None:
 
 
 def test_a_core_restored_from_a_snapshot_goes_on_as_the_original() -> None:
-    """At 40 places of a run, the snapshot's copy is fed the rest and must end in the same state, byte for byte."""
+    """Snapshots at 40 points of a run: a core restored from each reaches the same end, byte for byte."""
     simulation, events = make_recorded("max_min_fairness", "default")
     simulation.run()
     end = encode_state(snapshot(simulation.core))

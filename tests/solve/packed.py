@@ -19,7 +19,7 @@ def all_pairs(problem: AllocationProblem) -> list[tuple[int, int]]:
 
 
 def of_kinds(kind: list[int], rates: Floats, part: Floats, *, gpus: list[int], counts: list[int]) -> AllocationProblem:
-    """Jobs of kinds with `rates` (N, T); beside a job of kind l, one of kind k runs at part[k, l] of its rate."""
+    """Jobs of kinds with `rates` (N, T); a job of kind k paired with one of kind l runs at part[k, l] of its rate."""
     kinds = np.array(kind)
     alone = AllocationProblem.of(
         [f"job-{i}" for i in range(len(kind))],
