@@ -21,8 +21,9 @@ from benchmarks.simulation import reference_table
 from gavelpy.estimator.completion import Completion
 from gavelpy.estimator.evaluate import HoldOut, isolated_from_one_type, pairs_of_a_new_job
 from gavelpy.estimator.isolated import IsolatedModel
-from gavelpy.estimator.online import Reading, ThroughputEstimator
+from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.pairs import PairModel
+from gavelpy.estimator.rate_filter import Reading
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.job_types import gpu_specs, job_types

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from gavelpy.engine import KEYS_SPARE, Engine
-from gavelpy.estimator.online import Reading, ThroughputEstimator
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.estimator.rate_filter import Reading
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.problem import AllocationProblem

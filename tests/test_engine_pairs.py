@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gavelpy.engine import SHARE_UNIT, Engine
-from gavelpy.estimator.online import Reading, ThroughputEstimator
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.estimator.rate_filter import Reading
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.arrays import Floats

@@ -19,7 +19,7 @@ from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, updated, with_c
 from gavelpy.estimator.interference import ColocatedReadings
 from gavelpy.estimator.kinds import Key
 from gavelpy.estimator.pairs import Alone, Slowdowns, slowdown_quantile
-from gavelpy.estimator.rate_filter import RateFilter
+from gavelpy.estimator.rate_filter import RateFilter, Reading, Verdict
 from gavelpy.model.arrays import Floats
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
@@ -34,27 +34,6 @@ _PHASE_SD = 0.3  # sd added to the other types when one type has a new phase
 _HINTS_MAX, _HINT_SD = 4.0, 0.15  # largest weight of a hint in co-located readings, and their common sd
 _UNINFORMED = 0.99  # share of the prior variance above which a posterior counts as uninformed
 _NOTABLE = 0.1  # least deviation of a claim that is reported to the user
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Steps of a job on one GPU type over `seconds`, a period that ended `lease_age_s` after the lease started."""
-
-    job_type: str
-    gpus: int
-    gpu_type: str
-    steps: float
-    seconds: float
-    lease_age_s: float = math.inf
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a reading or a claim was accepted, and the reason, which the caller logs."""
-
-    accepted: bool
-    reason: str = ""
-    is_new_phase: bool = False
 
 
 @dataclass
@@ -234,6 +213,16 @@ class ThroughputEstimator:
     def is_measured(self, key: Key) -> bool:
         """Whether any job of this key has reported a rate."""
         return key in self._entries and bool(self._entries[key].filters)
+
+    def is_news(self, key: Key, share: float) -> bool:
+        """Whether measured rates of a key are not in the table, or differ from it by more than this share."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return False
+        stuck = [gpu_type for gpu_type, idle_s in entry.idle_s.items() if idle_s >= STUCK_S]
+        rates = {name: math.exp(known.level) for name, known in entry.filters.items()} | dict.fromkeys(stuck, 0.0)
+        known = aligned(self.table, [key], list(rates))[0].tolist()
+        return any(not abs(rate - old) <= share * old for rate, old in zip(rates.values(), known, strict=True))
 
     def differences(self, job_type: str, gpus: int, rates_steps_per_s: Mapping[str, float] | None = None) -> list[str]:
         """A message for each type on which measurements contradict a claim: the given rates, else the last claim."""

@@ -18,6 +18,27 @@ _MEMORY = 0.95  # of the deviation, per reading
 _SLACK, _ALARM = 0.75, 6.0  # of the sums, in standard deviations of a reading
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Steps of a job on one GPU type over `seconds`, a period that ended `lease_age_s` after the lease started."""
+
+    job_type: str
+    gpus: int
+    gpu_type: str
+    steps: float
+    seconds: float
+    lease_age_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a reading or a claim was accepted, and the reason, which the caller logs."""
+
+    accepted: bool
+    reason: str = ""
+    is_new_phase: bool = False
+
+
 @dataclass
 class _Cusum:
     """One CUSUM statistic, and the readings since it was last 0."""

@@ -9,11 +9,11 @@ import pytest
 
 from gavelpy.estimator.evaluate import half_full
 from gavelpy.estimator.isolated import LEARN_MIN, IsolatedModel
+from gavelpy.estimator.learning_loop import Learner
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.runtime.daemon.engine.learner import Learner
-from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates
+from gavelpy.runtime.daemon.engine.engine_worker import BackgroundFit
 from gavelpy.traces.job_types import gpu_specs, job_types
 from tests.estimator.tables import make_table
 
@@ -75,15 +75,15 @@ def test_a_type_without_figures_is_anchored_on_those_of_the_table() -> None:
     assert found.sd[0, 0] > 0.5
 
 
-def test_the_scheduler_learns_in_the_background() -> None:
+def test_the_model_is_fitted_in_the_background() -> None:
     table = vendor_table(0.05, jobs=6)
-    learner = Learner(ThroughputEstimator(table, replace(ThroughputEstimator(table).model, isolated=MODEL)), fits=True)
-    question = LearnRates((), (KnownJob(0, "net 0", 1),), TYPES)
+    learner = Learner(ThroughputEstimator(table, replace(ThroughputEstimator(table).model, isolated=MODEL)))
+    fit = BackgroundFit(learner)
 
-    learner.learn(question)
+    fit.advance()
     before = learner.estimator.model.isolated.scales
-    learner.wait()
-    learner.learn(question)
+    fit.wait()
+    fit.advance()
 
     assert before == MODEL.scales
     assert learner.estimator.model.isolated.scales != MODEL.scales

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gavelpy.estimator.online import Reading, ThroughputEstimator
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.estimator.rate_filter import Reading
 from tests.estimator.tables import TYPES, job_type, lawful_rates, make_table
 
 ANT, BEE = (job_type("ant", 8), 1), (job_type("bee", 8), 1)

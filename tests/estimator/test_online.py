@@ -9,7 +9,8 @@ from itertools import chain, repeat
 import numpy as np
 import pytest
 
-from gavelpy.estimator.online import Reading, ThroughputEstimator, Verdict
+from gavelpy.estimator.online import ThroughputEstimator
+from gavelpy.estimator.rate_filter import Reading, Verdict
 from gavelpy.model.throughput import Provenance
 from tests.estimator.tables import TYPES, job_type, lawful_rates, make_table, true_rate
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.estimator.learning_loop import RatesLearned
 from gavelpy.journal.store import EventStore, Submission
 from gavelpy.mechanism.events import (
     AllocationSolved,
@@ -41,7 +42,7 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
-from gavelpy.runtime.daemon.engine.measuring import RatesLearned, estimation_choice
+from gavelpy.runtime.daemon.engine.measuring import estimation_choice
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id

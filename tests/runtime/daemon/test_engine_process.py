@@ -11,18 +11,13 @@ import pytest
 
 from gavelpy.engine import Engine
 from gavelpy.errors import InvalidInput
+from gavelpy.estimator.learning_loop import KnownJob, LearnRates, MeasuredJob, RatesLearned
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
-from gavelpy.runtime.daemon.engine.measuring import (
-    EstimationChoice,
-    KnownJob,
-    LearnRates,
-    MeasuredRate,
-    RatesLearned,
-)
+from gavelpy.runtime.daemon.engine.measuring import EstimationChoice
 from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
@@ -129,7 +124,7 @@ def test_what_jobs_have_shown_is_kept_when_the_policy_changes() -> None:
     choice = PolicyChoice.of("max_min_fairness", "{}")
     process = EngineProcess(choice, answered, estimation=EstimationChoice(is_on=True))
     job = KnownJob(0, "lstm", 1)
-    seen = LearnRates((MeasuredRate(job, "v100", 40.0, 10.0),) * 5, (job,), ("v100", "k80"))
+    seen = LearnRates((MeasuredJob(job, "v100", 40.0, 10.0),) * 5, (job,), ("v100", "k80"))
     rates = EstimateThroughput(np.array([1]), ("lstm",), np.array([1]), ("v100", "k80"))
 
     learned, answer = answers(process, heard, seen, rates)

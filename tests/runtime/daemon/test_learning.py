@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
-from gavelpy.runtime.daemon.engine.learner import Learner
-from gavelpy.runtime.daemon.engine.measuring import KnownJob, LearnRates, MeasuredRate, RatesLearned
-from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table
+from gavelpy.runtime.daemon.engine.throughput_files import believable_table
 from gavelpy.runtime.daemon.queries.explain import Explainer
 from gavelpy.runtime.daemon.queries.jobs import JobBoard
 from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
@@ -26,16 +23,6 @@ QUICK: dict[str, Any] = {"throughputs": {"warm_up_s": 0.0}, "mechanism": {"round
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 120.0))
-
-
-def make_learner() -> Learner:
-    return Learner(ThroughputEstimator(NO_TABLE))
-
-
-def learn(learner: Learner, *jobs: KnownJob, runs: KnownJob | None = None, rate: float = 40.0) -> RatesLearned:
-    """The rates learned about these jobs after one of them has run for 30 s on a V100."""
-    measured = (MeasuredRate(runs, "v100", rate, 10.0),) * 3 if runs is not None else ()
-    return learner.learn(LearnRates(measured, jobs, TYPES))
 
 
 async def run_at(cluster: Running, agent: Agent, job: int, rate: float) -> None:
@@ -49,68 +36,6 @@ async def run_at(cluster: Running, agent: Agent, job: int, rate: float) -> None:
         return bool(cluster.core.jobs.rate[job, 0] == pytest.approx(rate, rel=0.05))
 
     await cluster.until(is_believed, "the core believes what was measured")
-
-
-def test_what_one_job_shows_counts_for_all_of_its_type() -> None:
-    first, second = KnownJob(0, "resnet", 1), KnownJob(1, "resnet", 1)
-
-    answer = learn(make_learner(), first, second, runs=first)
-
-    assert answer.jobs.tolist() == [0, 1]
-    assert answer.rates_steps_per_s[:, 0] == pytest.approx(40.0, rel=0.05)
-
-
-def test_a_job_that_this_process_has_seen_nothing_of_keeps_its_rates() -> None:
-    stranger = KnownJob(0, "resnet", 1)
-    learner = make_learner()
-
-    before = learn(learner, stranger)
-    learner.guessed([0])
-    after = learn(learner, stranger)
-
-    assert (before.jobs.tolist(), after.jobs.tolist()) == ([], [0])
-
-
-def test_an_owner_who_is_right_is_believed_on_every_type() -> None:
-    job = KnownJob(0, "resnet", 1, {"v100": 41.0, "k80": 3.0})
-
-    answer = learn(make_learner(), job, runs=job)
-
-    assert (answer.jobs.tolist(), answer.notes) == ([], {0: ()})
-
-
-def test_an_owner_who_is_wrong_is_outvoted_and_told_on_the_types_that_were_claimed() -> None:
-    job = KnownJob(0, "resnet", 1, {"v100": 120.0})
-
-    answer = learn(make_learner(), job, runs=job)
-
-    assert answer.rates_steps_per_s[0, 0] == pytest.approx(40.0, rel=0.05)
-    assert np.isnan(answer.rates_steps_per_s[0, 1])
-    assert answer.notes[0][0].startswith("claimed 120 steps/s on v100; measured 40 ± ")
-
-
-def test_readings_that_can_hardly_be_are_refused_with_a_reason_until_three_in_a_row_agree() -> None:
-    job = KnownJob(7, "resnet", 1, {"v100": 10.0})
-
-    answer = learn(make_learner(), job, runs=job, rate=1e7)
-
-    assert [(remark.job, remark.is_accepted) for remark in answer.remarks[:3]] == [(7, False), (7, False), (7, True)]
-    assert "reported 1e+07 steps/s where" in answer.remarks[0].text
-    assert "3 times in a row: accepted" in answer.remarks[2].text
-
-
-def test_types_that_are_gone_are_kept_in_the_table_and_jobs_without_a_type_are_forgotten() -> None:
-    learner = make_learner()
-    typed, nameless = KnownJob(0, "resnet", 1), KnownJob(1, "", 1)
-    learn(learner, typed, nameless, runs=typed)
-    learn(learner, typed, nameless, runs=nameless)
-
-    learn(learner, KnownJob(2, "lstm", 1))
-
-    assert learner.estimator.table.keys == (("resnet", 1),)
-    assert not learner.estimator.is_measured(nameless.key)
-    rates = learner.estimator.rates([typed.key], ("v100",))
-    assert rates[0, 0] == pytest.approx(40.0, rel=0.05)
 
 
 def test_a_job_without_rates_runs_and_the_core_learns_how_fast(tmp_path: Path) -> None:

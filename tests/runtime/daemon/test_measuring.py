@@ -7,10 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
+from gavelpy.estimator.learning_loop import KnownJob, MeasuredJob, RatesLearned
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.ids import NodeId
 from gavelpy.runtime.daemon.config import ThroughputSettings
-from gavelpy.runtime.daemon.engine.measuring import KnownJob, MeasuredRate, Measuring, RatesLearned
+from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase
 from tests.mechanism.builders import make_core, make_spec, tell
 
@@ -32,7 +33,7 @@ def make_lease(*, rate: float = 4.0, steps: float = 100.0, by_time: bool = False
     return lease
 
 
-def looked(measuring: Measuring, lease: Lease, now_s: float) -> tuple[MeasuredRate, ...]:
+def looked(measuring: Measuring, lease: Lease, now_s: float) -> tuple[MeasuredJob, ...]:
     """The readings sent to the engine, which answers that nothing is new."""
     question = measuring.look({LEASE: lease}, now_s)
     measuring.learned(RatesLearned(), 0.0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gavelpy.engine import Engine
+from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.learning_loop import Learner, LearnRates
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.model.problem import BlindView
 from gavelpy.runtime.daemon.engine.engine_process import Answer, Question
-from gavelpy.runtime.daemon.engine.learner import Learner
-from gavelpy.runtime.daemon.engine.measuring import EstimationChoice, LearnRates
+from gavelpy.runtime.daemon.engine.measuring import EstimationChoice
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table, read_model
 from gavelpy.solve.solver import Solver
@@ -23,6 +25,7 @@ class _Loaded:
     choice: PolicyChoice
     engine: Engine
     learner: Learner | None
+    fit: BackgroundFit | None = None
 
 
 _loaded: list[_Loaded] = []  # one at most
@@ -46,6 +49,8 @@ def answer(choice: PolicyChoice, estimation: EstimationChoice, question: Questio
                 learner.guessed(question.jobs.tolist())
         case LearnRates():
             assert learner is not None, "LearnRates requires an estimator"
+            if loaded.fit is not None:
+                loaded.fit.advance()
             found = learner.learn(question)
     return found, engine.shadow_prices
 
@@ -73,7 +78,34 @@ def _new(choice: PolicyChoice, estimation: EstimationChoice) -> _Loaded:
         choice.policy, _blind(choice), throughputs, estimator=estimator,
         profile_budget_s=estimation.profile_gpu_s, profile_probe_s=estimation.probe_s,
     )  # fmt: skip
-    return _Loaded(choice, engine, Learner(estimator, fits=not estimation.model_file))
+    learner = Learner(estimator)
+    return _Loaded(choice, engine, learner, None if estimation.model_file else BackgroundFit(learner))
+
+
+class BackgroundFit:
+    """Fits the estimator's model to its table in a thread, whenever the table has grown by a quarter."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._fit: Future[IsolatedModel] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fit")
+
+    def advance(self) -> None:
+        """Adopts a fitted model; starts another fit when one is due."""
+        if self._fit is not None:
+            if not self._fit.done():
+                return
+            self._learner.adopt(self._fit.result())
+            self._fit = None
+        table = self._learner.table_to_fit()
+        if table is not None:
+            roofline = self._learner.estimator.model.isolated.roofline
+            self._fit = self._thread.submit(IsolatedModel(roofline=roofline).fitted, table)
+
+    def wait(self) -> None:
+        """Waits for a running fit."""
+        if self._fit is not None:
+            self._fit.result()
 
 
 def _table(choice: PolicyChoice) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The choice of a policy: its name, parameters and throughputs file, for configuration, journal and engine."""
+"""The choices of a policy and of estimates, for configuration, journal and engine."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ class PolicyChoice:
         """The policy, with slack for rounds and starts if it plans with them."""
         policy = policy_named(self.name, **self.arguments)
         return planned_over_rounds(policy, self.round_s, TURN_S) if self.round_s else policy
+
+
+@dataclass(frozen=True)
+class EstimationChoice:
+    """Whether and how rates are estimated."""
+
+    is_on: bool = False
+    model_file: str = ""  # of `gavel throughput fit`; "" = the shipped model
+    profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for measurements
+    probe_s: float = 360.0  # duration of one measurement: a round
 
 
 def _arguments(parameters: str) -> dict[str, Any]:  # Any: values of a policy's parameters
