@@ -69,7 +69,7 @@ def prepare(module: Path, folder: Path) -> None:
         "pytest_add_cli_args": ["-m", "not slow"],
         "do_not_mutate_patterns": list(NOT_MUTATED),
     }
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]  # JSON's lists of texts are TOML's
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]  # JSON lists of strings are TOML
     with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write("\n".join(["", "[tool.mutmut]", *lines, ""]))
 

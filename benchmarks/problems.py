@@ -120,8 +120,8 @@ class Drawn:
     def changes(self, jobs: int, count: int) -> list[Ints]:
         """Rows of the pool before and after each of `count` departures and arrivals in turn, (count + 1) arrays.
 
-        The first has rows 0 to jobs - 1. Then, alternately, a job in the middle leaves and one of the pool's tail,
-        never seen before, comes.
+        The first has rows 0 to jobs - 1. Then, alternately, a job in the middle leaves and a new one from the end of
+        the pool arrives.
         """
         present = np.arange(jobs)
         found = [present]

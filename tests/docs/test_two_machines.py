@@ -72,7 +72,7 @@ class Machine:
         os.close(writing)
 
     def run(self, commands: str) -> tuple[int, str]:
-        """Runs commands as written, but in this machine's root; the exit status of the last failure, and output."""
+        """Runs commands as written, but in this machine's root; returns the last failure's exit status, and output."""
         assert self.shell.stdin is not None
         for old, new in self.ports.items():
             commands = commands.replace(old, new)

@@ -72,7 +72,7 @@ def test_calibration_finds_the_law_that_made_the_rates() -> None:
     found = roofline(Calibration()).calibrated(table)
 
     np.testing.assert_allclose(np.exp(found.log_rate(keys, ["gpu"])), rates, rtol=0.03)
-    assert found.calibration.sd == pytest.approx(0.7 / math.sqrt(2.0), abs=0.02)  # one family says little of the next
+    assert found.calibration.sd == pytest.approx(0.7 / math.sqrt(2.0), abs=0.02)  # one family is weak evidence
 
 
 def test_a_family_that_the_roofline_gets_wrong_widens_the_error_bar_however_small() -> None:

@@ -1,4 +1,4 @@
-"""Journals of older versions are still read, with the meaning that they had when they were written."""
+"""Journals of older versions are still read, with their original meaning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gavelpy.model.ids import JobId, NodeId
 from gavelpy.model.job import JobSpec
 from tests.journal.test_codec import EXAMPLES, OF_LATER_VERSIONS, RUNTIME_JOB
 
-VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code that knew no later version
+VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code of version 1
 NEW_EVENTS = (NodeUnreachable, PolicyChanged, JobAnnotated, IdsReserved)
 NEW_VALUES = (RUNTIME_JOB, NodeId("n1"))
 THEN = [
@@ -64,7 +64,7 @@ def test_a_server_of_version_1_sees_the_shared_checkpoints() -> None:
     assert event.sees_checkpoints
 
 
-# As they are in the journals of released versions: a class may get another name, its name here stays.
+# The names in journals of released versions: a class may be renamed, its name in journals stays.
 NAMES_IN_JOURNALS = [
     "NodeJoined",
     "NodeLost",

@@ -1,4 +1,4 @@
-"""Journals in files: written, read, torn, damaged."""
+"""Journals in files: written, read, truncated, damaged."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ONE = np.array([0])
 
 
 def make_history(gpus: int = 1) -> History:
-    """Job 0 has arrived at 0; server n0 has two V100, n1 two K80."""
+    """Job 0 arrived at 0; node n0 has two V100s, n1 two K80s."""
     history = History()
     history.apply(NodeJoined(NodeId("n0"), "v100", 2), 0.0)
     history.apply(NodeJoined(NodeId("n1"), "k80", 2), 0.0)

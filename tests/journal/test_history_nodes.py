@@ -84,7 +84,7 @@ def test_a_server_that_comes_back_with_other_gpus_is_counted_anew() -> None:
 
 
 def priced_history() -> History:
-    """Job 0 on two V100 from 1800 s to 5400 s."""
+    """Job 0 on two V100s from 1800 s to 5400 s."""
     history = make_history(gpus=2)
     history.apply(PriceChanged("v100", 3.0), 0.0)
     history.apply(PriceChanged("k80", 1.0), 0.0)

@@ -32,7 +32,7 @@ def ended(job: int, lease: int) -> Event:
 
 
 def packed_history(gpus: int = 1) -> History:
-    """Jobs 0, 1, 2, of one GPU, and 3 and 4, of two; a policy that lets jobs share."""
+    """Jobs 0, 1, 2 with one GPU, and 3 and 4 with two, under a policy that co-locates jobs."""
     history = History()
     history.apply(NodeJoined(NodeId("n0"), "v100", gpus), 0.0)
     for n in range(5):
@@ -43,7 +43,7 @@ def packed_history(gpus: int = 1) -> History:
 
 
 def times(history: History) -> list[list[float]]:
-    """Job, partner, type, start, end of each time."""
+    """Job, partner, type, start, end of each co-location."""
     return np.column_stack(history.sharing.times(history.now_s)).tolist()  # type: ignore[no-any-return]  # of numpy
 
 

@@ -1,4 +1,4 @@
-"""The event store's promises, in every kind of database."""
+"""Guarantees of the event store, in every kind of database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(url: str) -> Iterator[EventStore]:
 
 
 def take_over(url: str) -> EventStore:
-    """A second scheduler's store; on SQLite as if the lock did not hold, on a network's file system say."""
+    """A second scheduler's store; on SQLite without the lock, as on a network file system where it does not work."""
     Path(f"{path_of(url)}.lock").unlink(missing_ok=True)
     return begun(url)
 

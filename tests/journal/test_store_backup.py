@@ -26,7 +26,7 @@ from tests.journal.stores import (
 
 
 def append(store: EventStore, first: int, count: int) -> None:
-    """Events `first` to `first + count - 1`, in appends of one."""
+    """Appends events `first` to `first + count - 1`, one at a time."""
     for k in range(first, first + count):
         store.append(cancelled(k), [submission(f"key-{k}", first_job=k)])
 
@@ -233,7 +233,7 @@ def test_a_file_that_was_rebuilt_from_sql_can_be_put_in_place_of_the_journal(sql
     with opened(sqlite_url) as store:
         append(store, 0, 40)
     with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(tmp_path / "rebuilt")) as rebuilt:
-        rebuilt.executescript("\n".join(old.iterdump()))  # as .recover and .dump write it
+        rebuilt.executescript("\n".join(old.iterdump()))  # in the format of .recover and .dump
     (tmp_path / "rebuilt").replace(path)
 
     with opened(sqlite_url) as store:

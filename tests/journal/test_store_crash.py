@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 
 def acknowledged(url: str, seed: int) -> int:
-    """The last sequence that a process acknowledged before it was killed, after a drawn number of appends."""
+    """The last sequence that a process acknowledged before it was killed, after a random number of appends."""
     draw = random.Random(seed)
     command = [sys.executable, "-m", "tests.journal.appending", url, str(seed)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
@@ -73,7 +73,7 @@ def test_a_takeover_in_full_flight_loses_and_repeats_nothing(url: str) -> None:
     thread = threading.Thread(target=append_until_fenced, args=(old, under_way, appended))
     thread.start()
     assert under_way.wait(DEADLINE_S)
-    Path(f"{path_of(url)}.lock").unlink(missing_ok=True)  # as if SQLite's lock did not hold
+    Path(f"{path_of(url)}.lock").unlink(missing_ok=True)  # as if SQLite's lock did not work
 
     with begun(url) as new:
         found = new.load()

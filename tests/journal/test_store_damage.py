@@ -27,7 +27,7 @@ from tests.journal.stores import (
 
 
 def quarantined(url: str) -> list[tuple[str, str, list[object]]]:
-    """Source, reason and columns of what was moved aside in the database."""
+    """Source, reason and columns of the rows that were set aside in the database."""
     rows = execute(url, "SELECT source, why, content FROM gavel_quarantine ORDER BY id")
     return [(source, why, msgspec.msgpack.decode(content)) for source, why, content in rows]
 

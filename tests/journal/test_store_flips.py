@@ -1,4 +1,4 @@
-"""Random damage to the files of a SQLite journal: it is refused, or every acknowledged event is there."""
+"""Random damage to the files of a SQLite journal: it is refused, or every acknowledged event is present."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 from tests.journal.stores import Record, begun, bytes_of, execute, expected, loaded, path_of, submission
 
-SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a share of a file's bytes
+SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a fraction of a file's bytes
 PLACES = st.lists(SOMEWHERE, min_size=1, max_size=8)
 MASK = st.integers(1, 255)
 FRAME_BYTES = 24 + PAGE_BYTES
@@ -35,7 +35,7 @@ class Journal:
         self.files, self.records = files, records
 
     def placed(self, folder: str, *, marks: bool = True) -> str:
-        """A copy to damage; its URL."""
+        """A copy that may be damaged; returns its URL."""
         for name, content in self.files.items():
             if marks or not name.endswith(".marks"):
                 (Path(folder) / name).write_bytes(content)
@@ -43,7 +43,7 @@ class Journal:
 
 
 def record(k: int) -> Record:
-    """Small events, some with arrays, and now and then one that needs pages of its own."""
+    """Small events, some with arrays, and some that need several pages."""
     kinds = (
         JobSubmitted(JobSpec(JobId(f"job-{k}"), 100.0, rates_steps_per_s={"v100": 2.0})),
         ProgressReported(np.arange(k % 40), np.arange(k % 40), np.linspace(0.0, k, k % 40)),
@@ -67,13 +67,13 @@ def crashed(folder: Path, appends: int, snapshots: tuple[int, ...]) -> Journal:
 
 @pytest.fixture(scope="module")
 def young(tmp_path_factory: pytest.TempPathFactory) -> Journal:
-    """All of it still in the log."""
+    """A journal that is entirely in the log."""
     return crashed(tmp_path_factory.mktemp("young"), 60, ())
 
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Journal:
-    """Checkpointed into the file more than once, with snapshots and a log of several generations."""
+    """A journal checkpointed into the file several times, with snapshots and a log of several generations."""
     return crashed(tmp_path_factory.mktemp("grown"), 700, (200, 400, 600))
 
 

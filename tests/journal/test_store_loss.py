@@ -1,4 +1,4 @@
-"""Lost events: the journal is refused and left as it is, and the marks show what is lost."""
+"""Lost events: the journal is refused and stays unchanged, and the marks show which events are lost."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ INSERT INTO gavel_meta VALUES ('schema_version', '1'), ('incarnation', '4'), ('c
 
 
 def make_version_1(url: str, events: int = 5) -> None:
-    """A journal as version 1 left it: event k at sequence k + 1, a snapshot after the third."""
+    """A journal in the layout of version 1: event k at sequence k + 1, a snapshot after the third."""
     engine = create_engine(url, poolclass=NullPool)
     kind = engine.dialect.name
     with engine.begin() as connection:
@@ -43,7 +43,7 @@ def make_version_1(url: str, events: int = 5) -> None:
 
 
 def layout(url: str) -> dict[str, list[tuple[str, str, bool]]]:
-    """Columns of every table in order: name, type, whether it may be NULL; "UNIQUE" stands for each key."""
+    """Columns of every table in order: name, type, whether it may be NULL; each unique key is a "UNIQUE" entry."""
     found = inspect(create_engine(url, poolclass=NullPool))
     return {
         table: [(column["name"], str(column["type"]), bool(column["nullable"])) for column in found.get_columns(table)]

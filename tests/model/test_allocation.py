@@ -1,4 +1,4 @@
-"""Answers: effective rates and shares by job against plain Python, other views of the same jobs, and JSON."""
+"""Allocations: effective rates and shares by job against plain Python, other views of the same jobs, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters: built from counts or from text, refused by field, value and what is allowed."""
+"""Clusters are built from counts or text; bad values are refused with field, value and accepted range."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_unknown_prices_are_zero() -> None:
 
 @given(gpus=st.dictionaries(NAMES, st.integers(0, 50), min_size=1), gpus_per_node=st.integers(1, 9))
 def test_text_and_counts_give_the_same_cluster(gpus: dict[str, int], gpus_per_node: int) -> None:
-    gpus["one"] = 1  # a cluster holds at least one GPU
+    gpus["one"] = 1  # a cluster has at least one GPU
     text = ",".join(f"{name}:{count}" for name, count in gpus.items())
 
     parsed = Cluster.parse(text, gpus_per_node=gpus_per_node)

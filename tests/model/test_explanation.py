@@ -1,4 +1,4 @@
-"""What holds each job, on allocations small enough to read."""
+"""Explanations of the limit of each job, on small allocations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULE = [np.nan, np.nan]
 
 
 def make_problem(**fields: Any) -> AllocationProblem:
-    """Two jobs, quicker on the one V100 than on the one K80."""
+    """Two jobs, faster on the one V100 than on the one K80."""
     return AllocationProblem.of(["a", "b"], ["v100", "k80"], [1, 1], [[4.0, 1.0], [3.0, 2.0]], **fields)
 
 
@@ -67,7 +67,7 @@ def test_a_job_with_time_left_is_held_by_the_types_that_are_full() -> None:
     found = explained(problem, [[0.5, 0.0], [0.0, 1.0], [0.5, 0.0]])
 
     assert held_by(found, 0) == (Limit.CAPACITY, ["v100", "k80"])
-    assert held_by(found, 2) == (Limit.CAPACITY, ["v100"])  # a K80 is of no use to it
+    assert held_by(found, 2) == (Limit.CAPACITY, ["v100"])  # it cannot use a K80
     assert found.text(0) == "has 50 % of its time: v100 (shadow price 0.25) and k80 are full"
 
 
@@ -202,5 +202,5 @@ def test_a_hundred_thousand_jobs_are_explained_in_a_moment() -> None:
 
     found = explanation(allocation)
 
-    assert time.process_time() - started_s < 1.0  # about 0.1; row by row it would be seconds
+    assert time.process_time() - started_s < 1.0  # about 0.1 s; row by row it would take seconds
     assert (found.limit == Limit.CAPACITY).all()

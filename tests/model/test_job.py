@@ -1,4 +1,4 @@
-"""Jobs and traces: each bad value is refused by the name of its field and of its job."""
+"""Jobs and traces: each bad value is refused with the names of its field and its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marginal values in words: goals, transforms and sentences."""
+"""Marginal values as text: goals, transforms and sentences."""
 
 from __future__ import annotations
 

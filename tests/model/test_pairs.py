@@ -1,4 +1,4 @@
-"""Which pairs a problem is given: those that gain, the best company of each kind first, so many at most."""
+"""The pairs of a problem: only those with a gain, the best partners of each kind first, up to a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = ("v100", "k80")
 
 
 def make_problem(*rates: float, gpus: int | list[int] = 1) -> AllocationProblem:
-    """Jobs with these rates on a V100, half of them on a K80."""
+    """Jobs with these rates on a V100, and half of them on a K80."""
     names = [f"j{n}" for n in range(len(rates))]
     return AllocationProblem.of(names, TYPES, [1, 1], [[rate, rate / 2] for rate in rates], gpus=gpus)
 
@@ -58,7 +58,7 @@ def test_of_many_pairs_the_best_company_of_each_kind_comes_first() -> None:
 
 @given(data=st.data(), jobs=st.integers(2, 7))
 def test_the_pairs_of_kinds_are_worth_as_much_as_all_pairs(data: st.DataObject, jobs: int) -> None:
-    """Oracle: every two jobs may share. The worst job's level is the same."""
+    """Oracle: all pairs are allowed. The worst job's level is the same."""
     keys = data.draw(st.lists(st.integers(0, 2), min_size=jobs, max_size=jobs))
     parts = data.draw(st.lists(st.sampled_from([0.0, 0.4, 0.6, 0.9]), min_size=18, max_size=18))
     slowdowns = np.array(parts).reshape(3, 3, 2)

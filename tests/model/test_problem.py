@@ -19,7 +19,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def make_problem(**fields: Any) -> AllocationProblem:
-    """Three jobs on 4 V100 and 2 K80; c runs on the V100 only."""
+    """Three jobs on 4 V100s and 2 K80s; c runs on the V100 only."""
     given = {
         "job_ids": ["a", "b", "c"],
         "gpu_types": ["v100", "k80"],
@@ -38,12 +38,12 @@ def by_hand_blind(problem: AllocationProblem, row: int) -> Floats:
     return np.array([mean if rate > 0 else 0.0 for rate in rates])
 
 
-# What is refused -------------------------------------------------------------------------------------------------
+# Refused values --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resources", [0, 2])
 def test_resources_that_no_constraint_enforces_are_refused(resources: int) -> None:
-    """Two jobs that need 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
+    """Otherwise two jobs that need 16 of 8 CPUs would get shares of 1.0 each, with a violation of 0.0."""
     problem = make_problem()
     capacity = np.full((2, resources), 8 * THOUSANDTHS)
     demand = np.full((3, resources), 8 * THOUSANDTHS)
@@ -198,7 +198,7 @@ def test_blinding_twice_is_blinding_once(problem: AllocationProblem) -> None:
 @pytest.mark.parametrize(
     ("view", "rates"),
     [
-        (BlindView.MEAN, [[3.0, 3.0], [3.0, 3.0], [2.0, 0.0]]),  # (4 x 4 + 1 x 2) / 6
+        (BlindView.MEAN, [[3.0, 3.0], [3.0, 3.0], [2.0, 0.0]]),
         (BlindView.ONES, [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]),
         (BlindView.FIRST, [[4.0, 4.0], [3.0, 3.0], [2.0, 2.0]]),
     ],

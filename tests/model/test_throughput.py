@@ -1,4 +1,4 @@
-"""Throughput tables: unknown is not zero, and each rate has a provenance."""
+"""Throughput tables: unknown differs from zero, and each rate has a provenance."""
 
 from __future__ import annotations
 

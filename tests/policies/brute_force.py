@@ -1,4 +1,4 @@
-"""Oracles that try everything: which deadlines can be kept together, and which plan has the least completion time."""
+"""Oracles by exhaustive search: which deadlines are feasible together, and the plan of least total completion time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.model.problem import AllocationProblem
 
 
 def kept_level(problem: AllocationProblem, floor_steps_per_s: Floats, jobs: Iterable[int]) -> float:
-    """The largest part (up to 1) of their floors that all `jobs` can have at once."""
+    """The largest fraction (up to 1) of their floors that all `jobs` can have at once."""
     C, T = problem.fits.shape
     rows, limits = [], []
     for job in range(problem.job_count):
@@ -48,13 +48,13 @@ def largest_sets(problem: AllocationProblem, floor_steps_per_s: Floats) -> list[
 
 
 def least_total_s(time_s: Floats, machines: list[int]) -> float:
-    """The least sum of completion times of jobs, one after another on so many equal machines of each type."""
+    """The least sum of completion times of jobs run one after another on this many equal machines of each type."""
     jobs, types = time_s.shape
     return min(total_s(time_s, machines, on) for on in product(range(types), repeat=jobs))
 
 
 def total_s(time_s: Floats, machines: list[int], gpu_type: Iterable[int]) -> float:
-    """The sum of completion times with each job on this type: the shortest first, on the machine that is free first."""
+    """The sum of completion times with each job on this type: shortest first, on the machine that is free first."""
     on, total = np.array(list(gpu_type)), 0.0
     for t, count in enumerate(machines):
         ends_s = np.zeros(count)

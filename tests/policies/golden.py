@@ -18,7 +18,7 @@ VIEWS = {"true": None, "ones": BlindView.ONES, "v100": BlindView.FIRST}
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One file: its problem under a view of rates, and what the original and an independent solver found."""
+    """One file: its problem under a view of rates, and the results of the original and of an independent solver."""
 
     content: dict[str, Any]
 
@@ -73,7 +73,7 @@ def makespan_s(allocation: Allocation) -> float:
 
 
 def excess(allocation: Allocation) -> float:
-    """The most that a constraint is broken by: a negative share, a job's time, a type's GPUs."""
+    """The largest violation of a constraint: a negative share, a job's time, a type's GPUs."""
     p = allocation.problem
     over_time = allocation.job_share.sum(axis=1) - 1
     over_capacity = p.gpus_occupied @ allocation.share - p.gpu_counts

@@ -1,4 +1,4 @@
-"""What more of a golden case some policies need: prices, deadlines, ages, and shares of pairs."""
+"""Further data of golden cases for some policies: prices, deadlines, ages, and shares of pairs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Random problems for every registered policy, by number, and whether its answer and certificate hold.
+"""Random problems for every registered policy, by number, and checks of its answers and certificates.
 
-A verdict is wrong when the policy fails, when its shares break a constraint, when its certificate has another
-objective than its shares, or when a linear program that knows nothing of the answer finds more than the bound of the
-certificate (or, of levels, more for a job than its gap) allows. What a policy cannot prove it must say in a warning.
+A verdict is wrong if the policy fails, if its shares violate a constraint, if its certificate has another objective
+than its shares, or if an independent linear program finds more than the bound of the certificate (or, for levels, more
+for a job than its gap) allows. A policy must report a lack of proof in a warning.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tests.solve.recomputed import Known, value_of
 
 PROBLEMS = 10_000
 POLICIES = (*sorted(registered()), "max_sum_throughput:normalised=1", "min_cost:deadlines=1")
-DEAR = {"strategy_proof": 12, "nash_welfare": 60}  # jobs at most: one solves for each job, one may need cvxpy
-PACKED = 0.4  # of the problems
-ATTEMPTS_MAX, STRIDE = 200, 1_000_003  # seeds tried for a problem of the kind, and their distance
+DEAR = {"strategy_proof": 12, "nash_welfare": 60}  # maximum number of jobs: one solves for each job, one may need cvxpy
+PACKED = 0.4  # fraction of the problems
+ATTEMPTS_MAX, STRIDE = 200, 1_000_003  # seeds tried for a problem of the right kind, and their distance
 FEASIBLE = 1e-9
 SURE = 2e-8  # relative; of HiGHS, and of our certificates
-LEVEL = 1e-5  # relative; of what HiGHS finds for a late level
+LEVEL = 1e-5  # relative; of the result of HiGHS for a late level
 GAP_PROMISED = 1e-6
 SLOWER_MAX = 20.0
-SLOW_MIN_S = 0.5  # processor time; what is quicker is no matter
+SLOW_MIN_S = 0.5  # CPU time; anything faster is fine
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a problem."""
+    """The result of one problem."""
 
     number: int
     policy: str
@@ -50,11 +50,11 @@ class Verdict:
     gap: float
     warned: bool
     cpu_s: float
-    wrong: str  # "" = nothing
+    wrong: str  # "" = nothing is wrong
 
 
 def judged(number: int, solver: Solver | None = None) -> Verdict:
-    """Runs a policy on problem `number` and returns what is wrong with the allocation."""
+    """Runs a policy on problem `number` and reports what is wrong with the allocation."""
     problem, name = random_case(number)
     policy, began_s = policy_from(name), time.process_time()
     try:
@@ -72,7 +72,7 @@ def judged(number: int, solver: Solver | None = None) -> Verdict:
 
 
 def random_case(number: int) -> tuple[AllocationProblem, str]:
-    """Problem `number`, and the name of the policy that answers it."""
+    """Problem `number`, and the name of the policy to run on it."""
     name = POLICIES[number % len(POLICIES)]
     rng = np.random.default_rng((number, 7))
     jobs_max, packed = DEAR.get(name, JOBS_MAX), bool(rng.random() < PACKED)
@@ -171,7 +171,7 @@ def _refuted_level(answer: Allocation, scale: np.ndarray) -> str:
         trace = 1e-10 * float(
             found.duals.floor @ floor + found.duals.budget.sum() + found.duals.price @ problem.gpu_counts
         )
-        gain = found.value - 1.0 - trace  # of HiGHS's own tolerances
+        gain = found.value - 1.0 - trace  # HiGHS's own tolerances
         if gain > answer.certificate.gap * (1 + 1e-6) + LEVEL:
             return f"gap {answer.certificate.gap:.1e}, and job {job} can gain {gain:.1e}"
     return ""
@@ -194,9 +194,9 @@ OBJECTIVES: Mapping[str, Callable[[AllocationProblem], Known]] = {
 
 
 def slow_ones(verdicts: list[Verdict]) -> list[Verdict]:
-    """Verdicts that took more than 20 times the median of their policy, kind and size, also when judged again.
+    """Verdicts that took more than 20 times the median of their policy, kind and size, also when repeated.
 
-    The first problem that needs a module loads it, and the first one of a kind compiles for it.
+    The first problem that needs a module imports it, and the first one of a kind compiles kernels for it.
     """
     sizes: dict[tuple[str, bool, int], list[Verdict]] = {}
     for verdict in verdicts:

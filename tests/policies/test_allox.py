@@ -1,4 +1,4 @@
-"""AlloX: plans of least average completion time, on whole GPUs."""
+"""AlloX: plans with the least average completion time, on whole GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.policies.queues import random_queue
 from tests.solve.problems import allocation_problems
 
 SINGLE_GPU = ("00", "02", "04", "06", "16", "20", "24", "26", "28", "30")
-NEVER_S = 1e12  # where a job cannot run, for oracles that know no infinity
+NEVER_S = 1e12  # duration where a job cannot run, for oracles without infinity
 
 
 def time_alone_s(problem: AllocationProblem) -> Floats:
@@ -179,7 +179,7 @@ def test_alpha_plans_the_oldest_only() -> None:
 def test_a_gang_that_does_not_fit_now_lets_others_go_first() -> None:
     problem = AllocationProblem.of("ab", ["v100"], [2], np.ones((2, 1)), gpus=[2, 1], steps_remaining=[10.0, 15.0])
 
-    assert AlloX().allocate(problem).share[:, 0].tolist() == [0, 1]  # 2 x 10 GPU seconds against 15
+    assert AlloX().allocate(problem).share[:, 0].tolist() == [0, 1]  # 2 x 10 GPU-seconds against 15
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, 1.5, float("nan")])

@@ -1,4 +1,4 @@
-"""Every registered policy keeps the contract on every problem of the family."""
+"""Every registered policy satisfies the contract on every problem of the family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_RANDOM = frozenset({"all oversized", "one job", "no jobs", "equal jobs", "no
 PROBLEMS = {
     (name, seed): p for seed in (0, 1) for name, p in problems(seed).items() if not seed or name not in NOT_RANDOM
 }
-COSTLY = "strategy_proof"  # solves a problem for each job, and has the smaller problems of one seed in every run
+COSTLY = "strategy_proof"  # solves a problem for each job; every run has only the smaller problems of one seed
 CASES = [
     pytest.param(
         problem,
@@ -31,13 +31,13 @@ CASES = [
 
 
 class Remembering:
-    """A policy that computes its answer to a problem once: most checks compare it with the answer to another one."""
+    """A policy that caches its answers: most checks compare an answer with the answer to another problem."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._answers: dict[AllocationProblem, Allocation] = {}
 
-    def __getattr__(self, name: str) -> Any:  # what the policy declares
+    def __getattr__(self, name: str) -> Any:  # attributes that the policy declares
         return getattr(self._policy, name)
 
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
@@ -47,7 +47,7 @@ class Remembering:
 
 
 def keep_contract(policy: Policy, problem: AllocationProblem) -> None:
-    """Raises AssertionError with what was promised."""
+    """Raises AssertionError with the violated clause."""
     check_deterministic(policy, problem)
     remembering: Any = Remembering(policy)
     for name, check in CHECKS.items():

@@ -1,4 +1,4 @@
-"""The contract notices policies that break it: each check has one that fails it."""
+"""The contract detects policies that break it: for each check there is one that fails it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS = count()
 
 @dataclass(frozen=True)
 class Broken:
-    """Max-min fairness with one thing wrong."""
+    """Max-min fairness with one fault."""
 
     fault: str
 

@@ -105,7 +105,7 @@ def test_no_job_is_owed_more_than_it_can_use() -> None:
 
     assert isolated_s(problem, weighted=True) == pytest.approx(
         [1 / 4, 5 / 4, 5 / 4]
-    )  # 1.6 GPUs are its part, and it uses one
+    )  # its part is 1.6 GPUs, and it uses one
     assert allocation.share[:, 0] == pytest.approx([1, 1 / 2, 1 / 2])
 
 
@@ -163,7 +163,7 @@ def test_ratio_is_the_independent_optimum(reference_directory: Path, case_name: 
 @pytest.mark.reference
 @pytest.mark.parametrize("case_name", PACKED)
 def test_packed_ratio_is_the_independent_optimum(reference_directory: Path, case_name: str) -> None:
-    """The original divides only the packed rates by weights: as if weight times as many steps were left."""
+    """The original divides only the packed rates by weights, as if weight times as many steps remained."""
     case = read_case(reference_directory, case_name)
     optimum = case.result("finish_time_fairness_packed")["objective"]["optimum_by_HiGHS"]
     problem, weight = aged(case, "true"), case.problem().weight
@@ -179,7 +179,7 @@ def test_packed_ratio_is_the_independent_optimum(reference_directory: Path, case
 def test_mixed_gangs_packed_are_better_than_where_the_original_confuses_rows(reference_directory: Path) -> None:
     found = read_case(reference_directory, "40").result("finish_time_fairness_packed")["objective"]
 
-    assert found["value"] > 1.01 * found["optimum_by_HiGHS"]  # which is ours: above
+    assert found["value"] > 1.01 * found["optimum_by_HiGHS"]  # the optimum is ours, above
 
 
 @pytest.mark.reference

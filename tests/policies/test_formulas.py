@@ -30,7 +30,7 @@ def test_jobs_run_where_they_are_comparatively_fast() -> None:
     allocation = MaxMinFairness().allocate(problem)
 
     assert allocation.share == pytest.approx(np.eye(2))
-    assert allocation.certificate.objective == pytest.approx(1)  # b is at its own speed limit: 3 / 3
+    assert allocation.certificate.objective == pytest.approx(1)  # b reaches its own limit: 3 / 3
 
 
 def test_twice_the_weight_is_twice_the_time() -> None:
@@ -45,7 +45,7 @@ def test_a_gang_gets_as_much_gpu_time_as_a_single_job() -> None:
     share = MaxMinFairness().allocate(problem).share[:, 0]
 
     assert 4 * share[0] == pytest.approx(4 - share[1])
-    assert share == pytest.approx([3 / 4, 1])  # the single job cannot use more; the gang has the rest
+    assert share == pytest.approx([3 / 4, 1])  # the single job cannot use more; the gang gets the rest
 
 
 def test_blind_max_min_fairness_shares_time_evenly() -> None:

@@ -1,4 +1,4 @@
-"""Gandiva: equal parts, and pairs that are kept when they gain."""
+"""Gandiva: equal parts, and pairs that stay together if they gain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.solve.problems import allocation_problems
 
 
 def shared_by_all(problem: AllocationProblem, factor: float) -> AllocationProblem:
-    """Every two jobs may share GPUs, at this part of their rates."""
+    """The problem with all pairs, at this fraction of their rates."""
     jobs = range(problem.job_count)
     pairs = np.array([(i, k) for i in jobs for k in jobs if i < k and problem.gpus_asked[i] == problem.gpus_asked[k]])
     return problem.with_pairs(pairs.tolist(), factor * problem.member_rate_steps_per_s[pairs])

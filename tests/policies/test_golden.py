@@ -19,7 +19,7 @@ pytestmark = pytest.mark.reference
 
 SINGLE = ("00", "02", "04", "06", "08", "10", "12", "14", "16", "18", "20", "22", "24", "26", "28", "30")
 PACKED = ("32", "34", "36", "38", "40")
-NO_V100_RATE = ("12", "16", "26", "28")  # a job or the cluster has none: the file knows no blind makespan there
+NO_V100_RATE = ("12", "16", "26", "28")  # a job or the cluster has none: the file has no blind makespan there
 WRONG_OPTIMUM = ("10", "14", "22")  # of the aware makespan: the file's own is 0.2 to 0.3 % too long
 OVERSIZED_GANGS = ("08", "10", "12", "18", "22")
 RELATIVE = 1e-6
@@ -130,7 +130,7 @@ def test_whole_gangs_get_nothing_of_a_type_too_small_for_them(reference_director
     allocation = MaxMinFairness().allocate(problem)
 
     scale = problem.gpus_asked / (problem.weight * equal_share_rate(problem))
-    assert (MaxMinFairness().allocate(relaxed).share[~relaxed.is_whole] > 0).any()  # what the original does
+    assert (MaxMinFairness().allocate(relaxed).share[~relaxed.is_whole] > 0).any()  # as the original does
     assert (allocation.share[~relaxed.is_whole] == 0).all()
     assert allocation.certificate.objective == pytest.approx(best_level(problem, scale), rel=RELATIVE)
 
@@ -152,7 +152,7 @@ def test_blind_fifo_does_not_give_away_more_gpus_than_there_are(reference_direct
 
     allocation = Fifo().allocate(case.problem().blind_to_type())
 
-    assert case.result("fifo")["metrics"]["max_capacity_excess"] > 0  # the original does
+    assert case.result("fifo")["metrics"]["max_capacity_excess"] > 0  # the original over-allocates
     assert excess(allocation) == 0
 
 

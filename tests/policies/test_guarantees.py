@@ -1,4 +1,4 @@
-"""What policies promise holds on random problems of the promise's kind; what they do not, fails on a small one."""
+"""Declared guarantees of policies hold on random problems; undeclared ones fail on a small counterexample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DECLARED = [
     (name, each) for name, policy in registered().items() for each in Guarantee if each in guarantees_of(policy)
 ]
 SEEDS = range(40)
-FEW = range(10)  # of them in every run; all in the slow tests
+FEW = range(10)  # in every run; all in the slow tests
 COSTLY = {Guarantee.STRATEGY_PROOF: {"strategy_proof": (5, 7)}}  # on both, nash_welfare without what it withholds fails
 PROMISES = [
     pytest.param(
@@ -45,9 +45,7 @@ PROMISES = [
 ]
 
 ONE_GPU = AllocationProblem.of("ab", ["v100"], [1], [[4.0], [5.0]], steps_remaining=[300.0, 100.0])
-GANGS = AllocationProblem.of(
-    "ab", ["v100"], [3], [[4.0], [5.0]], gpus=2
-)  # one gang leaves a GPU that is of use to both
+GANGS = AllocationProblem.of("ab", ["v100"], [3], [[4.0], [5.0]], gpus=2)  # one gang leaves a GPU that both could use
 OPPOSITES = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 1.0], [1.0, 4.0]])
 THREE_JOBS = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[1.0, 1.0], [1.0, 2.0], [4.0, 1.0]])
 ONE_PAIR = ONE_GPU.with_pairs([(0, 1)], [[[3.9], [0.6]]])  # a is nearly as fast as alone, at the cost of b
@@ -61,22 +59,22 @@ DISPROVED = {
     ("allox", SHARING): ONE_GPU,  # the long job waits
     ("allox", ENVY): ONE_GPU,
     ("allox", PARETO): GANGS,
-    ("allox", TRUTH): ONE_GPU,  # a job that seems faster seems shorter
+    ("allox", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
     ("fifo", SHARING): ONE_GPU,  # the second waits
     ("fifo", ENVY): ONE_GPU,
-    ("fifo", PARETO): GANGS,  # the second could have half of its time on the GPU that is left
+    ("fifo", PARETO): GANGS,  # the second could have half of its time on the remaining GPU
     ("finish_time_fairness", ENVY): THREE_JOBS,
     ("finish_time_fairness", TRUTH): THREE_JOBS,
-    ("gandiva", SHARING): ONE_PAIR,  # together they get more done, and b less than by turns
+    ("gandiva", SHARING): ONE_PAIR,  # co-located they do more steps, and b fewer than by turns
     ("gandiva", ENVY): ONE_PAIR,
     ("gandiva", PARETO): OPPOSITES,
-    ("gandiva", TRUTH): ONE_PAIR,  # b seems to lose more than it does, and the pair is given up
+    ("gandiva", TRUTH): ONE_PAIR,  # b reports a larger slowdown than it has, and the pair is given up
     ("hierarchical", ENVY): THREE_JOBS,
     ("hierarchical", TRUTH): THREE_JOBS,
     ("hierarchical", SHARING): TWO_OF_ONE_TEAM,  # a team of two shares what a job alone has for itself
-    ("isolated", PARETO): OPPOSITES,  # they would rather exchange halves
-    ("max_min_fairness", ENVY): THREE_JOBS,  # c has less of the V100 than it wants, for its normalised rate is high
-    ("max_min_fairness", TRUTH): THREE_JOBS,  # c claims to be slower on it than it is
+    ("isolated", PARETO): OPPOSITES,  # both would gain by exchanging halves
+    ("max_min_fairness", ENVY): THREE_JOBS,  # c has less of the V100 than it could use: its normalised rate is high
+    ("max_min_fairness", TRUTH): THREE_JOBS,  # c reports a lower rate on it than it has
     ("max_sum_throughput", SHARING): ONE_GPU,  # the slow job waits
     ("max_sum_throughput", ENVY): ONE_GPU,
     ("max_sum_throughput", TRUTH): ONE_GPU,
@@ -84,19 +82,19 @@ DISPROVED = {
     ("max_min_fairness_water_filling", TRUTH): THREE_JOBS,
     ("min_cost", SHARING): ONE_GPU,
     ("min_cost", ENVY): ONE_GPU,
-    ("min_cost", PARETO): PRICED,  # it runs on the K80, for the V100 gives fewer steps a dollar
+    ("min_cost", PARETO): PRICED,  # it runs on the K80, because the V100 gives fewer steps per dollar
     ("min_cost", TRUTH): ONE_GPU,
     ("min_makespan", SHARING): ONE_GPU,  # the short job has a quarter
     ("min_makespan", ENVY): ONE_GPU,
-    ("min_makespan", TRUTH): ONE_GPU,  # a job that seems slower gets more time
-    ("nash_welfare", SHARING): THREE_GPUS,  # a makes room: its time, not GPUs, is what it has too little of
+    ("min_makespan", TRUTH): ONE_GPU,  # a job that reports a lower rate gets more time
+    ("nash_welfare", SHARING): THREE_GPUS,  # a loses: it is limited by its time, not by GPUs
     ("nash_welfare", ENVY): THREE_GPUS,
     ("nash_welfare", TRUTH): peers(7),
     ("shortest_job_first", SHARING): ONE_GPU,
     ("shortest_job_first", ENVY): ONE_GPU,
     ("shortest_job_first", PARETO): GANGS,
-    ("shortest_job_first", TRUTH): ONE_GPU,  # a job that seems faster seems shorter
-    ("strategy_proof", SHARING): ONE_GPU,  # half of everything is withheld, so that lies do not pay
+    ("shortest_job_first", TRUTH): ONE_GPU,  # a job that reports a higher rate appears shorter
+    ("strategy_proof", SHARING): ONE_GPU,  # half of all shares is withheld, so that lying does not pay
     ("strategy_proof", PARETO): ONE_GPU,
     ("strategy_proof", ENVY): peers(1),
 }
@@ -105,7 +103,7 @@ BROKEN_ON = {(name, guarantee): DISPROVED[name, guarantee] for name, guarantee i
 
 @dataclass(frozen=True)
 class Undeclared:
-    """A stranger's policy, written before there were guarantees."""
+    """A third-party policy from before guarantees existed."""
 
     name: ClassVar[str] = "undeclared"
     summary: ClassVar[str] = "Do what isolated does."
@@ -119,7 +117,7 @@ class Undeclared:
 def test_policy_keeps_what_it_declares(policy_name: str, guarantee: Guarantee, seed: int) -> None:
     policy = registered()[policy_name]()
 
-    CHECKS[guarantee](policy, peers(seed))  # raises AssertionError with what was promised
+    CHECKS[guarantee](policy, peers(seed))  # raises AssertionError with the violated guarantee
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,7 @@ def test_another_solver_finds_no_improvement_either(policy_name: str, seed: int)
 
 
 def test_a_large_gang_may_lose_by_sharing_under_max_min_fairness() -> None:
-    """Why guarantees are for gangs of one size: a gang's level counts its GPUs, so that it may be slow and level."""
+    """Why guarantees need gangs of one size: a gang's level counts its GPUs, so it may be slow at an equal level."""
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 9], [[10.0, 1.0], [10.0, 1.0]], gpus=[1, 4])
 
     rates, alone = (policy.allocate(problem).rate_steps_per_s for policy in (MaxMinFairness(), Isolated()))

@@ -1,4 +1,4 @@
-"""Hierarchical fairness against the exact algorithm of the golden cases, and against a tree walked by hand."""
+"""Hierarchical fairness against the exact algorithm of the golden cases, and against a direct walk of the tree."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_levels_are_those_of_the_exact_algorithm(reference_directory: Path, case
 
     normalized = allocation.rate_steps_per_s / equal_share_rate(problem)
     expected = result["exact_water_filling_normalized_tput"]
-    np.testing.assert_allclose(normalized, expected, rtol=LEVEL, atol=1e-9)  # of zeros the file has noise of a solver
+    np.testing.assert_allclose(normalized, expected, rtol=LEVEL, atol=1e-9)  # zeros in the file are a solver's noise
     assert excess(allocation) <= FEASIBLE
 
 
@@ -84,10 +84,10 @@ def test_levels_with_pairs_are_those_of_the_exact_algorithm(reference_directory:
 def test_a_thousand_jobs_rise_until_none_can_where_the_original_stops_after_two_rounds(
     reference_directory: Path,
 ) -> None:
-    """1,024 one-GPU jobs, 256 GPUs of each type, 5 entities: there the original's MILP calls too many jobs bottlenecks.
+    """1,024 one-GPU jobs, 256 GPUs of each type, 5 entities: the original's MILP reports too many jobs as bottlenecks.
 
-    265 jobs of its answer could gain more than 1 % at nobody's cost, 13 % of the normalised throughput in all, and 4.2
-    GPUs are idle.
+    265 jobs of its answer could gain more than 1 % without loss to any other job, 13 % of the normalised throughput in
+    all, and 4.2 GPUs are idle.
     """
     table = read_gavel_throughputs(reference_directory / "data" / "gavel" / "simulation_throughputs.json")
     rng = np.random.default_rng(2)
@@ -114,7 +114,7 @@ Speeds = Callable[[Bools], Floats]
 
 
 def walked(problem: AllocationProblem) -> Speeds:
-    """Speeds by walking the tree from the top for every question."""
+    """Speeds by walking the tree from the top on every call."""
     teams, unit = problem.entities, equal_share_rate(problem) / problem.gpus_asked
     parents = [next((k for k, t in enumerate(teams) if t.id == team.parent), -1) for team in teams]
 
@@ -156,7 +156,7 @@ def walked(problem: AllocationProblem) -> Speeds:
 
 
 def a_hierarchy(seed: int) -> AllocationProblem:
-    """A small problem with up to 4 entities, some within others, some first in first out, and jobs without any."""
+    """A small problem with up to 4 entities, some within others, some with FIFO, and jobs without any."""
     rng, problem = np.random.default_rng(seed), small_problem(seed)
     count = int(rng.integers(1, 5))
     parents = [f"e{rng.integers(0, i)}" if i and rng.random() < 0.5 else "" for i in range(count)]

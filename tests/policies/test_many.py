@@ -1,6 +1,6 @@
-"""10,000 random problems over all policies: no failure, no refuted certificate, none far slower than those of its size.
+"""10,000 random problems over all policies: no failure, no refuted certificate, none far slower than similar ones.
 
-A few of them in every run, all in `make test-slow`; `python -m benchmarks certainty --policies` says more.
+A few of them in every run, all in `make test-slow`; `python -m benchmarks certainty --policies` prints details.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_a_few_random_problems_have_answers_that_hold() -> None:
 def test_the_slowest_random_problems_take_no_more_than_twenty_times_the_median(
     number: int, of_its_size: list[int]
 ) -> None:
-    """Before, they took 50 to 150 times the median: rung after rung failed, or branch and bound searched in itself."""
+    """Earlier, they took 50 to 150 times the median: rung after rung failed, or branch and bound searched in itself."""
     solver = Solver()
 
     verdicts = [judged(each, solver) for each in [*of_its_size, number]]

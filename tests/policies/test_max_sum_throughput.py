@@ -17,7 +17,7 @@ from tests.policies.test_golden import SINGLE
 
 
 def small_steps_and_large_ones() -> AllocationProblem:
-    """A GPU for two jobs that need it alike; a step of the first is a hundredth of one of the second."""
+    """One GPU for two jobs that need it equally; a step of the first is a hundredth of one of the second."""
     return AllocationProblem.of(["small", "large"], ["v100", "k80"], [1, 1], [[500.0, 100.0], [5.0, 1.0]])
 
 

@@ -1,4 +1,4 @@
-"""Minimum cost: throughput per dollar, and as many deadlines as can be kept."""
+"""Minimum cost: throughput per dollar, and as many deadlines as feasible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITH_DEADLINES = MinCost(deadlines=True)
 
 
 def contested(seed: int, *, jobs: int, gpus: int = 2) -> AllocationProblem:
-    """Jobs of which most could be in time alone, and not all together."""
+    """Jobs most of which could meet their deadlines alone, but not all together."""
     rng = np.random.default_rng(seed)
     rates = rng.uniform(1.0, 10.0, (jobs, 2))
     steps = rng.uniform(100.0, 1000.0, jobs)
@@ -39,7 +39,7 @@ def contested(seed: int, *, jobs: int, gpus: int = 2) -> AllocationProblem:
 
 
 def equal_jobs(count: int, *, gpus: int, each_needs: float) -> AllocationProblem:
-    """Jobs of one kind that need this part of a GPU each."""
+    """Jobs of one kind, each of which needs this fraction of a GPU."""
     ids = [f"job-{i}" for i in range(count)]
     return AllocationProblem.of(
         ids, ["v100"], [gpus], np.full((count, 1), 2.0), steps_remaining=100.0, deadline_s=50.0 / each_needs
@@ -47,7 +47,7 @@ def equal_jobs(count: int, *, gpus: int, each_needs: float) -> AllocationProblem
 
 
 def with_every_pair(problem: AllocationProblem, factor: float) -> AllocationProblem:
-    """Every two jobs of equal gangs may share GPUs, at this part of their rates."""
+    """The problem with all pairs of equal gang size, at this fraction of their rates."""
     gpus, jobs = problem.gpus_asked, range(problem.job_count)
     pairs = np.array([(i, k) for i in jobs for k in jobs if i < k and gpus[i] == gpus[k]])
     return problem.with_pairs(pairs.tolist(), factor * problem.member_rate_steps_per_s[pairs])
@@ -176,7 +176,7 @@ def test_deadlines_that_need_every_last_gpu_are_kept() -> None:
 
 @pytest.mark.parametrize(("excess", "kept"), [(1e-10, 4), (1e-7, 3), (5e-7, 3), (1e-5, 3)])
 def test_a_set_that_fails_by_a_hair_is_not_called_kept(excess: float, kept: int) -> None:
-    problem = equal_jobs(4, gpus=1, each_needs=0.25 * (1 + excess))  # the MILP forgives a millionth
+    problem = equal_jobs(4, gpus=1, each_needs=0.25 * (1 + excess))  # the MILP tolerates a millionth
 
     verdicts, allocation = WITH_DEADLINES.verdicts(problem), WITH_DEADLINES.allocate(problem)
 
@@ -236,7 +236,7 @@ def test_above_the_size_of_exact_search_the_loss_is_bounded() -> None:
     verdicts = WITH_DEADLINES.verdicts(problem)
 
     kept = np.flatnonzero([v is DeadlineVerdict.KEPT for v in verdicts.verdicts])
-    assert verdicts.most - 2 <= len(kept) <= verdicts.most < 1200  # at most one a GPU type is split
+    assert verdicts.most - 2 <= len(kept) <= verdicts.most < 1200  # at most one per GPU type is split
     assert WITH_DEADLINES.allocate(problem).certificate.violation <= 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Nash welfare, and the part of it that is allocated so that lies do not pay."""
+"""Nash welfare, and the strategy-proof partial allocation of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOLDEN = ("02", "04", "06", "08", "10", "12", "14", "16", "18", "28", "30")  # t
 
 
 def without(problem: AllocationProblem, job: int) -> AllocationProblem:
-    """The problem of the other jobs, built again."""
+    """The problem of the other jobs, built from scratch."""
     rows = np.delete(np.arange(problem.job_count), job)
     return AllocationProblem.of(
         [problem.job_ids[row] for row in rows],
@@ -34,7 +34,7 @@ def without(problem: AllocationProblem, job: int) -> AllocationProblem:
 
 
 def factors_by_definition(problem: AllocationProblem) -> Floats:
-    """f_j as the docstring has it: rates with and without each job, multiplied."""
+    """f_j by the definition in the docstring: rates with and without each job, multiplied."""
     rates = NashWelfare().allocate(problem).rate_steps_per_s
     factors = np.ones(problem.job_count)
     for job in range(problem.job_count):
@@ -44,7 +44,7 @@ def factors_by_definition(problem: AllocationProblem) -> Floats:
 
 
 def unweighted(case: GoldenCase) -> AllocationProblem:
-    """The original's policy knows no weights."""
+    """The case without weights, which the original's policy ignores."""
     problem = case.problem()
     return replace(problem, weight=np.ones(problem.job_count))
 
@@ -76,7 +76,7 @@ def test_no_other_shares_raise_the_sum_of_relative_changes() -> None:
 @pytest.mark.parametrize("gpu_type", range(3))
 @pytest.mark.parametrize("seed", range(12))
 def test_price_is_what_the_next_gpu_gains_where_all_run_all_the_time(seed: int, gpu_type: int) -> None:
-    """As many GPUs as jobs: what the last GPU of a type earned is more, and an interior point ends between the two."""
+    """As many GPUs as jobs: the last GPU of a type earned more, and an interior point ends between the two."""
     rng = np.random.default_rng(seed)
     rates, counts = rng.uniform(1, 10, (9, 3)), 1 + rng.multinomial(6, [0.3, 0.3, 0.4])
     problem = AllocationProblem.of("abcdefghi", ["x", "y", "z"], counts, rates)

@@ -1,4 +1,4 @@
-"""Policies where jobs may share GPUs: golden cases by growing models, mixed gangs, and packing that never hurts."""
+"""Policies with co-located jobs: golden cases by growing models, mixed gangs, and packing that never hurts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_growing_models_reach_the_independent_optima(
 def test_pairs_of_mixed_gangs_take_time_and_gpus_of_their_own_jobs(
     reference_directory: Path, name: str, key: str, original: float
 ) -> None:
-    """The original reshapes its rows as if all gangs were of one size, and mixes up the rows of different jobs."""
+    """The original reshapes its rows as if all gangs had one size, and mixes up the rows of different jobs."""
     case = read_case(reference_directory, MIXED_GANGS)
     found = case.result(key)["objective"]
 
@@ -66,7 +66,7 @@ def test_pairs_of_mixed_gangs_take_time_and_gpus_of_their_own_jobs(
 
 @pytest.mark.reference
 def test_makespan_of_mixed_gangs_is_attainable(reference_directory: Path) -> None:
-    """With its rows mixed up the original promises 28,408 s; the best there is takes 53,317 s."""
+    """With its rows mixed up the original promises 28,408 s; the true optimum is 53,317 s."""
     case = read_case(reference_directory, MIXED_GANGS)
     found = case.result("min_total_duration_packed")
 

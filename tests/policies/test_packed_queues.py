@@ -1,4 +1,4 @@
-"""FIFO and shortest job first where jobs may share GPUs; isolated, where they may not."""
+"""FIFO and shortest job first with co-located jobs; isolated, which never co-locates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def queue(
 
 
 def with_three(problem: AllocationProblem, jobs: tuple[int, int, int], part: float) -> AllocationProblem:
-    """These three may also share one GPU, each at this fraction of its rate."""
+    """The problem in which these three may also share one GPU, each at this fraction of its rate."""
     row = problem.configuration_count
     return replace(
         problem,
@@ -103,7 +103,7 @@ def test_fifo_blocks_behind_a_job_without_a_partner() -> None:
 def test_the_job_that_ran_out_of_gpus_is_the_first_to_join() -> None:
     problem = queue(9, 9, 9, v100=3, gpus=(2, 2, 2), pairs={(0, 1): 0.9, (0, 2): 1.0})
 
-    assert groups(Fifo(), problem) == {(0, 1)}  # the original forgets job 1 and packs job 2
+    assert groups(Fifo(), problem) == {(0, 1)}  # the original skips job 1 and packs job 2
 
 
 def test_shortest_job_first_lets_longer_jobs_past_one_that_finds_no_partner() -> None:

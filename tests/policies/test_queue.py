@@ -1,4 +1,4 @@
-"""FIFO and shortest job first: which jobs take which GPUs, and which wait."""
+"""FIFO and shortest job first: which jobs get which GPUs, and which wait."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_shortest_job_first_by_total_forgets_what_is_done() -> None:
 
 
 def test_time_is_that_on_the_best_type_with_enough_gpus() -> None:
-    rates = [[100.0, 1.0], [2.0, 2.0]]  # the first is quick only on a type too small for it
+    rates = [[100.0, 1.0], [2.0, 2.0]]  # the first is fast only on a type too small for it
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 2], rates, gpus=[2, 1], steps_remaining=6.0)
 
     assert runs_on(ShortestJobFirst(), problem.with_whole_gangs()) == ["-", "k80"]

@@ -1,4 +1,4 @@
-"""Water filling: the levels of an independent exact algorithm, and what the original got wrong."""
+"""Water filling: the levels of an independent exact algorithm, and errors of the original."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_weights_count() -> None:
 
 
 def test_job_that_cannot_use_what_is_left_does_not_limit_others() -> None:
-    """Two jobs need V100s; the third is content with K80s, where max-min alone may leave it at their level."""
+    """Two jobs need V100s; the third can use K80s, where max-min alone may leave it at their level."""
     problem = AllocationProblem.of("abc", ["v100", "k80"], [1, 1], [[4.0, 0.0], [4.0, 0.0], [4.0, 4.0]])
 
     allocation = MaxMinFairnessWaterFilling().allocate(problem)

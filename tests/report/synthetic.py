@@ -43,7 +43,7 @@ class SyntheticMetrics:
 
 @dataclass(frozen=True, eq=False)
 class SyntheticResult:
-    """One run."""
+    """A synthetic run."""
 
     label: str
     metrics: SyntheticMetrics
@@ -65,7 +65,7 @@ def make_result(
     seed: int = 0,
     **figures: float,
 ) -> SyntheticResult:
-    """A run of `jobs` jobs with `stays` leases each; the last `unfinished` never finish and never start."""
+    """A run of `jobs` jobs with `stays` leases each; the last `unfinished` never start."""
     rng = np.random.default_rng(seed)
     arrival = np.sort(rng.uniform(0, 200_000, jobs)).round(3)
     jct = (rng.lognormal(9.8, 1.2, jobs) * slowness).round(3)

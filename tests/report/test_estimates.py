@@ -1,4 +1,4 @@
-"""The page of estimated against true rates: its numbers, self-contained, names escaped."""
+"""The page of estimated against true rates: correct numbers, self-contained, names escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small traces, tables and problem files for the tests of the readers, and strategies that draw them."""
+"""Small traces, tables and problem files for tests of the readers, and strategies that draw them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAVEL_JSON = {
 
 
 def gavel_line(**changes: str) -> str:
-    """One line of the 10 columns, without its end."""
+    """One line of the 10 columns, without its newline."""
     cells = {
         "job_type": "ResNet",
         "command": "python3 main.py --data %s/x",
@@ -41,7 +41,7 @@ def gavel_line(**changes: str) -> str:
 
 
 def csv_row(**changes: str) -> str:
-    """One row of the trace CSV under CSV_HEADER, without its end."""
+    """One row of the trace CSV under CSV_HEADER, without its newline."""
     cells = dict(
         zip(CSV_HEADER.split(","), ["a", "0.0", "100.0", "1", "1.0", "ResNet", "", "", "0.5", "4.0"], strict=True)
     )
@@ -56,7 +56,7 @@ def make_table(rates: dict[tuple[str, int], list[float]], gpu_types: tuple[str, 
 
 
 def make_problem(**changes: Any) -> dict[str, Any]:
-    """A problem file of two jobs as it stands in JSON."""
+    """A problem file with two jobs, as JSON values."""
     jobs = [
         {"id": "a", "rates_steps_per_s": {"v100": 4.0, "k80": 1.0}},
         {"id": "b", "gpus": 2, "rates_steps_per_s": {"v100": 3.0}},
@@ -65,7 +65,7 @@ def make_problem(**changes: Any) -> dict[str, Any]:
 
 
 def problem_with_job(**changes: Any) -> str:
-    """A problem file of one job, as text."""
+    """A problem file with one job, as text."""
     return json.dumps(make_problem(jobs=[{"id": "a", "rates_steps_per_s": {"v100": 4.0}} | changes]))
 
 
@@ -77,7 +77,7 @@ _rates = st.dictionaries(st.sampled_from(["k80", "v100", "h 100,x"]), st.floats(
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Traces with any text that a CSV can hold."""
+    """Traces with any text that a CSV can contain."""
     ids = draw(st.lists(names, min_size=1, max_size=5, unique=True))
     jobs = tuple(
         JobSpec(
@@ -100,7 +100,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @st.composite
 def tables(draw: st.DrawFn) -> ThroughputTable:
-    """Tables with unknown entries, any provenance, and pairs of equally many GPUs."""
+    """Tables with unknown entries, any provenance, and pairs of equal gang size."""
     keys = draw(st.lists(st.tuples(names, st.integers(1, 3)), min_size=1, max_size=4, unique=True))
     gpu_types = tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))
     N, T = len(keys), len(gpu_types)

@@ -1,4 +1,4 @@
-"""Any error in a file is one InvalidInput, which names the place, the value and what is allowed."""
+"""Any error in a file is one InvalidInput, which names the place, the value and the accepted range."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TABLE_HEADER = CSV_TABLE.split("\n", 1)[0]
 
 
 def row(**changes: str) -> str:
-    """A trace CSV of one row."""
+    """A trace CSV with one row."""
     return f"{CSV_HEADER}\n{csv_row(**changes)}\n"
 
 
-# (contents, line, field, what the message shows of the value)
+# (contents, line, field, the part of the value that the message shows)
 TRACES = {
     "no job": (f"{CSV_HEADER}\n", 0, "file", "no job"),
     "missing column": ("id,arrival_s\na,0\n", 1, "'steps_total'", "id,arrival_s"),

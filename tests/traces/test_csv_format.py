@@ -1,4 +1,4 @@
-"""Our CSV: every trace and table comes back as it was written."""
+"""Our CSV formats: every trace and table is unchanged after writing and reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of a trace, counted by hand."""
+"""Summary figures of a trace, compared with counts by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pandas frames in and out."""
+"""Conversions from and to pandas frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds, a reader returns or raises InvalidInput."""
+"""For any bytes in a file, a reader returns or raises InvalidInput."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SPLICES = st.sampled_from(
 
 @st.composite
 def damaged(draw: st.DrawFn, text: str) -> bytes:
-    """`text` with some stretches replaced by tokens that parsers trip over."""
+    """`text` with some parts replaced by tokens that often break parsers."""
     data = text.encode()
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -58,7 +58,7 @@ def damaged(draw: st.DrawFn, text: str) -> bytes:
 
 
 def complaint(reader: Callable[[str | Path], object], file: Path, data: bytes) -> str:
-    """What the reader has against the bytes; "" = nothing. Any other exception passes through and fails the test."""
+    """The reader's complaint about the bytes; "" = none. Any other exception passes through and fails the test."""
     file.write_bytes(data)
     try:
         reader(file)

@@ -1,4 +1,4 @@
-"""Gavel's throughput JSON as a table."""
+"""Gavel's throughput JSON is converted to a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gavel's columns: what each becomes, and what is written back."""
+"""Gavel's trace columns: how each is read, and what is written back."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TABLE = make_table({("ResNet", 1): [0.5, 4.0], ("LSTM", 1): [2.0, math.nan], ("A
 
 
 def one_job(**changes: object) -> Trace:
-    """A trace of one job that runs at 4 steps/s on a V100."""
+    """A trace with one job that runs at 4 steps/s on a V100."""
     fields = {"id": JobId("0"), "steps_total": 100.0, "rates_steps_per_s": {"v100": 4.0}} | changes
-    return Trace((JobSpec(**fields),), np.zeros(1))  # type: ignore[arg-type]  # fields of the test's choice
+    return Trace((JobSpec(**fields),), np.zeros(1))  # fields chosen by the test
 
 
 def test_ten_columns_become_a_job() -> None:

@@ -24,7 +24,7 @@ from gavelpy.traces.generator import (
 )
 from tests.traces.samples import make_table
 
-# Rates are so high that rounding to whole steps moves no duration by more than a millionth.
+# Rates are so high that rounding to whole steps changes no duration by more than a millionth.
 TABLE = make_table(
     {("ResNet", g): [1e5 * g, 1e6 * g] for g in (1, 2, 4, 8)}
     | {("LSTM", g): [3e5 * g, 2e6 * g] for g in (1, 2)}
@@ -120,7 +120,7 @@ def test_job_types_are_uniform_over_those_that_run_on_the_gang(
 def test_durations_are_log_uniform_in_two_pieces(full: Trace) -> None:
     exponent = np.log10(durations_s(full) / 60.0)
 
-    # P(U <= 3) = 0.8; within each piece the median is its middle; nothing lies outside
+    # P(U <= 3) = 0.8; within each piece the median is its middle; no value lies outside
     assert (exponent <= 3.0).mean() == pytest.approx(0.8, abs=5 * standard_error(0.8))
     short, long = exponent[exponent <= 3.0], exponent[exponent > 3.0]
     assert (short <= 2.25).mean() == pytest.approx(0.5, abs=5 * standard_error(0.5, len(short)))

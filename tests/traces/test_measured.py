@@ -1,4 +1,4 @@
-"""Measured rates in a table of throughputs."""
+"""Measured rates are inserted into a throughput table."""
 
 import pytest
 

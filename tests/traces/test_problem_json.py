@@ -1,4 +1,4 @@
-"""The problem file becomes an AllocationProblem."""
+"""The problem file is read as an AllocationProblem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format of a file is found, and rates are attached."""
+"""The reader detects the format of a trace file and attaches rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference traces and throughputs are read whole."""
+"""The reference traces and throughputs are read completely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gavelpy.traces.reader import read_throughputs, read_trace
 pytestmark = pytest.mark.reference
 
 THROUGHPUTS = "data/gavel/simulation_throughputs.json"
-# jobs of each file, and how many of them the table does not know
+# (jobs of the file, jobs with a type that is not in the table)
 TRACES = {
     "gavel/traces/artifact_evaluation.trace": (15, 0),
     "gavel/traces/debug.trace": (14, 0),
@@ -59,7 +59,7 @@ def test_reference_throughputs_are_read(reference_directory: Path, name: str) ->
     assert sorted(table.gpu_types) == ["k80", "p100", "v100"]
     assert not np.isnan(table.rate_steps_per_s).any()
     assert len(table.job_types()) == 26
-    # 1,759 ordered pairs of one gang size a type, of which 83 are with itself
+    # 1,759 ordered pairs of equal gang size on one type, of which 83 are of a job type with itself
     assert len(table.pair_rows) == (1759 - 83) // 2 + 83
 
 

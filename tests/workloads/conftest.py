@@ -1,4 +1,4 @@
-"""Training jobs called in this process: their folder is on the path, and what they set is put back."""
+"""Runs training jobs in this process: puts their folder on the path, and restores global settings afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = {
     "gan": "Gan",
     "actor_critic": "Balancing",
 }
-Train = Callable[..., dict[str, Any]]  # Any: what JSON can say
+Train = Callable[..., dict[str, Any]]  # Any: JSON values
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One rank of a job that is run three times: without a stop, up to a stop, and on from there to the end.
+"""One rank of a job that runs three times: without a stop, up to a stop, and from there to the end.
 
 python -m tests.workloads.gang JOB FOLDER ARGUMENT...      with RANK, WORLD_SIZE and MASTER_ADDR set
 """
@@ -14,7 +14,7 @@ from tests.workloads.leases import JOBS, PlayedLease
 
 
 def leases(folder: Path) -> list[PlayedLease]:
-    """In the order of the runs: the first job has the first lease, the second job the others."""
+    """Leases in the order of the runs: the first job has the first lease, the second job the others."""
     return [PlayedLease(folder / name, number, folder / name / f"lease-{number}") for name, number in RUNS]
 
 
@@ -22,7 +22,7 @@ RUNS = (("whole", 1), ("stopped", 1), ("stopped", 2))
 
 
 def main(job: str, folder: str, ports: str, arguments: list[str]) -> None:
-    """The last line of each run goes to stdout, from the first rank."""
+    """Runs the job under each lease; the first rank prints the last line of each run on stdout."""
     sys.path.insert(0, str(JOBS))
     training = importlib.import_module("training")
     trained = next(one for one in vars(importlib.import_module(job)).values() if _is_job(one, training.Training))

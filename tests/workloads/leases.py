@@ -1,4 +1,4 @@
-"""Leases played by a test: what an agent would put on disk and into the environment, without one."""
+"""Simulated leases: writes the files and environment that an agent would provide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 3600.0
 
 @dataclass(frozen=True)
 class PlayedLease:
-    """One lease of a job whose folder is `folder`."""
+    """One lease of a job with the folder `folder`."""
 
     folder: Path
     number: int
@@ -30,7 +30,7 @@ class PlayedLease:
         return self.folder / "checkpoints" / f"lease-{self.number:08d}"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What the job sees of it; it goes on from the newest checkpoint of an older lease."""
+        """The environment of the job; it resumes from the newest checkpoint of the previous lease."""
         before = newest_checkpoint(self.folder / "checkpoints" / f"lease-{self.number - 1:08d}")
         return {
             "GAVEL_LEASE_DIR": str(self.directory),
@@ -42,7 +42,7 @@ class PlayedLease:
 
 
 def play_lease(folder: Path, number: int, *, steps_max: float = 0.0, seconds: float = LONG_S) -> PlayedLease:
-    """A lease that ends after so many steps of the job in all, or after a time."""
+    """A lease that ends at this total of steps of the job, or after a time."""
     lease = PlayedLease(folder, number, folder / f"lease-{number}")
     lease.directory.mkdir(parents=True)
     lease.checkpoints.mkdir(parents=True)
@@ -51,7 +51,7 @@ def play_lease(folder: Path, number: int, *, steps_max: float = 0.0, seconds: fl
 
 
 def run_script(script: str, *arguments: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A job as a process of its own, to its end."""
+    """Runs a job as a separate process, to its end."""
     path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(JOBS / script), *arguments]
     return subprocess.run(
@@ -59,7 +59,7 @@ def run_script(script: str, *arguments: str, environment: Mapping[str, str]) -> 
     )
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:  # Any: what JSON can say
-    """What it said on stdout, line by line; a job that failed fails the test with what it said on stderr."""
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:  # Any: JSON values
+    """The JSON lines of its stdout; if the job failed, fails the test with its stderr."""
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""The GPU catalogue is sane and says where its figures are from."""
+"""The GPU catalogue has plausible figures and names their sources."""
 
 from __future__ import annotations
 

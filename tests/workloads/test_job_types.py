@@ -1,4 +1,4 @@
-"""The job families' figures are sane, and the roofline ranks measured rates with them."""
+"""The job families' figures are plausible, and the roofline ranks measured rates with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training jobs of two and three ranks: all have the same parameters, and a resumed gang ends as an unbroken one."""
+"""Training jobs with two and three ranks: equal parameters on all, and a resumed gang ends as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.workloads.test_jobs_training import TINY
 STEPS, STOP = 14, 6
 
 
-def run_gang(job: str, folder: Path, world: int) -> list[dict[str, Any]]:  # Any: what JSON can say
-    """What the first rank prints after each of the runs in tests.workloads.gang."""
+def run_gang(job: str, folder: Path, world: int) -> list[dict[str, Any]]:  # Any: JSON values
+    """The output of the first rank after each of the runs in tests.workloads.gang."""
     pytest.importorskip("torch", reason="torch comes with gavelpy[torch]")
     play_lease(folder / "whole", 1)
     play_lease(folder / "stopped", 1, steps_max=STOP)
@@ -60,7 +60,7 @@ def check_gang(job: str, folder: Path, world: int) -> None:
 
 
 def test_gang_of_three_resumes_with_the_same_bits(tmp_path: Path) -> None:
-    """Two ranks add up alike in either order, so three show more: DDP's buckets must stay the same over a resume."""
+    """Two ranks add up to the same in either order; with three, DDP's buckets must be the same after a resume."""
     check_gang("language_model", tmp_path, world=3)
 
 

@@ -1,4 +1,4 @@
-"""The paced job: its rate, its checkpoints, and what they say of the past."""
+"""The paced job: its rate, its checkpoints, and their record of earlier leases."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The training jobs: they learn, and a run that was stopped and resumed ends as one that was not."""
+"""The training jobs learn, and a run that was stopped and resumed ends as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavelpy.cli.job_files import read_job_file
 from tests.workloads.conftest import CLASSES, Train
 from tests.workloads.leases import JOBS, lines, play_lease, run_script
 
-# Sizes at which a step takes a moment and an epoch eight steps, so that runs stop within their second epoch.
+# Sizes with fast steps and eight steps per epoch, so that runs stop within their second epoch.
 TINY = {
     "image_classification": ("--images=32", "--batch-size=4", "--width=4", "--image-size=8"),
     "language_model": ("--texts=32", "--batch-size=4", "--width=8", "--length=6", "--layers=2"),
@@ -52,7 +52,7 @@ def test_same_seed_trains_the_same_and_another_does_not(job: str, train: Train) 
     assert losses[0] != losses[2]
 
 
-# How far a figure must have come down, as a share of what it was after one step; far from what chance can do.
+# How far a figure must have decreased, as a fraction of its value after one step; far beyond chance.
 @pytest.mark.parametrize(
     ("job", "figure", "steps", "share"),
     [

@@ -1,4 +1,4 @@
-"""The data files are found in a checkout and ship inside the wheel."""
+"""The data files are found in a checkout and are included in the wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of published throughputs: complete, sourced, and true to its scaling rule."""
+"""The table of published throughputs is complete, has sources, and follows its scaling rule."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ DISCOUNT = 0.97
 
 
 class Carts:
-    """Carts with poles, all of them one step further at a time.
+    """Carts with poles, simulated one step at a time.
 
-    The equations are those of Barto, Sutton and Anderson (1983), a time step of 20 ms. An episode ends when the pole
-    leans more than 12 degrees, when the cart leaves its track, or after EPISODE_STEPS.
+    The equations are those of Barto, Sutton and Anderson (1983), with a time step of 20 ms. An episode ends when the
+    pole leans more than 12 degrees, when the cart leaves its track, or after EPISODE_STEPS.
     """
 
     EPISODE_STEPS = 200
@@ -73,7 +73,7 @@ class Carts:
 
 
 class ActorCritic(nn.Module):
-    """Carts' states (N, 4) to how much better right is than left, and what a state is worth: (N, 2)."""
+    """Maps carts' states (N, 4) to the advantage of right over left and the value of the state: (N, 2)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class ActorCritic(nn.Module):
 
 
 class Balancing(Training):
-    """Adam on advantage actor-critic with a bonus for undecidedness."""
+    """Adam on advantage actor-critic with an entropy bonus."""
 
     job_type = "A2C"
     small, full = SMALL, FULL
 
     def build(self) -> None:
         sizes = self.sizes
-        self.plain = ActorCritic(sizes["width"])  # looked at between updates, where no rank waits for another
+        self.plain = ActorCritic(sizes["width"])  # used between updates, when no rank waits for another
         self.model = self.network("model", self.plain)
         self.optimizer = self.kept("optimizer", torch.optim.Adam(self.model.parameters(), lr=3e-3))
         self.carts = self.kept_by_rank("carts", Carts(sizes["batch_size"], self.choices.seed + self.ranks.rank))
@@ -105,7 +105,7 @@ class Balancing(Training):
         with torch.no_grad():
             worth = self.plain(self.seen())[:, 1]
             returns = torch.empty_like(values)
-            for turn in reversed(range(len(values))):  # cut off at its end, an episode is worth what it was before
+            for turn in reversed(range(len(values))):  # an episode that is cut off keeps its estimated value
                 worth = torch.where(ends[turn], values[turn], 1.0 + DISCOUNT * worth * ~falls[turn])
                 returns[turn] = worth
         gain = returns - values
@@ -133,7 +133,7 @@ class Balancing(Training):
         return states, rights, falls, ends
 
     def seen(self) -> Tensor:
-        """The carts' states in numbers of about one."""
+        """The carts' states, scaled to magnitudes of about one."""
         return (self.carts.state * torch.tensor([1.0, 1.0, 10.0, 1.0])).to(self.device)
 
     def figures(self) -> dict[str, float]:
@@ -141,7 +141,7 @@ class Balancing(Training):
 
 
 class Life:
-    """How long poles stay up: a mean that forgets, about the last hundred episodes."""
+    """Average time that poles stay up: a moving average over about the last 100 episodes."""
 
     def __init__(self) -> None:
         self.steps = 0.0

@@ -17,7 +17,7 @@ class Sizes(dict[str, int]):
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen; `sizes` has every size of the job."""
+    """The chosen options; `sizes` has every size of the job."""
 
     steps: int
     seed: int
@@ -29,7 +29,7 @@ class Choices:
 
 
 def chosen(about: str, small: Sizes, full: Sizes, arguments: Sequence[str] | None = None) -> Choices:
-    """The choices on the command line. Steps default to GAVEL_STEPS_TOTAL, sizes to `small`, with --full to `full`."""
+    """Parses the command line. Steps default to GAVEL_STEPS_TOTAL, sizes to `small`, with --full to `full`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     steps = int(float(os.environ.get("GAVEL_STEPS_TOTAL") or 0)) or STEPS_DEFAULT
     parser.add_argument("--steps", type=_whole(1, 10**15), default=steps, metavar="N", help=f"in all; here {steps}")

@@ -1,6 +1,6 @@
-"""Generative adversarial network: a DCGAN learns to draw the blobs that are drawn here.
+"""Generative adversarial network: a DCGAN learns to draw synthetic blobs.
 
-An image is one soft disc somewhere near the middle, brighter than its ground. Generator and discriminator are those of
+An image is one soft disc near the middle, brighter than its background. Generator and discriminator are those of
 Radford et al. (2016). A loss means little here, as each side's falls when the other's rises; `distance` measures the
 difference between generated and real images: of their means and deviations, pixel by pixel.
 
@@ -54,7 +54,7 @@ def discriminator(width: int, image_size: int) -> nn.Sequential:
     while side > 4:
         layers += [
             nn.Conv2d(channels, 2 * channels, 4, 2, 1, bias=False),
-            nn.GroupNorm(1, 2 * channels),  # a batch holds real and generated images: they are normed one by one
+            nn.GroupNorm(1, 2 * channels),  # a batch has real and generated images: each is normalised alone
             nn.LeakyReLU(0.2),
         ]
         channels, side = 2 * channels, side // 2
@@ -62,7 +62,7 @@ def discriminator(width: int, image_size: int) -> nn.Sequential:
 
 
 class Gan(Training):
-    """Adam for either side, in turn; the generator's loss is the one that does not saturate."""
+    """Adam for both sides, in turn; the generator uses the non-saturating loss."""
 
     job_type = "DCGAN"
     small, full = SMALL, FULL
@@ -88,7 +88,7 @@ class Gan(Training):
         functional.binary_cross_entropy_with_logits(scores, is_real).backward()
         self.of_discriminator.step()
 
-        judge = self.networks["discriminator"].requires_grad_(False)  # the generator's turn: the other side stays
+        judge = self.networks["discriminator"].requires_grad_(False)  # the generator's turn: the other side stays fixed
         loss = functional.softplus(-judge(generated)).mean()
         self.of_generator.zero_grad()
         loss.backward()

@@ -1,7 +1,7 @@
 """Image classification: a ResNet-18 learns to classify generated textures.
 
 A class is a grating: waves of one direction, one frequency and two colours. Every image of it has its own phase,
-strength and noise, so there is something to generalise to.
+strength and noise, so the network must generalise.
 
     python image_classification.py --steps 200
     python image_classification.py --steps 20000 --full --device cuda     # 64 channels, 32 x 32 pixels, batches of 128
@@ -43,7 +43,7 @@ def textures(images: int, image_size: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Block(nn.Module):
-    """Two convolutions with a way around them."""
+    """Two convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 def resnet18(width: int) -> nn.Sequential:
-    """The network of He et al. (2016) as it is used for small images: no pooling at the entrance."""
+    """The network of He et al. (2016) in its form for small images: no pooling after the first convolution."""
     stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     blocks: list[nn.Module] = []
     inputs = width
@@ -100,7 +100,7 @@ class ImageClassification(Training):
         return loss.detach()
 
     def figures(self) -> dict[str, float]:
-        """Accuracy on images that were never seen."""
+        """Accuracy on unseen images."""
         images, kind = (t.to(self.device) for t in textures(256, self.sizes["image_size"], 1_000_003))
         return {"accuracy": (self.model(images).argmax(1) == kind).double().mean().item()}
 

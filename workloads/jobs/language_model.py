@@ -1,6 +1,6 @@
 """Language model: an LSTM learns to predict the next word of a synthetic language.
 
-After each two words only a few others can follow, with fixed probabilities: a Markov chain of order two. A model of
+After every two words only a few others can follow, with fixed probabilities: a Markov chain of order two. A model of
 the last word alone learns something; a model of both reaches the optimum of the language.
 
     python language_model.py --steps 200
@@ -27,7 +27,7 @@ def sentences(texts: int, length: int, vocabulary: int, seed: int) -> Tensor:
     """Texts (N, length + 1) of words 0..vocabulary-1; the language is the same for every seed."""
     rules = torch.Generator().manual_seed(0)
     following = torch.randint(vocabulary, (vocabulary, FOLLOWERS), generator=rules)
-    shift = torch.randint(FOLLOWERS, (vocabulary,), generator=rules)  # the word before last turns the preferences
+    shift = torch.randint(FOLLOWERS, (vocabulary,), generator=rules)  # the word before last rotates the preferences
     preference = torch.tensor([0.7, 0.15, 0.1, 0.05])
 
     draw = torch.Generator().manual_seed(seed)
@@ -41,7 +41,7 @@ def sentences(texts: int, length: int, vocabulary: int, seed: int) -> Tensor:
 
 
 class LanguageModel(nn.Module):
-    """Words to vectors, an LSTM over them, and scores of the words that may come next."""
+    """Maps words to vectors, applies an LSTM, and scores the possible next words."""
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class LanguageModel(nn.Module):
 
 
 class LanguageModelling(Training):
-    """Adam on the cross-entropy of the next word, gradients cut off at norm 1."""
+    """Adam on the cross-entropy of the next word, with gradients clipped at norm 1."""
 
     job_type = "LSTM"
     small, full = SMALL, FULL
@@ -81,11 +81,11 @@ class LanguageModelling(Training):
         return loss.detach()
 
     def loss_of(self, words: Tensor) -> Tensor:
-        """Nats a word."""
+        """Cross-entropy in nats per word."""
         return functional.cross_entropy(self.model(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
 
     def figures(self) -> dict[str, float]:
-        """Perplexity of texts that were never seen."""
+        """Perplexity of unseen texts."""
         sizes = self.sizes
         unseen = sentences(64, sizes["length"], sizes["vocabulary"], 1_000_003)
         return {"perplexity": math.exp(self.loss_of(unseen.to(self.device)).item())}

@@ -1,7 +1,7 @@
 """Measures the steps/s of jobs on this machine and writes a throughput table.
 
-The same as `gavel profile`, for a machine with a GPU that has little on it: needs Python 3.11 or newer, torch (with
-CUDA, for a GPU) and numpy, and a checkout or an installed gavelpy, without what gavelpy needs otherwise.
+The same as `gavel profile`, for a GPU machine with few packages: needs Python 3.11 or newer, torch (with CUDA, for a
+GPU) and numpy, and a checkout or an installed gavelpy, without the other dependencies of gavelpy.
 
     python workloads/jobs/measure.py --table measured.csv      # the six jobs of full.toml: about 4 minutes
     python workloads/jobs/measure.py workloads/jobs/small.toml --device cpu --seconds 5
@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
-if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: this script and its jobs take it from here
+if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: import it from the checkout
     sys.path.insert(0, str(CHECKOUT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
 

@@ -1,9 +1,9 @@
 """A job that only sleeps, at a rate given for each GPU type: for tests of the scheduler and for trying it out.
 
-It needs nothing but gavelpy itself, and next to no CPU, so that many of them share a machine without slowing each other
-down. A checkpoint holds how far the job is and under which leases it came there, one entry a lease: a reader can see
-that no step was counted twice and none was left out. On stdout: a line (JSON) when it starts, one a checkpoint, and
-one at the end.
+It needs nothing but gavelpy itself, and almost no CPU, so that many of them can share a machine without slowing each
+other down. A checkpoint contains the job's step and the leases under which it ran, one entry per lease: a reader can
+check that no step was counted twice or left out. Stdout gets a JSON line at the start, one per checkpoint, and one at
+the end.
 
     python paced.py --steps 600 --rate v100=20 --rate k80=4 --save-s 0.2
 """
@@ -27,7 +27,7 @@ RATE_DEFAULT = 10.0
 
 
 class Pace:
-    """Steps at a fixed rate: one that was late does not make the later ones late."""
+    """Steps at a fixed rate: a late step does not delay later ones."""
 
     def __init__(self, rate_steps_per_s: float) -> None:
         self.step_s = 1 / rate_steps_per_s
@@ -47,7 +47,7 @@ class Pace:
 
 
 class Paced:
-    """What is kept: spans of steps, each done under one lease."""
+    """A job that records spans of steps, each done under one lease."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -101,18 +101,18 @@ class Paced:
 
 
 class Turns:
-    """Endless items without meaning; can resume anywhere."""
+    """Endless empty items; can resume anywhere."""
 
     def __iter__(self) -> Iterator[None]:
         while True:
             yield None
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """Every place is alike."""
+        """Does nothing: all positions are equal."""
 
 
 def rate_of(rates: dict[str, float], gpu_type: str) -> float:
-    """The rate on this type; the one given without a type where it has none of its own."""
+    """The rate on this type; if it has none, the rate given without a type."""
     return rates.get(gpu_type) or rates.get("") or RATE_DEFAULT
 
 

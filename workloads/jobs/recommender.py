@@ -1,6 +1,6 @@
-"""Recommender: an autoencoder learns what people like from what they have chosen.
+"""Recommender: an autoencoder learns people's preferences from their choices.
 
-People and items have tastes in a few dimensions; people choose items near their own taste. The network sees
+People and items have tastes in a few dimensions; people choose items near their own taste. The network gets
 a part of the choices of a person and predicts all of them (a denoising autoencoder with a multinomial likelihood:
 Liang et al., 2018).
 
@@ -24,12 +24,12 @@ FULL = Sizes(batch_size=512, width=200, things=20_000, choices=100, people=8192)
 
 
 def choices_of(people: int, things: int, choices: int, seed: int) -> Tensor:
-    """What each person chose, (people, choices) different things; the things are the same for every seed."""
+    """The choices of each person, (people, choices) different items; the items are the same for every seed."""
     nature = torch.randn(things, TASTES, generator=torch.Generator().manual_seed(0))
 
     draw = torch.Generator().manual_seed(seed)
     chosen: list[Tensor] = []
-    for start in range(0, people, 1024):  # in parts: a score for every person and thing at once is much
+    for start in range(0, people, 1024):  # in parts: scores for all people and items at once need much memory
         taste = torch.randn(min(1024, people - start), TASTES, generator=draw)
         liking = taste @ nature.T
         whim = -torch.log(torch.empty_like(liking).exponential_(generator=draw))  # Gumbel: draws without replacement
@@ -38,7 +38,7 @@ def choices_of(people: int, things: int, choices: int, seed: int) -> Tensor:
 
 
 class Autoencoder(nn.Module):
-    """Choices to taste and back; during training a part of the choices is hidden."""
+    """Maps choices to tastes and back; during training a part of the choices is hidden."""
 
     def __init__(self, things: int, width: int) -> None:
         super().__init__()
@@ -73,13 +73,13 @@ class Recommender(Training):
         return loss.detach()
 
     def loss_of(self, chosen: Tensor) -> Tensor:
-        """Nats a choice."""
+        """Negative log-likelihood in nats per choice."""
         marked = torch.zeros(len(chosen), self.sizes["things"], device=chosen.device).scatter(1, chosen, 1.0)
         likely = functional.log_softmax(self.model(marked), dim=1)
         return -likely.gather(1, chosen).mean()
 
     def figures(self) -> dict[str, float]:
-        """Of each unseen person the second half of the choices is hidden: how many are among as many suggestions?"""
+        """Recall: half of each unseen person's choices are hidden; the fraction found among as many suggestions."""
         sizes = self.sizes
         half = sizes["choices"] // 2
         chosen = choices_of(256, sizes["things"], sizes["choices"], 1_000_003).to(self.device)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Shuffled:
-    """One epoch each time it is iterated over, from the place that `resume_at` has set.
+    """One epoch per iteration, starting at the position set by `resume_at`.
 
-    The order of an epoch follows from the seed and the epoch alone, so there is nothing to save. Of every `ranks *
-    batch_size` rows each rank takes its own part; a rest that fills no such batch is left out.
+    The order of an epoch depends on the seed and the epoch only, so there is nothing to save. Each rank takes its own
+    part of every `ranks * batch_size` rows; a remainder that fills no such batch is dropped.
     """
 
     def __init__(self, data: Sequence[Tensor], batch_size: int, seed: int, rank: int = 0, ranks: int = 1) -> None:
@@ -33,16 +33,16 @@ class Shuffled:
             yield tuple(part[rows] for part in self.data)
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """The next iteration is of this epoch and leaves out so many batches: for LeaseIterator."""
+        """Starts the next iteration in this epoch and skips this many batches; called by LeaseIterator."""
         self.epoch, self.position = epoch, position
 
 
 class Turns:
-    """Empty batches without an end, for jobs that make their own data."""
+    """Endless empty batches, for jobs that generate their own data."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         while True:
             yield ()
 
     def resume_at(self, epoch: int, position: int) -> None:
-        """Every place is alike."""
+        """Does nothing: all positions are equal."""

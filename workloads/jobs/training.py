@@ -1,12 +1,12 @@
-"""What the training jobs have in common: parts that are kept in checkpoints, ranks, the loop, the last line.
+"""Common parts of the training jobs: state saved in checkpoints, ranks, the loop, the last line.
 
 A job is a subclass of `Training` with its data, its networks and one step. `main` runs it: under a lease of gavel (see
-docs/training-scripts.md), or alone. With WORLD_SIZE and its like in the environment (gavel and torchrun set them) the
-ranks train together.
+docs/training-scripts.md), or alone. With WORLD_SIZE etc. in the environment (gavel and torchrun set them) the ranks
+train together.
 
-A run that was stopped and resumed ends as one that was not: a checkpoint holds networks, optimizers, schedules, random
-numbers and what else a job keeps, and which batch comes next follows from the step. On the CPU that is exact to the
-last digit.
+A run that was stopped and resumed ends as an uninterrupted one: a checkpoint contains networks, optimizers, schedules,
+random numbers and other state of a job, and the step determines the next batch. On the CPU this is exact to the last
+digit.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Batch = tuple[Tensor, ...]
 
 
 class Stateful(Protocol):
-    """What a checkpoint can keep."""
+    """An object that a checkpoint can contain."""
 
-    def state_dict(self) -> dict[str, Any]: ...  # Any: whatever the object knows to load again
+    def state_dict(self) -> dict[str, Any]: ...  # Any: state in the object's own format
 
     def load_state_dict(self, state: Any, /) -> object: ...
 
@@ -44,48 +44,48 @@ Kept = TypeVar("Kept", bound=Stateful)
 
 
 class Training(ABC):
-    """A job: what it trains, on which batches, and how a step is made."""
+    """A training job: its networks, its batches, and one step."""
 
     job_type: ClassVar[str]
-    small: ClassVar[Sizes]  # milliseconds a step on one core
-    full: ClassVar[Sizes]  # worth a GPU
+    small: ClassVar[Sizes]  # milliseconds per step on one core
+    full: ClassVar[Sizes]  # large enough for a GPU
     batches: Iterable[Batch]
 
     def __init__(self, choices: Choices, ranks: Ranks) -> None:
         self.choices, self.sizes = choices, choices.sizes
         self.ranks, self.device = ranks, ranks.device
         self.networks: dict[str, nn.Module] = {}
-        self.shared: dict[str, Stateful] = {}  # alike on all ranks
-        self.own: dict[str, Stateful] = {}  # of this rank
+        self.shared: dict[str, Stateful] = {}  # equal on all ranks
+        self.own: dict[str, Stateful] = {}  # specific to this rank
         self.loss = torch.tensor(math.nan)  # of the last step
         torch.manual_seed(choices.seed)  # the same networks on all ranks
         self.build()
-        torch.manual_seed(choices.seed * ranks.world + ranks.rank)  # but not the same noise
+        torch.manual_seed(choices.seed * ranks.world + ranks.rank)  # but different noise
 
     @abstractmethod
     def build(self) -> None:
-        """Makes networks, optimizers and `batches`."""
+        """Creates networks, optimizers and `batches`."""
 
     @abstractmethod
     def step(self, batch: Batch) -> Tensor:
-        """Trains on one batch that lies on `device`; returns its loss, detached."""
+        """Trains on one batch on `device`; returns its loss, detached."""
 
     @abstractmethod
     def figures(self) -> dict[str, float]:
-        """What the job is good for by now, by name; called without gradients, networks set to be used."""
+        """Quality figures of the job by name; called without gradients, with networks in evaluation mode."""
 
     def network(self, name: str, network: nn.Module) -> nn.Module:
-        """`network` on the device, kept, and with many ranks averaging its gradients."""
+        """Adds `network` to the checkpoints and moves it to the device; with several ranks, it averages gradients."""
         self.networks[name] = self.kept(name, network)
         return self.ranks.wrap(network)
 
     def kept(self, name: str, part: Kept) -> Kept:
-        """`part`, which all checkpoints hold: networks, optimizers and schedules."""
+        """Adds `part` to all checkpoints: networks, optimizers and schedules."""
         self.shared[name] = part
         return part
 
     def kept_by_rank(self, name: str, part: Kept) -> Kept:
-        """`part`, of which every rank has and saves its own."""
+        """Adds `part` to the checkpoints of this rank: every rank saves its own."""
         self.own[name] = part
         return part
 
@@ -97,7 +97,7 @@ class Training(ABC):
         self.loss = self.step(tuple(part.to(self.device, non_blocking=True) for part in batch))
 
     def save(self, directory: Path) -> None:
-        """Every rank writes its own file, and the first one what all have in common."""
+        """Writes a file per rank, and the shared state from the first rank."""
         if self.ranks.rank == 0:
             torch.save(_states(self.shared), directory / "shared.pt")
         own = {"parts": _states(self.own), "loss": self.loss, "random": random_state()}
@@ -114,7 +114,7 @@ class Training(ABC):
 
     @torch.no_grad()
     def summary(self) -> dict[str, Any]:  # Any: JSON values
-        """The loss of the last step, over all ranks, and the figures; a size of the parameters for every rank."""
+        """The last step's loss, over all ranks, and the figures; the squared norm of the parameters of each rank."""
         size = sum(
             value.double().square().sum() for network in self.networks.values() for value in network.parameters()
         )
@@ -140,7 +140,7 @@ def main(job: type[Training], arguments: Sequence[str] | None = None) -> int:
                 f"--device must be one that is there, got 'cuda' and torch {torch.__version__} sees none"
             )
         training = job(choices, ranks)
-        in_gang = ranks.world > 1 and "GAVEL_LEASE_DIR" in os.environ  # elsewhere ranks have no way to agree
+        in_gang = ranks.world > 1 and "GAVEL_LEASE_DIR" in os.environ  # otherwise ranks cannot agree on a stop
         loop = LeaseIterator(
             training.batches,
             training.save,

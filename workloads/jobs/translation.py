@@ -1,7 +1,7 @@
-"""Translation: a Transformer learns to translate between two languages that are made up here.
+"""Translation: a Transformer learns to translate between two synthetic languages.
 
-Of a source sentence every word has one translation, and every descriptive word, which stands before what it describes,
-goes behind it. So the model has to learn a dictionary and a rule of word order.
+Every source word has one translation, and an adjective, which precedes the word it describes, follows it in the
+translation. So the model has to learn a dictionary and a rule of word order.
 
     python translation.py --steps 500
     python translation.py --steps 20000 --full --device cuda     # 6 + 6 layers of 512, 2,560 words a batch
@@ -24,7 +24,7 @@ FULL = Sizes(batch_size=80, width=512, layers=6, heads=8, length=32, vocabulary=
 
 
 def sentence_pairs(sentences: int, length: int, vocabulary: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Source (N, length) and target (N, length + 2: begin, words, end), padded; the languages never change."""
+    """Source (N, length) and target (N, length + 2: begin, words, end), padded; the languages are always the same."""
     dictionary = torch.randperm(vocabulary - FIRST_WORD, generator=torch.Generator().manual_seed(0)) + FIRST_WORD
 
     draw = torch.Generator().manual_seed(seed)
@@ -33,7 +33,7 @@ def sentence_pairs(sentences: int, length: int, vocabulary: int, seed: int) -> t
     place = torch.arange(length)
     source = words.masked_fill(place >= lengths, PADDING)
 
-    # The even words describe. Pairs of places (0, 1), (2, 3), ... change order if the first describes the second.
+    # Even words are adjectives. Positions (0, 1), (2, 3), ... are swapped if the first describes the second.
     translated = functional.pad(dictionary, (FIRST_WORD, 0))[source]
     partner = (place ^ 1).clamp(max=length - 1)
     describes = (source % 2 == 0) & (source >= FIRST_WORD)
@@ -47,7 +47,7 @@ def sentence_pairs(sentences: int, length: int, vocabulary: int, seed: int) -> t
 
 
 class Translator(nn.Module):
-    """Encoder and decoder of Vaswani et al. (2017); one table of words for each language."""
+    """Encoder and decoder of Vaswani et al. (2017); one embedding for each language."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class Translator(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Where a word stands, (length, width): section 3.5 of Vaswani et al."""
+    """Position encoding, (length, width): section 3.5 of Vaswani et al."""
     place = torch.arange(length)[:, None]
     turns = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
     return torch.stack([torch.sin(place * turns), torch.cos(place * turns)], dim=2).flatten(1)
 
 
 class Translation(Training):
-    """Adam with a warm-up of its rate on the cross-entropy of the target's words."""
+    """Adam with learning-rate warm-up on the cross-entropy of the target's words."""
 
     job_type = "Transformer"
     small, full = SMALL, FULL
@@ -110,7 +110,7 @@ class Translation(Training):
         return loss.detach()
 
     def figures(self) -> dict[str, float]:
-        """Share of words foretold in sentences that were never seen, given the true words before."""
+        """Fraction of words predicted in unseen sentences, given the true words before."""
         sizes = self.sizes
         pairs = sentence_pairs(128, sizes["length"], sizes["vocabulary"], 1_000_003)
         source, target = (t.to(self.device) for t in pairs)
