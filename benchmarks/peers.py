@@ -160,7 +160,7 @@ def _nash_welfare(answer: Allocation) -> Floats:
 
 
 def _partial_allocation(problem: AllocationProblem, engine: Engine) -> Floats:
-    """The shares of maximum Nash welfare, with each job's rate reduced by the loss that it causes to the others.
+    """The shares of maximum Nash welfare, each job's scaled down by the loss of welfare that it causes to the others.
 
     Cole, Gkatzelis, Goel (EC '13), and the original: one program more than there are jobs.
     """

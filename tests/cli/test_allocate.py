@@ -189,7 +189,7 @@ def test_two_policies_are_one_too_many(gavel: Gavel) -> None:
 
 @pytest.mark.parametrize("view", ["mean", "ones", "first"])
 def test_a_blind_policy_splits_its_time_whatever_it_believes(gavel: Gavel, view: str) -> None:
-    """Two jobs on one GPU of each type: blind, each has half of both, whatever the assumed rates."""
+    """Two jobs on one GPU of each type: blind, each has half of both, for any assumed rates."""
     answer = gavel(
         "allocate", gavel.problem(), "--policy", "max_min_fairness", "--blind", "--blind-view", view, "-o", "json"
     )

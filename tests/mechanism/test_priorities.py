@@ -32,8 +32,8 @@ def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
     ("share", "owed_s", "received_s", "expected"),
     [
         (0.5, 0.0, 0.0, 0.5),  # the urgency of a new job is its share
-        (0.5, 180.0, 0.0, 1.5),
-        (0.5, 180.0, 360.0, 0.5),
+        (0.5, 180.0, 0.0, 1.5),  # (180 + 90) / 180
+        (0.5, 180.0, 360.0, 0.5),  # (180 + 90) / 540
         (1.0, 720.0, 720.0, 1.0),
         (0.0, 500.0, 0.0, 0.0),  # time owed earlier does not count without a share
     ],

@@ -198,7 +198,7 @@ def test_blinding_twice_is_blinding_once(problem: AllocationProblem) -> None:
 @pytest.mark.parametrize(
     ("view", "rates"),
     [
-        (BlindView.MEAN, [[3.0, 3.0], [3.0, 3.0], [2.0, 0.0]]),
+        (BlindView.MEAN, [[3.0, 3.0], [3.0, 3.0], [2.0, 0.0]]),  # (4 x 4 + 1 x 2) / 6
         (BlindView.ONES, [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]),
         (BlindView.FIRST, [[4.0, 4.0], [3.0, 3.0], [2.0, 2.0]]),
     ],

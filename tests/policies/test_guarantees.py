@@ -31,7 +31,7 @@ DECLARED = [
 ]
 SEEDS = range(40)
 FEW = range(10)  # in every run; all in the slow tests
-COSTLY = {Guarantee.STRATEGY_PROOF: {"strategy_proof": (5, 7)}}  # on both, nash_welfare without what it withholds fails
+COSTLY = {Guarantee.STRATEGY_PROOF: {"strategy_proof": (5, 7)}}  # nash_welfare, which withholds nothing, fails on both
 PROMISES = [
     pytest.param(
         name,

@@ -66,7 +66,7 @@ def test_pairs_of_mixed_gangs_take_time_and_gpus_of_their_own_jobs(
 
 @pytest.mark.reference
 def test_makespan_of_mixed_gangs_is_attainable(reference_directory: Path) -> None:
-    """With its rows mixed up the original promises 28,408 s; the true optimum is 53,317 s."""
+    """With its rows mixed up the original reports 28,408 s; the true optimum is 53,317 s."""
     case = read_case(reference_directory, MIXED_GANGS)
     found = case.result("min_total_duration_packed")
 

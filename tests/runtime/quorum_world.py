@@ -216,7 +216,7 @@ class Cluster:
             node.obeyed = sequence
         if view is not None:
             node.orphans.store_view(view, b"key")
-        if clock_s < node.until_clock_s or not self.is_running(node.number):  # a new lease, where the old one is over
+        if clock_s < node.until_clock_s or not self.is_running(node.number):  # a new lease once the old one is over
             node.until_clock_s = max(node.until_clock_s, until_s)
 
     # The scheduler ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def program(problem: AllocationProblem) -> Program:
 
 
 def two_levels(late_rate: float) -> tuple[Program, Filled, Floats]:
-    """Each job can use one of two types with half a GPU; the first type is 1e6 times dearer, the second job is late."""
+    """Two jobs, each on its own GPU type; the first type is 1e6 times dearer, the second job's level is late."""
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 0.0], [0.0, 2.0]], gpus=[1, 1])
     whole = program(problem)
     early = Round(0.5, np.array([1.0, 0.0]), Proof(np.array([1e6, 0.0]), np.zeros(2), np.array([1e6, 0.0])))

@@ -86,7 +86,7 @@ class Truth:
             assert now_s >= told_s + FINISH_GRACE_S, f"lease {lease} is revoked {now_s - told_s} s after its last step"
 
     def reported_finish(self, core: SchedulerCore, job: int, lease: int) -> None:
-        """A lease on a single node has been reported as finished: this must count, however late."""
+        """Checks that a finish reported under a lease on a single node counts, however late."""
         if (job, lease) in self.done:
             state = JobState(int(core.jobs.state[job]))
             assert state > ALIVE[-1], f"job {job} finished under lease {lease}, and is {state.name}"

@@ -71,7 +71,7 @@ def finish_times(cluster: LocalCluster, trace: Trace, directory: Path) -> pd.Ser
 
 
 def measured_costs(lines: list[evidence.Line]) -> Costs:
-    """Average idle time of a GPU when one job stops for another; more than half a round counts as idle instead.
+    """Average idle time of a GPU when one job stops for another; gaps of more than half a round have other causes.
 
     After a job has finished, the GPU also waits for the policy; the simulator models that by itself.
     """
