@@ -15,7 +15,7 @@ from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.deadlines import DeadlineVerdicts, keepable_floors, verdicts_of
 from gavelpy.policies.parameters import flag
-from gavelpy.solve.feasible_floors import Keepable, keeping_most
+from gavelpy.solve.feasible_floors import FeasibleFloors, max_feasible_floors
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver
@@ -86,9 +86,9 @@ class MinCost:
         found = self._keeping_deadlines(problem, solver)
         return verdicts_of(problem, found.kept, found.most)
 
-    def _keeping_deadlines(self, problem: AllocationProblem, solver: Solver | None) -> Keepable:
+    def _keeping_deadlines(self, problem: AllocationProblem, solver: Solver | None) -> FeasibleFloors:
         floors = keepable_floors(problem, self.slack_s, self.work)
-        return keeping_most(problem, _per_dollar(problem), floors, solver)
+        return max_feasible_floors(problem, _per_dollar(problem), floors, solver)
 
 
 def _per_dollar(problem: AllocationProblem) -> MaxSum:

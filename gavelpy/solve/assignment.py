@@ -1,19 +1,19 @@
-"""Which type each job waits for when the average completion time is to be small: an assignment problem.
+"""The assignment of jobs to GPU types and queue positions with the least sum of completion times (for AlloX).
 
-Equal machines that run jobs one after another, k-th from the end: a job of p seconds adds k p to the sum of completion
+Equal machines run jobs one after another, k-th from the end: a job of p seconds adds k p to the sum of completion
 times, once for itself and once for each of the k - 1 behind it (Horn 1973, Bruno et al. 1974). The machines of a type
-are equal, so a column is a layer (type, k) that holds as many jobs as the type has machines, instead of one for each
-machine: an LP of jobs x types x layers whose vertices are whole, since its matrix is that of a bipartite graph. A job
-may hold up those behind it for d p instead of p: then it adds  p (1 + (k - 1) d).
+are equal, so a column is a layer (type, k) with room for as many jobs as the type has machines: an LP of jobs x types x
+layers with integral vertices, since its matrix is that of a bipartite graph. A job may delay those behind it by d p
+instead of p: then it adds  p (1 + (k - 1) d).
 
-Layers that no optimum uses are left out. A job always finds room in the first K layers of the types it can run on, if
-those hold as many jobs as there are; an entry that costs more than the dearest of these is in no optimum. Of the rest,
-the LP begins with those near the layer that a job would have in one queue for all types, and takes in others while
-their reduced cost is negative. On one type alone the queue itself is the optimum.
+Layers that no optimum uses are excluded. A job always fits in the first K layers of the types on which it can run, if
+these have room for as many jobs as there are; an entry that costs more than the dearest of these is in no optimum. The
+LP begins with the entries near the layer that a job would have in one queue for all types, and adds others while their
+reduced cost is negative. With one type the queue itself is the optimum.
 
-Where there are few jobs, or few machines of each type and so many layers, a column for each machine and position is
-less work than the LP: shortest augmenting paths (Jonker and Volgenant 1987) over a dense matrix. They have no
-tolerance, so they are exact however far apart the times are.
+With few jobs, or few machines per type and therefore many layers, a column for each machine and position takes less
+time than the LP: shortest augmenting paths (Jonker and Volgenant 1987) over a dense matrix. They have no tolerance, so
+they are exact however different the times are.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 _ROUNDING = 1e-9
-_DENSE_MAX = 500_000  # entries of a matrix of jobs x machines x positions that is solved as such,
+_DENSE_MAX = 500_000  # entries of a matrix of jobs x machines x positions that is solved directly,
 _DENSE_MACHINES_MAX = 8  # or, of each type on average, up to
 _DENSE_MOST = 20_000_000  # entries
-_NEAR = 1  # layers around the guess that the LP begins with,
+_NEAR = 1  # layers around the guess with which the LP begins,
 _NEAR_PART = 0.1  # and this part of the guess
-_AT_ONCE = 3  # entries taken in at once for each job and type
+_AT_ONCE = 3  # entries added at once for each job and type
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Where each of N jobs waits."""
+    """The GPU type of each of N jobs."""
 
     gpu_type: Ints  # (N,)
     total_s: float  # sum of the completion times from now
@@ -44,7 +44,7 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """E ways for a job to wait: a type and a layer of it; L layers over all types."""
+    """E entries: a job, a type and a layer of the type; L layers over all types."""
 
     job: Ints  # (E,)
     gpu_type: Ints  # (E,)
@@ -59,9 +59,9 @@ class _Entries:
 def least_completion_time(time_s: Floats, delay: Floats, machines: Ints) -> Assignment:
     """The type of each job, by the least sum of completion times.
 
-    `time_s` (N, T) on type t, infinite where it cannot run, each row finite somewhere that `machines` (T,) > 0; `delay`
-    (N, T) the part of that time for which it holds up each job behind it. Raises SolverFailed when HiGHS finds no
-    optimum.
+    `time_s` (N, T) on type t, infinite if it cannot run there; each row is finite somewhere that `machines` (T,) > 0.
+    `delay` (N, T) is the part of that time for which it delays each job behind it. Raises SolverFailed if HiGHS finds
+    no optimum.
     """
     N, T = time_s.shape
     if not N:
@@ -83,14 +83,14 @@ def least_completion_time(time_s: Floats, delay: Floats, machines: Ints) -> Assi
         if not cheaper.any():
             break
         considered[_least_of_each(reduced, cheaper, entries.job * T + entries.gpu_type)] = True
-    assert len(chosen) == N, f"every job waits somewhere: {len(chosen)} of {N} do"
+    assert len(chosen) == N, f"every job must have an entry: {len(chosen)} of {N} have"
     gpu_type = np.zeros(N, dtype=np.int64)
     gpu_type[entries.job[chosen]] = entries.gpu_type[chosen]
     return Assignment(gpu_type, cost * entries.unit_s)
 
 
 def _one_queue(time_s: Floats, delay: Floats, machines: int, gpu_type: int) -> Assignment:
-    """Whoever holds up others least goes first."""
+    """The optimum on one type: the job that delays others least runs first."""
     last_first = np.argsort(-time_s * delay, kind="stable")
     ahead = np.arange(len(time_s)) // machines
     total_s = time_s[last_first] @ (1.0 + ahead * delay[last_first])
@@ -116,7 +116,7 @@ def _entries(time_s: Floats, delay: Floats, machines: Ints, layers: Ints) -> _En
     ahead = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     job, gpu_type = np.repeat(job, count), np.repeat(gpu_type, count)
     cost_s = time_s[job, gpu_type] * (1.0 + ahead * delay[job, gpu_type])
-    unit_s = float(np.where(layers > 0, time_s, np.inf).min(axis=1).mean())  # of an optimum, not of what it avoids
+    unit_s = float(np.where(layers > 0, time_s, np.inf).min(axis=1).mean())  # the mean over the cheapest entries
     dearest = np.zeros(len(time_s))
     np.maximum.at(dearest, job, cost_s / unit_s)
     depth = layers.max(axis=0)
@@ -126,9 +126,9 @@ def _entries(time_s: Floats, delay: Floats, machines: Ints, layers: Ints) -> _En
 
 
 def _layers(time_s: Floats, delay: Floats, machines: Ints, usable: Bools) -> Ints:
-    """Layers of each type that an optimum may use for each job, (N, T); 0 = it cannot run there."""
+    """Number of layers of each type that an optimum may use for each job, (N, T); 0 = it cannot run there."""
     N = len(time_s)
-    enough = np.ceil(N / (usable * machines).sum(axis=1))  # (N,) layers in which there is room for it
+    enough = np.ceil(N / (usable * machines).sum(axis=1))  # (N,) layers that have room for all jobs
     time = np.where(usable, time_s, 0.0)
     dearest = (time * (1.0 + (enough - 1.0)[:, None] * delay)).max(axis=1)
     deepest = np.divide(dearest[:, None], time, out=np.ones_like(time), where=time > 0)
@@ -139,9 +139,9 @@ def _layers(time_s: Floats, delay: Floats, machines: Ints, usable: Bools) -> Int
 
 def _near_guess(entries: _Entries, time_s: Floats, delay: Floats, machines: Ints) -> Bools:
     """Entries, (E,), near the layer that a job would have if all machines were of one type."""
-    held_up_s = np.where(machines > 0, time_s * delay, np.inf).min(axis=1)
-    guess = np.zeros(len(held_up_s))
-    guess[np.argsort(-held_up_s, kind="stable")] = np.arange(len(held_up_s)) // machines.sum()
+    delayed_s = np.where(machines > 0, time_s * delay, np.inf).min(axis=1)
+    guess = np.zeros(len(delayed_s))
+    guess[np.argsort(-delayed_s, kind="stable")] = np.arange(len(delayed_s)) // machines.sum()
     near: Bools = np.abs(entries.ahead - guess[entries.job]) <= _NEAR + _NEAR_PART * guess[entries.job]
     return near
 
@@ -149,8 +149,8 @@ def _near_guess(entries: _Entries, time_s: Floats, delay: Floats, machines: Ints
 def _optimum(entries: _Entries, considered: Bools, gpu_types: int) -> tuple[Ints, Floats, float]:
     """The rows that are used, of those considered; the reduced cost of every entry (E,); and the cost.
 
-    A job may also wait nowhere, at twice its dearest entry and more than a solver's tolerance: so there is a solution
-    whatever is considered, and in the last one nobody does, however short beside the others.
+    A job may also have no entry, at twice the cost of its dearest one and more than a solver's tolerance: so there is a
+    solution whatever is considered, and in the last one every job has an entry, however short it is.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -165,7 +165,7 @@ def _optimum(entries: _Entries, considered: Bools, gpu_types: int) -> tuple[Ints
         b_ub=entries.room,
         A_eq=csr_array((np.ones(E + N), (job, column)), shape=(N, E + N)),
         b_eq=np.ones(N),
-        method="highs-ds",  # simplex: a vertex is wanted
+        method="highs-ds",  # simplex, for a vertex
     )
     if found.x is None:
         raise SolverFailed(found.message, jobs=N, gpu_types=gpu_types, detail="assignment to types and layers")

@@ -1,7 +1,13 @@
-"""Concave objectives: an interior point of our own for logarithms of jobs alone, else cvxpy, and a proof by a tangent.
+"""Concave objectives: the interior point for logarithms of jobs that run alone, else cvxpy; certified by a tangent.
 
-The proof: f(y) <= intercept + slope·y for all rates y, and the most that slope·y can be is a linear program. At the
+The certificate: f(y) <= intercept + slope·y for all rates y, and the maximum of slope·y is a linear program. At the
 interior point's prices weak duality alone bounds it; after cvxpy it is solved.
+
+*Prices at a kink.* If all users of a type run all the time, its price may be anything between what the last GPU earns
+and what the next one would earn: the users' budgets absorb the difference. An interior point ends between the two.
+`lowered` reduces such prices as far as the answer stays optimal: until another job would use the type, or the price is
+zero. A price is fixed by a job on that type that also idles, or that also runs on a type whose price is fixed. Types
+that share users that run all the time move together.
 """
 
 from __future__ import annotations
@@ -25,53 +31,9 @@ from gavelpy.solve.objective import ConcaveObjective, MaxConcave, MaxSum, MaxSum
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.solver import Solver
 
-_USES = 1e-6  # of a job's time: an interior point leaves traces everywhere
-_FREE = 1e-9  # of what the best rates are worth a GPU: prices below are zero
-
-
-def lowered(price: Floats, worth: Floats, gpus: Floats, share: Floats) -> Floats:
-    """The least prices (T,) that explain `share` (K, T) as well as `price` (T,) does.
-
-    `worth` (K, T) is what a job's time on each type earns before its GPUs are paid, 0 where it cannot run; `gpus` (K,).
-    """
-    most = float((worth / gpus[:, None]).max(initial=0.0))
-    uses = share > _USES
-    idles = share.sum(axis=1) < 1.0 - _USES
-    price = np.where(price > _FREE * most, price, 0.0)
-    fixed = np.asarray(price <= 0)
-    for _ in price:  # each step fixes a type at least
-        fixed = _fixed(fixed, uses, idles)
-        if fixed.all():
-            break
-        steps = _steps(price, worth, gpus, uses, fixed)
-        step = max(float(steps.min()), 0.0)
-        price = np.where(fixed, price, np.maximum(price - step, 0.0))
-        fixed = np.asarray(fixed | (steps <= step))
-    return price
-
-
-def _fixed(fixed: Bools, uses: Bools, idles: Bools) -> Bools:
-    """Types whose price is zero, blocked or fixed by a user, (T,)."""
-    fixed = np.asarray(fixed | (uses & idles[:, None]).any(axis=0))
-    while True:
-        linked: Bools = np.asarray(fixed | (uses & np.any(uses & fixed, axis=1, keepdims=True)).any(axis=0))
-        if np.array_equal(linked, fixed):
-            return fixed
-        fixed = linked
-
-
-def _steps(price: Floats, worth: Floats, gpus: Floats, uses: Bools, fixed: Bools) -> Floats:
-    """How much cheaper each type may become before it is free or a job would come to it, (T,); infinite where fixed."""
-    gain = worth - gpus[:, None] * price
-    reward = np.where(worth > 0, gain, 0.0).max(axis=1, initial=0.0)
-    comes = (worth > 0) & ~np.any(uses & ~fixed, axis=1, keepdims=True)
-    room = np.where(comes, (reward[:, None] - gain) / gpus[:, None], np.inf)
-    return np.where(fixed, np.inf, np.minimum(price, room.min(axis=0, initial=np.inf)))
-
-
-_TOLERANCE = (
-    1e-12  # of the interior point's gap, relative to Σ weight; iterations near the optimum gain two digits each
-)
+_TOLERANCE = 1e-12  # gap of the interior point, relative to Σ weight; an iteration near the optimum gains two digits
+_USES = 1e-6  # of a job's time: an interior point leaves small shares everywhere
+_FREE = 1e-9  # of the highest value per GPU: prices below are zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +47,10 @@ class Tangent:
 def best_concave(problem: AllocationProblem, objective: ConcaveObjective, solver: Solver) -> Answer:
     """The best shares for a concave objective.
 
-    Where no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed where none is
-    feasible.
+    If no rung's answer can be certified, the best feasible one has a warning. Raises SolverFailed if none is feasible.
     """
     program = _program(problem, objective)
-    fallen: dict[str, str] = {}  # rung -> why it did not answer
+    fallen: dict[str, str] = {}  # rung -> reason of its failure
     feasible: list[Answer] = []
     for rung in _rungs(program, objective):
         try:
@@ -129,7 +90,7 @@ def _rungs(program: Program, objective: ConcaveObjective) -> list[_Rung]:
 
 
 def _program(problem: AllocationProblem, objective: ConcaveObjective) -> Program:
-    """The program of the jobs that can run; equal jobs are one only where the objective is known to treat them so."""
+    """The program of the jobs that can run; equal jobs are one class only if the objective is symmetric in them."""
     floors = floors_of(objective, problem.job_count)
     match objective:
         case MaxSumLog(weight=weight):
@@ -179,9 +140,9 @@ def _by_tangent(
     share: Floats,
     path: str,
     solver: Solver,
-    slope: Floats | None = None,  # (J,) of a sum of logarithms; that at `share` if not given
+    slope: Floats | None = None,  # (J,) of a sum of logarithms; default: that at `share`
 ) -> Answer:
-    """The answer with the bound of a tangent; the most that is on the tangent is a linear program."""
+    """The answer with the bound of a tangent, whose maximum is a linear program."""
     problem, floors = program.problem, floors_of(objective, program.problem.job_count)
     rates = rate_steps_per_s(problem, share)
     match objective:
@@ -194,7 +155,7 @@ def _by_tangent(
 
             value, gradient = concave_cvxpy.value_and_gradient(program, objective, rates)
             above = Tangent(gradient, value - float(gradient @ rates))
-    gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this bounds from above, too
+    gain = np.maximum(above.slope, 0.0)  # rates are >= 0, so this is an upper bound, too
     most = best_linear(problem, MaxSum(gain, objective.rate_floor_steps_per_s), solver)
     bound, violation = above.intercept + most.certificate.bound, violation_of(program, floors, share)
     return Answer(share, most.prices, Certificate(value, bound, _gap(value, bound), violation, path, solve_s=0.0))
@@ -208,10 +169,50 @@ def _sum_log(program: Program, objective: MaxSumLog, rates: Floats) -> float:
 
 
 def _tangent_of_logarithms(program: Program, objective: MaxSumLog, slope: Floats) -> Tangent:
-    """The conjugate's bound at `slope`: its error is of second order in the slope's."""
+    """The bound of the conjugate at `slope`: its error is of second order in that of the slope."""
     w, η = objective.weight[program.jobs], slope[program.jobs]
     return Tangent(slope, float((w * (np.log(w / η) - 1.0)).sum()))
 
 
 def _gap(value: float, bound: float) -> float:
     return abs(bound - value) / max(1.0, abs(value))
+
+
+def lowered(price: Floats, worth: Floats, gpus: Floats, share: Floats) -> Floats:
+    """The least prices (T,) at which `share` (K, T) is as optimal as at `price` (T,).
+
+    `worth` (K, T) is the value of a job's time on each type, without the cost of its `gpus` (K,); 0 = it cannot run.
+    """
+    most = float((worth / gpus[:, None]).max(initial=0.0))
+    uses = share > _USES
+    idles = share.sum(axis=1) < 1.0 - _USES
+    price = np.where(price > _FREE * most, price, 0.0)
+    fixed = np.asarray(price <= 0)
+    for _ in price:  # each step fixes at least one type
+        fixed = _fixed(fixed, uses, idles)
+        if fixed.all():
+            break
+        steps = _steps(price, worth, gpus, uses, fixed)
+        step = max(float(steps.min()), 0.0)
+        price = np.where(fixed, price, np.maximum(price - step, 0.0))
+        fixed = np.asarray(fixed | (steps <= step))
+    return price
+
+
+def _fixed(fixed: Bools, uses: Bools, idles: Bools) -> Bools:
+    """Types whose price is zero, reached its limit, or is fixed by a user, (T,)."""
+    fixed = np.asarray(fixed | (uses & idles[:, None]).any(axis=0))
+    while True:
+        linked: Bools = np.asarray(fixed | (uses & np.any(uses & fixed, axis=1, keepdims=True)).any(axis=0))
+        if np.array_equal(linked, fixed):
+            return fixed
+        fixed = linked
+
+
+def _steps(price: Floats, worth: Floats, gpus: Floats, uses: Bools, fixed: Bools) -> Floats:
+    """How far each price may fall until it is zero or another job would use the type, (T,); infinite if fixed."""
+    gain = worth - gpus[:, None] * price
+    reward = np.where(worth > 0, gain, 0.0).max(axis=1, initial=0.0)
+    comes = (worth > 0) & ~np.any(uses & ~fixed, axis=1, keepdims=True)
+    room = np.where(comes, (reward[:, None] - gain) / gpus[:, None], np.inf)
+    return np.where(fixed, np.inf, np.minimum(price, room.min(axis=0, initial=np.inf)))

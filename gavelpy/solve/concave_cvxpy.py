@@ -1,4 +1,4 @@
-"""Concave objectives by cvxpy. Imported only when one is asked for; the ladder checks what comes out."""
+"""Concave objectives by cvxpy. A module of its own, so that cvxpy is loaded only if it is used."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PRECISION = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10, "ma
 
 
 def optimum(program: Program, objective: ConcaveObjective) -> tuple[Floats, Floats]:
-    """Shares (C, T) and the objective's slope (J,) there, right to the solver's tolerance.
+    """Shares (C, T) and the objective's slope (J,) there, to the solver's tolerance.
 
-    Raises SolverFailed when cvxpy finds none.
+    Raises SolverFailed if cvxpy finds no optimum.
     """
     K, E, T = len(program.value), len(program.entry_type), len(program.problem.gpu_types)
     at = (program.member_class, program.member_entry)
@@ -66,7 +66,7 @@ def _row(gradient: Any) -> Floats:  # Any: cvxpy gives a sparse column, or a num
 
 def _solve(program: Program, problem: Any) -> None:  # Any: cvxpy has no types
     try:
-        with warnings.catch_warnings():  # "may be inaccurate": the certificate decides that
+        with warnings.catch_warnings():  # "may be inaccurate": the certificate checks that
             warnings.simplefilter("ignore", UserWarning)
             problem.solve(solver=cvxpy.CLARABEL, **_PRECISION)
     except cvxpy.SolverError as failure:

@@ -1,17 +1,17 @@
-"""Which of many rate floors can be kept together: as many as possible.
+"""The largest set of rate floors that is feasible together.
 
-Floor f_j of a wanted job is kept in part z_j in 0..1:  maximise Σ z_j  subject to  r_j(x) >= f_j z_j  and the
-constraints that all objectives share, z whole. Besides rows of single jobs there is but one row a GPU type, so at a
-vertex of the LP without wholeness no more z are split than there are types (of jobs that run alone): branch and bound
-has little to do, and rounding down loses little.
+Floor f_j of a job is kept in part z_j in 0..1:  maximise Σ z_j  subject to  r_j(x) >= f_j z_j  and the constraints that
+all objectives share, z whole. Apart from rows of single jobs there is only one row per GPU type, so at a vertex of the
+relaxed LP at most as many z are fractional as there are types (for jobs that run alone): branch and bound needs few
+nodes, and rounding down loses little.
 
-    all at once        first: one LP, which is the answer when all can be kept
-    up to MILP_JOBS    branch and bound by HiGHS; a second run chooses, among the sets of that size, one whose members'
-                       places in the queue sum to the least
-    more               the LP without wholeness, rounded down; `most` says what that may have lost
+    all at once        first: one LP, which is the answer if all floors are feasible
+    up to MILP_JOBS    branch and bound by HiGHS; a second run chooses, among the sets of that size, one whose jobs have
+                       the least sum of positions in the queue
+    more               the relaxed LP, rounded down; `most` bounds the loss
 
-HiGHS calls a floor kept that is missed by a millionth. So a set counts only when the LP with its floors is certified by
-our own arithmetic; one that fails is cut off and the search repeated.
+HiGHS accepts a floor that is missed by a millionth. So a set counts only if the LP with its floors is certified by our
+own arithmetic; a set that fails is cut off and the search repeated.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from gavelpy.solve.solver import Solver
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-KEPT = 1 - 1e-9  # a floor is kept by this part of it: what certificates allow
-MILP_JOBS = 1000  # wanted floors; above, branch and bound may take minutes
-NODES_MAX = 10_000  # a count and not a time, so that the same problem has the same answer
-CUTS_MAX = 20  # sets cut off because they fail by a hair; then the last one is thinned out
+KEPT = 1 - 1e-9  # fraction of a floor that is required, within what certificates allow
+MILP_JOBS = 1000  # floors; above, branch and bound may take minutes
+NODES_MAX = 10_000  # a count, not a time, so that the same problem has the same answer
+CUTS_MAX = 20  # sets that are cut off because they fail narrowly; then the last set is reduced
 _LEAST_FLOOR = 1e-6  # of the best rate; smaller floors are scaled no further
-_WHOLE = 1e-6  # what HiGHS calls a whole number
+_WHOLE = 1e-6  # HiGHS's tolerance for whole numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Keepable:
-    """A largest set of floors that can be kept, and the best shares that keep it."""
+class FeasibleFloors:
+    """A largest feasible set of floors, and the best shares that satisfy it."""
 
     allocation: Allocation
     kept: Bools  # (J,)
-    most: int  # no shares keep more; the number kept, when that is proved
+    most: int  # upper bound on the size of any feasible set
 
 
-def keeping_most(
+def max_feasible_floors(
     problem: AllocationProblem, objective: MaxSum, floor_steps_per_s: Floats, solver: Solver | None = None
-) -> Keepable:
-    """The best shares for `objective` that keep as many floors (J,) as can be kept; 0 = none is wanted.
+) -> FeasibleFloors:
+    """The best shares for `objective` that satisfy as many floors (J,) as possible; 0 = no floor.
 
-    Among sets of equal size: the least sum of places in the queue (row order), up to MILP_JOBS wanted floors.
+    Among sets of equal size: the least sum of positions in the queue (row order), up to MILP_JOBS floors.
     """
 
     def attempt(kept: Bools) -> Allocation | None:
@@ -73,28 +73,28 @@ def keeping_most(
     wanted = (floor_steps_per_s > 0) & problem.can_run
     allocation = attempt(wanted)
     if allocation is not None:
-        return Keepable(allocation, wanted, int(wanted.sum()))
+        return FeasibleFloors(allocation, wanted, int(wanted.sum()))
     search = _Search(problem, floor_steps_per_s, wanted)
     kept, most = search.largest()
     for _ in range(CUTS_MAX):
         allocation = attempt(kept)
         if allocation is not None:
-            return Keepable(allocation, kept, most)
+            return FeasibleFloors(allocation, kept, most)
         search.cut_off(kept)
         kept, most = search.largest()
-    return _thinned_out(kept, most, attempt)
+    return _reduced(kept, most, attempt)
 
 
-def _thinned_out(kept: Bools, most: int, attempt: Callable[[Bools], Allocation | None]) -> Keepable:
-    """The set without as many of its last jobs as it takes; without any there are always shares."""
+def _reduced(kept: Bools, most: int, attempt: Callable[[Bools], Allocation | None]) -> FeasibleFloors:
+    """The set without its last jobs, as many as necessary; the empty set is always feasible."""
     kept = kept.copy()
     while (allocation := attempt(kept)) is None:
         kept[np.flatnonzero(kept)[-1]] = False
-    return Keepable(allocation, kept, most)
+    return FeasibleFloors(allocation, kept, most)
 
 
 class _Search:
-    """The MILP: columns are the entries of the program, then z of each wanted job."""
+    """The MILP: columns are the entries of the program, then z of each job with a floor."""
 
     def __init__(self, problem: AllocationProblem, floor_steps_per_s: Floats, wanted: Bools) -> None:
         self._problem = problem
@@ -102,14 +102,14 @@ class _Search:
         program = program_of(problem, np.ones(problem.job_count), floor_steps_per_s, aggregate=False)
         self._entries = len(program.entry_type)
         self._rows, self._limits = _rows(program, self._wanted)
-        self._cuts: list[Ints] = []  # columns of z of sets that cannot be kept after all
+        self._cuts: list[Ints] = []  # columns of z of sets that proved infeasible
 
     def cut_off(self, kept: Bools) -> None:
-        """From now on at least one of these floors is given up."""
+        """Excludes this set: at least one of its floors must be given up."""
         self._cuts.append(self._entries + np.flatnonzero(kept[self._wanted]))
 
     def largest(self) -> tuple[Bools, int]:
-        """A set of floors, (J,), and a size that none exceeds."""
+        """A set of floors, (J,), and an upper bound on the size."""
         none, count = np.zeros(self._entries), len(self._wanted)
         if count > MILP_JOBS:
             parts, best = self._least(np.append(none, np.full(count, -1.0)), whole=False)
@@ -126,7 +126,7 @@ class _Search:
         return kept
 
     def _least(self, cost: Floats, *, whole: bool, size: int = 0) -> tuple[Floats, float]:
-        """z of the least cost with at least `size` kept (empty: none found in time), and a bound on that cost."""
+        """z of the least cost with at least `size` floors (empty: none within the nodes), and a bound on that cost."""
         from scipy.sparse import csc_array, csr_array, vstack
 
         is_kept = np.arange(len(cost)) >= self._entries
@@ -153,13 +153,13 @@ class _Search:
             upper=np.ones(len(cost)),
         )
         found = solve_whole(model, is_kept & whole, NODES_MAX)
-        if not len(found.column) and not size:  # nothing kept is a solution, so HiGHS has one at the start
+        if not len(found.column) and not size:  # the empty set is a solution, so HiGHS has one at the start
             raise failed(self._problem, "no set of floors", found.status)
         return found.column[self._entries :], found.bound
 
 
 def _rows(program: Program, wanted: Ints) -> tuple[csr_array, Floats]:
-    """Rows (time of jobs, GPUs of types, floors) over entries and z, and what each is at most."""
+    """Rows (time of jobs, GPUs of types, floors) over entries and z, and their upper bounds."""
     from scipy.sparse import csr_array
 
     R, T, E = len(program.jobs), len(program.problem.gpu_types), len(program.entry_type)

@@ -1,7 +1,7 @@
-"""The search for the least finish-time ratio by linear programs: which LP is asked, and Newton's method on its duals.
+"""The search for the least finish-time ratio by linear programs: the models, and Newton's method on their duals.
 
-`finish_time.py` says what is searched for, and proves what is found. Rows of the LP: rates of the K classes, their time
-budgets, capacities of the T types. Columns: E entries, and s.
+`finish_time.py` explains the search and certifies its result. Rows of the LP: rates of the K classes, their time
+budgets, capacities of the T types. Columns: E entries, and s. `Curves` are the needs of jobs as functions of the ratio.
 """
 
 from __future__ import annotations
@@ -27,88 +27,12 @@ if TYPE_CHECKING:
 import math
 from dataclasses import dataclass
 
+_STEPS_MAX = 100  # of the search, which needs about eight
+_BELOW = 1e-6  # relative distance of the first ratio below its bound, so that the first LP is not at a kink
+_CLOSE = 1e-9  # relative: bounds this close prove the same
 _ULPS = 1e-15
 _ROUNDING = 1e-11  # of sums
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """What each of n jobs needs for a ratio, with rates in units of its best and times in units of 1 / that."""
-
-    isolated: Floats  # (n,)
-    age: Floats  # (n,)
-    cap: Floats  # (n,) the most it can have of the cluster; below 1 for gangs larger than a type
-
-    @property
-    def own(self) -> Floats:
-        """The least ratio of each job, if it had the cluster to itself, (n,)."""
-        return (self.age + 1.0 / self.cap) / self.isolated
-
-    def targets(self, ratio: float) -> Floats:
-        """The lesser of what each job needs for `ratio` and the most it can have, (n,)."""
-        time_left = ratio * self.isolated - self.age
-        late = time_left * self.cap <= 1.0
-        return np.where(late, self.cap, 1.0 / np.where(late, 1.0, time_left))
-
-    def fall(self, ratio: float) -> Floats:
-        """How fast each target falls as the ratio grows, (n,) >= 0."""
-        targets = self.targets(ratio)
-        return np.where(targets < self.cap, self.isolated * targets**2, 0.0)
-
-    def taken(self, rows: Ints) -> Curves:
-        """Those of some jobs."""
-        return Curves(self.isolated[rows], self.age[rows], self.cap[rows])
-
-    def root(self, weight: Floats, budget: float, worth: float) -> tuple[float, float]:
-        """Two ratios a few units in the last place apart: Σ weight x targets > budget + worth at the first only.
-
-        Both are the least of `own` where the sum never is above. `worth` is that of the cluster. Newton's method
-        between bounds.
-        """
-        limit = budget + worth
-        limit += _ROUNDING * worth + _ULPS * limit  # equal as long as jobs have all they can is not above
-        low = float(self.own.min())
-        if weight @ self.targets(low) <= limit:
-            return low, low
-        high = float(((self.age + len(weight) * weight / limit) / self.isolated).max())  # each takes its part at most
-        ratio = low
-        while high - low > 4 * _ULPS * high:
-            excess = float(weight @ self.targets(ratio)) - limit
-            low, high = (ratio, high) if excess > 0 else (low, ratio)
-            slope = float(weight @ self.fall(ratio))
-            ratio += excess / slope + _ULPS * ratio if slope > 0 else math.inf
-            if not low < ratio < high:
-                ratio = math.sqrt(low) * math.sqrt(high) if high > 2 * low else (low + high) / 2
-        return low, high
-
-
-@dataclass(frozen=True, eq=False)
-class Rising:
-    """The same with minus the ratio as the level, so that needs rise with it (prices/rising.py)."""
-
-    curves: Curves
-
-    def at(self, level: float) -> Floats:
-        """Targets at a level, (n,); it may be infinite."""
-        return self.curves.cap if level == np.inf else self.curves.targets(-level)
-
-    def slope(self, level: float) -> Floats:
-        """How fast they rise, (n,)."""
-        return self.curves.fall(-level)
-
-    def some(self, rows: Ints) -> Rising:
-        """Those of some jobs."""
-        return Rising(self.curves.taken(rows))
-
-    def root(self, worth: Floats, budget: float) -> float:
-        """The highest level at which Σ worth x target is at most `budget`, of which the cluster is worth 1."""
-        return -self.curves.root(worth, budget - 1.0, 1.0)[1]
-
-
-_STEPS_MAX = 100  # of the search, which takes some eight
-_BELOW = 1e-6  # of the first bound: so that the first LP is not at a kink
-_CLOSE = 1e-9  # bounds as close prove the same
-_OTHER_WAYS: tuple[Mapping[str, float], ...] = (  # HiGHS's own names
+_OTHER_OPTIONS: tuple[Mapping[str, float], ...] = (  # HiGHS's names
     {"simplex_strategy": 4},  # primal
     {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9},
 )
@@ -117,9 +41,9 @@ _OTHER_WAYS: tuple[Mapping[str, float], ...] = (  # HiGHS's own names
 def by_highs(
     program: Program, curves: Curves, effort: HighsEffort, kept: float, solver: Solver, *, exclusive: bool
 ) -> Candidate:
-    """Shares at the root of the search, and the duals that prove it. Its level is the ratio.
+    """Shares at the root, and the duals that prove it. Its level is the ratio.
 
-    `kept` is the part of the targets that is asked for; `exclusive`: whether best rates may exclude each other.
+    `kept` is the fraction of the targets that is required; `exclusive`: whether best rates may exclude each other.
     """
     classes, T = curves.taken(program.classes.representative), len(program.problem.gpu_types)
     K, E, count = len(program.value), len(program.entry_type), program.classes.count
@@ -128,14 +52,14 @@ def by_highs(
     ratio = max(bound * (1.0 - _BELOW), float(classes.own.min()))
     targets = kept * classes.targets(ratio)
     model = _model_of_losses(program, targets, classes.cap) if exclusive else _model_of_size(program, targets)
-    enough = 0.0 if exclusive else 1.0  # s at which the targets can be had
+    enough = 0.0 if exclusive else 1.0  # s at which the targets are feasible
     run = _Search(program.problem, solver, effort, model)
     row_upper = model.row_upper.copy()
-    row_upper[-T:] += TRACE if effort.on_face else 0.0  # as in lp.py: prices of the next GPU
+    row_upper[-T:] += TRACE if effort.on_face else 0.0  # as in linear.py: prices of the next GPU
     found = run.solve(np.append(np.zeros(E), float(K)), row_upper)  # so that duals of the rates are about 1
     for _ in range(_STEPS_MAX):
         low, high = _root(classes, found)
-        if low >= bound * (1.0 - _CLOSE):  # else at a kink, where these duals are some of many
+        if low >= bound * (1.0 - _CLOSE):  # else at a kink, where the duals are not unique
             bound, proof = low, found
         if found.column[E] <= enough or high <= ratio:
             break
@@ -143,7 +67,7 @@ def by_highs(
         found = run.at(kept * classes.targets(ratio))
     gain = np.bincount(program.member_entry, program.member_rate * count[program.member_class], minlength=E)
     if effort.on_face:
-        with suppress(SolverFailed):  # where the optima are one point to HiGHS's tolerances, they are none to it
+        with suppress(SolverFailed):  # if the optima are one point within HiGHS's tolerances, it may find none
             found = run.on_face(found, np.append(-gain / gain.max(), 0.0))
     return Candidate(program.shares(found.column[:E]), _duals(program, proof), ratio)
 
@@ -167,7 +91,7 @@ def _root(curves: Curves, optimum: Optimum) -> tuple[float, float]:
 
 
 def _even_prices(program: Program) -> Optimum:
-    """Duals for a first bound: a GPU costs the same whatever its type, and jobs that run together share the cost."""
+    """Duals for a first bound: GPUs of all types have the same price, and co-located jobs share the cost."""
     K, gpus = len(program.value), program.problem.gpu_counts
     cost = K * program.entry_load * gpus[program.entry_type] / gpus.sum()
     cost /= np.bincount(program.member_entry, minlength=len(cost))
@@ -179,13 +103,13 @@ def _even_prices(program: Program) -> Optimum:
 
 
 def _model_of_size(program: Program, targets: Floats) -> Model:
-    """The targets, from a cluster of s times the GPUs."""
+    """The targets on a cluster with s times the GPUs."""
     T = len(program.problem.gpu_types)
     return _model(program, targets, 2 * len(program.value) + np.arange(T), np.full(T, -1.0), capacity=0.0)
 
 
 def _model_of_losses(program: Program, targets: Floats, best: Floats) -> Model:
-    """The targets less s times the best rates (K,), from the cluster as it is."""
+    """The targets less s times the best rates (K,), on the true cluster."""
     return _model(program, targets, np.arange(len(best)), best, capacity=1.0)
 
 
@@ -209,7 +133,7 @@ def _model(program: Program, targets: Floats, row_of_s: Ints, value_of_s: Floats
 
 
 class _Search(Run):
-    """The model at one ratio after another."""
+    """One model, solved for one ratio after another."""
 
     def at(self, targets: Floats) -> Optimum:
         """The optimum with other targets, from the last basis."""
@@ -219,11 +143,85 @@ class _Search(Run):
         return self._optimum()
 
     def _optimum(self) -> Optimum:
-        """From the last basis; where HiGHS ends a hair above its tolerances, from nothing and by other ways."""
-        for options in _OTHER_WAYS:
+        """From the last basis; if HiGHS ends slightly above its tolerances, without a basis and with other options."""
+        for options in _OTHER_OPTIONS:
             with suppress(SolverFailed):
                 return super()._optimum()
             self._highs.clearSolver()
             for name, value in options.items():
                 self._highs.setOptionValue(name, value)
         return super()._optimum()
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Needs of n jobs as functions of the ratio, with rates in units of the best one and times in units of 1 / that."""
+
+    isolated: Floats  # (n,)
+    age: Floats  # (n,)
+    cap: Floats  # (n,) highest possible rate in the cluster; below 1 for gangs larger than a type
+
+    @property
+    def own(self) -> Floats:
+        """Least ratio of each job alone in the cluster, (n,)."""
+        return (self.age + 1.0 / self.cap) / self.isolated
+
+    def targets(self, ratio: float) -> Floats:
+        """The lesser of each job's need for `ratio` and its highest possible rate, (n,)."""
+        time_left = ratio * self.isolated - self.age
+        late = time_left * self.cap <= 1.0
+        return np.where(late, self.cap, 1.0 / np.where(late, 1.0, time_left))
+
+    def fall(self, ratio: float) -> Floats:
+        """Decrease of each target per increase of the ratio, (n,) >= 0."""
+        targets = self.targets(ratio)
+        return np.where(targets < self.cap, self.isolated * targets**2, 0.0)
+
+    def taken(self, rows: Ints) -> Curves:
+        """The curves of some jobs."""
+        return Curves(self.isolated[rows], self.age[rows], self.cap[rows])
+
+    def root(self, weight: Floats, budget: float, worth: float) -> tuple[float, float]:
+        """Two ratios a few units in the last place apart: Σ weight x targets > budget + worth at the first only.
+
+        Both are the least of `own` if the sum is never above. `worth` is the value of the cluster. Newton's method
+        between bounds.
+        """
+        limit = budget + worth
+        limit += _ROUNDING * worth + _ULPS * limit  # equality while jobs have their highest rates is not above
+        low = float(self.own.min())
+        if weight @ self.targets(low) <= limit:
+            return low, low
+        high = float(((self.age + len(weight) * weight / limit) / self.isolated).max())  # each takes at most its part
+        ratio = low
+        while high - low > 4 * _ULPS * high:
+            excess = float(weight @ self.targets(ratio)) - limit
+            low, high = (ratio, high) if excess > 0 else (low, ratio)
+            slope = float(weight @ self.fall(ratio))
+            ratio += excess / slope + _ULPS * ratio if slope > 0 else math.inf
+            if not low < ratio < high:
+                ratio = math.sqrt(low) * math.sqrt(high) if high > 2 * low else (low + high) / 2
+        return low, high
+
+
+@dataclass(frozen=True, eq=False)
+class Rising:
+    """The curves with minus the ratio as the level, so that needs rise with it (prices/highest_level.py)."""
+
+    curves: Curves
+
+    def at(self, level: float) -> Floats:
+        """Targets at a level, (n,); it may be infinite."""
+        return self.curves.cap if level == np.inf else self.curves.targets(-level)
+
+    def slope(self, level: float) -> Floats:
+        """Slopes of the targets, (n,)."""
+        return self.curves.fall(-level)
+
+    def some(self, rows: Ints) -> Rising:
+        """The curves of some jobs."""
+        return Rising(self.curves.taken(rows))
+
+    def root(self, worth: Floats, budget: float) -> float:
+        """The highest level at which Σ worth x target is at most `budget`, of which 1 is the value of the cluster."""
+        return -self.curves.root(worth, budget - 1.0, 1.0)[1]

@@ -1,9 +1,9 @@
-"""A problem that changes by a job at a time and is solved again after each change, without starting over.
+"""Max-min for a problem that changes by one job at a time solved again from the last solution.
 
-Jobs are rows of arrays that grow. Around a point of prices and level every job's mix is known, with how far prices may
-move until another one may be cheaper. A job that arrives or leaves moves prices by a hair: so only the few jobs whose
-mix is in doubt enter the exact step (prices/crossover.py), and nobody else is looked at but to add up shares and proof.
-Where that fails, or where jobs are few, the whole problem is solved from the beginning, and proves its answer as ever.
+Jobs are rows of arrays that grow. At a point of prices and level every job's mix is known, and how far prices may move
+until another mix may be cheaper. One job changes prices very little: so only the few jobs whose mix is in doubt enter
+the exact step (prices/crossover.py), and the other rows only contribute to sums of shares and to the certificate. If
+that fails, or if jobs are few, the whole problem is solved from the start. All answers are certified.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.prices import engine
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import certificate_of
-from gavelpy.solve.prices.newton import Dual, Point, kernels
-from gavelpy.solve.prices.table import Modes, Proportional, Sweep, Table
+from gavelpy.solve.prices.newton import Dual, Point
+from gavelpy.solve.prices.table import Modes, Proportional, Sweep, Table, kernels
 from gavelpy.solve.prices.vertex import Mix, as_left
 from gavelpy.solve.solver import Solver
 
-_ROOM = 64  # rows at first
-_ATTEMPTS = 3  # of the exact step before the problem is solved from the beginning
-_CENTRED = 1  # attempts that leave the point where it is
+_ROWS = 64  # allocated at first
+_ATTEMPTS = 3  # of the exact step before the problem is solved from the start
+_CENTRED = 1  # attempts after which the point stays
 
 
 @dataclass(frozen=True, eq=False)
 class LiveAnswer:
-    """The best shares of the jobs that live, certified. Rows are those of `job_ids` at the time."""
+    """The best shares of the current jobs, certified. Rows are those of `job_ids` at that time."""
 
     share: Floats  # (J, T)
     shadow_prices: Floats  # (T,) level gained by one more GPU of each type
@@ -46,7 +46,7 @@ class LiveAnswer:
 
 @dataclass(eq=False)
 class LiveMaxMin:
-    """Maximise  min_j scale_j r_j(x)  over jobs that come and go; every job runs alone. Not for two threads at once.
+    """Maximise  min_j scale_j r_j(x)  over jobs that are added and removed; every job runs alone. Not thread-safe.
 
     >>> live = LiveMaxMin(["v100", "k80"], [1, 1])
     >>> live.add("a", [4.0, 1.0], scale=1.0)
@@ -68,19 +68,19 @@ class LiveMaxMin:
         require("gpu_counts", self._counts, np.isfinite(self._counts) & (self._counts > 0), "finite and > 0")
         self._ids: list[str] = []
         self._row: dict[str, int] = {}
-        self._rate = np.zeros((_ROOM, T))  # in units of the best
-        self._given = np.zeros((_ROOM, T))  # in steps/s
-        self._best, self._gpus, self._scale, self._margin = np.zeros((4, _ROOM))
-        self._low, self._high = np.zeros((2, _ROOM), np.int8)
-        self._point: Point | None = None  # around which mixes and margins are known
+        self._rate = np.zeros((_ROWS, T))  # in units of the best
+        self._given = np.zeros((_ROWS, T))  # in steps/s
+        self._best, self._gpus, self._scale, self._margin = np.zeros((4, _ROWS))
+        self._low, self._high = np.zeros((2, _ROWS), np.int8)
+        self._point: Point | None = None  # at which mixes and margins are known
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """The jobs that live; a job that leaves gives its row to the last one."""
+        """The current jobs; the last one takes the row of a removed job."""
         return tuple(self._ids)
 
     def add(self, job_id: str, rates_steps_per_s: npt.ArrayLike, *, scale: float, gpus: float = 1.0) -> None:
-        """One more job. Rates are (T,) in steps/s, 0 where it cannot run; it must run somewhere."""
+        """Adds a job. Rates are (T,) in steps/s, 0 if it cannot run there; one must be positive."""
         if job_id in self._row:
             raise InvalidInput(f"job_id must be new, got {job_id!r} again")
         row = len(self._ids)
@@ -91,11 +91,11 @@ class LiveMaxMin:
         self._row[job_id] = row
 
     def change(self, job_id: str, rates_steps_per_s: npt.ArrayLike, *, scale: float, gpus: float = 1.0) -> None:
-        """Other figures for a job that lives."""
+        """Changes rates, scale and GPUs of a job."""
         self._write(self._row_of(job_id), job_id, rates_steps_per_s, scale, gpus)
 
     def remove(self, job_id: str) -> None:
-        """A job leaves."""
+        """Removes a job."""
         row, last = self._row_of(job_id), len(self._ids) - 1
         for column in self._columns():
             column[row] = column[last]
@@ -106,7 +106,7 @@ class LiveMaxMin:
             self._row[moved] = row
 
     def solve(self) -> LiveAnswer:
-        """The best shares now. Raises SolverFailed when they cannot be certified."""
+        """The best shares now. Raises SolverFailed if they cannot be certified."""
         began_s = time.perf_counter()
         answer = self._answer()
         certificate = replace(answer.certificate, solve_s=time.perf_counter() - began_s)
@@ -120,8 +120,8 @@ class LiveMaxMin:
         table = Table(self._rate[:J], self._gpus[:J], np.ones(J), self._counts, np.zeros((0, T)))
         value = self._scale[:J] * self._best[:J]
         if engine.CLASSES_MIN <= J:
-            for way, path in ((self._moved, "live"), (self._anew, "prices")):
-                mix = way(table, value)
+            for method, path in ((self._moved, "live"), (self._from_start, "prices")):
+                mix = method(table, value)
                 if mix is None:
                     continue
                 answer = self._proved(mix, path)
@@ -141,7 +141,7 @@ class LiveMaxMin:
         return LiveAnswer(allocation.share, allocation.shadow_prices, allocation.certificate)
 
     def _moved(self, table: Table, value: Floats) -> Mix | None:
-        """The answer from the point at which mixes are known."""
+        """The answer from the point at which mixes are known; None if the exact step fails."""
         if self._point is None:
             return None
         J, limit = len(value), float(value.min())
@@ -156,13 +156,13 @@ class LiveMaxMin:
         if vertex is None or vertex.level >= limit * (1 - engine.AT_THE_LIMIT):
             return None
         mix = as_left(table, vertex, vertex.level)
-        if not (mix.price > 0).all():  # what is left must be spent
+        if not (mix.price > 0).all():  # GPUs of free types must be given to some job
             return None
         if vertex.attempts > _CENTRED:
             self._centre(dual, Point(vertex.price, vertex.level))
         return mix
 
-    def _anew(self, table: Table, value: Floats) -> Mix | None:
+    def _from_start(self, table: Table, value: Floats) -> Mix | None:
         mix = engine.max_min(table, value, self.solver)
         self._point = None
         if mix is not None and (mix.price > 0).all():
@@ -171,7 +171,7 @@ class LiveMaxMin:
         return mix
 
     def _centre(self, dual: Dual, point: Point) -> None:
-        """Learns all mixes and margins at a point."""
+        """Computes all mixes and margins at a point."""
         s = dual.swept(point.price, point.level)
         J = len(s.margin)
         self._low[:J], self._high[:J], self._margin[:J] = s.low, s.high, s.margin
@@ -189,7 +189,7 @@ class LiveMaxMin:
 
     def _row_of(self, job_id: str) -> int:
         if job_id not in self._row:
-            raise InvalidInput(f"job_id must be that of a job that lives, got {job_id!r}")
+            raise InvalidInput(f"job_id must be a current job, got {job_id!r}")
         return self._row[job_id]
 
     def _write(self, row: int, job_id: str, rates: npt.ArrayLike, scale: float, gpus: float) -> None:
@@ -203,10 +203,10 @@ class LiveMaxMin:
         self._given[row], self._rate[row], self._best[row] = given, given / best, best
         self._scale[row], self._gpus[row] = scale, gpus
         if self._point is not None:
-            self._learn(row)
+            self._compute_mix(row)
 
-    def _learn(self, row: int) -> None:
-        """The mix of one job at the point."""
+    def _compute_mix(self, row: int) -> None:
+        """Computes the mix of one job at the point."""
         assert self._point is not None
         one = slice(row, row + 1)
         table = Table(self._rate[one], self._gpus[one], np.ones(1), self._counts, np.zeros((0, len(self._counts))))

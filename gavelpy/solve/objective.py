@@ -1,8 +1,8 @@
-"""The vocabulary: what a policy may ask the solver layer to optimise.
+"""The objectives that a policy may pass to the solver.
 
-r_j(x) is the effective rate of job j in steps/s under shares x. The constraints are the same for all and live in the
-solver layer: shares x >= 0, a time budget of 1 per job over all configurations that hold it, and each type's GPUs.
-A job that can run nowhere gets no share and has no part in any objective.
+r_j(x) is the effective rate of job j in steps/s under shares x. The constraints are the same for all objectives: shares
+x >= 0, a time budget of 1 per job over all configurations that contain it, and each type's GPUs. A job that can run
+nowhere gets no share and does not count in any objective.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def _none() -> Floats:
     return np.zeros(0)
 
 
-def _nobody() -> Ints:
+def _no_ints() -> Ints:
     return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class MaxMin:
-    """Maximise  min_j scale_j (r_j(x) - base_j)  over the jobs that can run, and with what is left  Σ_j scale_j r_j(x).
+    """Maximise  min_j scale_j (r_j(x) - base_j)  over the jobs that can run, then  Σ_j scale_j r_j(x).
 
-    A job of scale 0 has no part in the minimum; its floor is kept all the same.
+    A job of scale 0 does not count in the minimum; its floor holds nevertheless.
     """
 
     scale: Floats  # (J,) >= 0
@@ -45,9 +45,9 @@ class MaxMin:
 
 @dataclass(frozen=True, eq=False)
 class MaxSum:
-    """Maximise  Σ_j gain_j Σ_t worth_t r_jt(x),  r_jt being what job j runs at on GPU type t.
+    """Maximise  Σ_j gain_j Σ_t worth_t r_jt(x),  r_jt being the rate of job j on GPU type t.
 
-    Floors are on the rates themselves, whatever a type's worth.
+    Floors are on the rates themselves, whatever the factor of a type.
     """
 
     gain: Floats  # (J,) >= 0
@@ -74,11 +74,11 @@ class MaxSumLog:
 class MaxConcave:
     """Maximise  value(r(x))  for any concave, non-decreasing `value`, written with cvxpy atoms.
 
-    `value` takes a cvxpy expression of J rates in steps/s and returns a scalar one. The proof of the answer needs a
-    gradient: where the optimum is at a kink of `value` the answer cannot be certified, and has a warning.
+    `value` takes a cvxpy expression of J rates in steps/s and returns a scalar one. The certificate needs a gradient:
+    if the optimum is at a kink of `value`, the answer cannot be certified and has a warning.
     """
 
-    value: Callable[[Any], Any]  # Any: cvxpy has no types, and must not be loaded to say this
+    value: Callable[[Any], Any]  # Any: cvxpy has no types, and is not loaded here
     rate_floor_steps_per_s: Floats = field(default_factory=_none)
 
     def __post_init__(self) -> None:
@@ -102,13 +102,15 @@ class MaxMinLexicographic:
 class ProgressiveFilling:
     """Raise all rates together, r_j >= base_j + time x speed_j, until no job's rate can rise any more.
 
-    `speed` says how fast each job's rate rises once some are saturated (cannot rise without another falling): it takes
-    the saturated (J,) and returns speeds (J,) >= 0 in steps/s. A job of speed 0 keeps the rate it has reached. It is
-    asked again whenever a job saturates. Gavel (OSDI '20) section 4.3, with floors kept.
+    `speed` returns how fast each job's rate rises when some are saturated (cannot rise unless another falls): it takes
+    the saturated jobs (J,) and returns speeds (J,) >= 0 in steps/s. A job of speed 0 keeps its rate. It is called again
+    whenever a job saturates. Gavel (OSDI '20) section 4.3, with floors.
     """
 
     speed: Callable[[Bools], Floats]
-    alike: Ints = field(default_factory=_nobody)  # (J,) equal where speeds are always as rates are; empty = nobody
+    alike: Ints = field(
+        default_factory=_no_ints
+    )  # (J,) equal for jobs whose speeds are always proportional to their rates; empty = no such jobs
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alike", ints("alike", self.alike, np.shape(self.alike)[:1]))
@@ -118,8 +120,8 @@ class ProgressiveFilling:
 class MinMaxFinishTime:
     """Minimise  max_j (age_j + steps_j / r_j(x)) / isolated_j  over the jobs that can run; the objective is 1 over it.
 
-    With what is left, the same for the jobs that are not yet at their best rate: a job whose ratio no share can lower
-    runs at its best rate, and the rest are as even as can be.
+    Then the same for the jobs that are not yet at their best rate: a job whose ratio no share can lower runs at its
+    best rate, and the others are as even as possible.
     """
 
     steps: Floats  # (J,) > 0 remaining
@@ -139,7 +141,7 @@ Objective = LinearObjective | LevelObjective | ConcaveObjective
 
 
 def _freeze(objective: Objective, name: str, *, zero_allowed: bool) -> None:
-    """Makes the array and the floors read-only float64 (J,), and raises InvalidInput where a value is out of range."""
+    """Makes the array and the floors read-only float64 (J,), and raises InvalidInput if a value is out of range."""
     if name:
         values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
         allowed = "finite and >= 0" if zero_allowed else "finite and > 0"
@@ -150,7 +152,7 @@ def _freeze(objective: Objective, name: str, *, zero_allowed: bool) -> None:
 
 
 def _freeze_optional(objective: Objective, name: str, count: int | None) -> None:
-    """The same for an array that may be empty, and must else have `count` entries."""
+    """Like `_freeze` for an array that may be empty, or else must have `count` entries."""
     values = floats(name, getattr(objective, name), np.shape(getattr(objective, name))[:1])
     require(name, values, np.isfinite(values) & (values >= 0), "finite and >= 0")
     if count is not None and len(values) not in (0, count):

@@ -16,7 +16,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import solver
 from gavelpy.solve.certificate import MARGIN, Duals, contradiction
-from gavelpy.solve.feasible_floors import keeping_most
+from gavelpy.solve.feasible_floors import max_feasible_floors
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.solver import Solver
@@ -87,7 +87,7 @@ def test_a_search_for_the_most_floors_has_no_falls() -> None:
     problem, solver = random_problem(2, jobs=80), Solver()
     floor = 0.6 * problem.rate_alone_steps_per_s.max(axis=1)
 
-    found = keeping_most(problem, MaxSum(np.ones(80)), floor, solver)
+    found = max_feasible_floors(problem, MaxSum(np.ones(80)), floor, solver)
 
     assert 0 < found.kept.sum() < 80
     assert solver.answers.total() == 1

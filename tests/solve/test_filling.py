@@ -15,8 +15,8 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
 from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.filling import rungs, saturation
-from gavelpy.solve.filling.targets import Rise
-from gavelpy.solve.filling.water_level import Market
+from gavelpy.solve.filling.targets import Targets
+from gavelpy.solve.filling.water_level import Residual
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, ProgressiveFilling
 from gavelpy.solve.solver import QUICK, HighsEffort, Solver
@@ -218,7 +218,7 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(monkeypatch: pyte
 
     problem = random_problem(0, jobs=5)
     best = solve(problem, MaxMinLexicographic(np.ones(5))).rate_steps_per_s
-    monkeypatch.setattr(saturation, "raised", fails)
+    monkeypatch.setattr(saturation, "highest_water_level", fails)
 
     allocation = solve(problem, MaxMinLexicographic(np.ones(5)))
 
@@ -231,15 +231,15 @@ def test_where_no_rung_answers_an_even_split_has_an_honest_gap(monkeypatch: pyte
 def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = scarce(1, jobs=40, types=8, load=0.8)
     whole = solve(problem, MaxMinLexicographic(scale_of(problem)))
-    level, starts = saturation.raised, set()
+    level, starts = saturation.highest_water_level, set()
 
-    def fails_later(market: Market, rise: Rise, *arguments: Any, **options: Any) -> Any:
+    def fails_later(market: Residual, rise: Targets, *arguments: Any, **options: Any) -> Any:
         starts.add(rise.start)
         if sorted(starts).index(rise.start) >= 2:
             raise SolverFailed("Unknown", jobs=20, gpu_types=3)
         return level(market, rise, *arguments, **options)
 
-    monkeypatch.setattr(saturation, "raised", fails_later)
+    monkeypatch.setattr(saturation, "highest_water_level", fails_later)
 
     allocation = solve(problem, MaxMinLexicographic(scale_of(problem)))
 

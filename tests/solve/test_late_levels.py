@@ -10,7 +10,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.registry import policy_from
 from gavelpy.solve.filling.gaps import gaps_of_classes
 from gavelpy.solve.filling.polishing import polished
-from gavelpy.solve.filling.saturation import Filled, Round
+from gavelpy.solve.filling.saturation import Filled, SaturatedLevel
 from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program, program_of
 from gavelpy.solve.solver import QUICK, Model, Optimum, Run, Solver
@@ -27,8 +27,10 @@ def two_levels(late_rate: float) -> tuple[Program, Filled, Floats]:
     """Two jobs, each on its own GPU type; the first type is 1e6 times dearer, the second job's level is late."""
     problem = AllocationProblem.of("ab", ["v100", "k80"], [1, 1], [[4.0, 0.0], [0.0, 2.0]], gpus=[1, 1])
     whole = program(problem)
-    early = Round(0.5, np.array([1.0, 0.0]), Proof(np.array([1e6, 0.0]), np.zeros(2), np.array([1e6, 0.0])))
-    late = Round(1.0, np.array([1.0, late_rate]), Proof(np.array([0.0, 1.0]), np.zeros(2), np.array([0.0, 1.0])))
+    early = SaturatedLevel(0.5, np.array([1.0, 0.0]), Proof(np.array([1e6, 0.0]), np.zeros(2), np.array([1e6, 0.0])))
+    late = SaturatedLevel(
+        1.0, np.array([1.0, late_rate]), Proof(np.array([0.0, 1.0]), np.zeros(2), np.array([0.0, 1.0]))
+    )
     share = np.array([1.0, late_rate])
     filled = Filled(share, np.array([1.0, late_rate]), (early, late), np.array([0, 1]), ("highs", "highs"))
     return whole, filled, share
@@ -47,7 +49,7 @@ def test_a_gap_is_no_less_than_the_room_there_is_however_large_the_multiples(roo
 def test_a_gap_is_at_most_the_way_to_the_best_rate() -> None:
     whole, filled, share = two_levels(0.5)
     nothing = Proof(np.zeros(2), np.zeros(2), np.array([1.0, 1.0]))
-    unproved = Filled(share, filled.rate, (Round(1.0, filled.rate, nothing),), np.array([0, 0]), ("highs",))
+    unproved = Filled(share, filled.rate, (SaturatedLevel(1.0, filled.rate, nothing),), np.array([0, 0]), ("highs",))
 
     gaps, together = gaps_of_classes(whole, unproved, share, by_prices=False, blur=0.0)
 

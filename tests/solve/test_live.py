@@ -135,7 +135,7 @@ def test_bad_figures_are_refused_and_change_nothing() -> None:
         live.add("b", [0.0, 0.0, 0.0], scale=1.0)
     with pytest.raises(InvalidInput, match="scale of 'b' must be > 0"):
         live.add("b", [1.0, 0.0, 0.0], scale=0.0)
-    with pytest.raises(InvalidInput, match="must be that of a job that lives, got 'c'"):
+    with pytest.raises(InvalidInput, match="must be a current job, got 'c'"):
         live.remove("c")
 
     assert live.job_ids == ("a",)

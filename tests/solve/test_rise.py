@@ -8,19 +8,19 @@ from scipy.optimize import linprog
 
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.solve.filling.saturation import worths_of
-from gavelpy.solve.filling.targets import Changing, Even, Rise
+from gavelpy.solve.filling.targets import EvenTargets, PiecewiseTargets, Targets
 
 
-def both(speed: list[float], limit: list[float]) -> list[Rise]:
+def both(speed: list[float], limit: list[float]) -> list[Targets]:
     """The same targets in both forms."""
     return [
-        Even.of(np.array(speed), np.array(limit)),
-        Changing.of(lambda _: np.array(speed), np.array(limit)),
+        EvenTargets.of(np.array(speed), np.array(limit)),
+        PiecewiseTargets.of(lambda _: np.array(speed), np.array(limit)),
     ]
 
 
 @pytest.mark.parametrize("rise", both([1.0, 2.0], [3.0, 2.0]))
-def test_targets_rise_to_their_limits(rise: Rise) -> None:
+def test_targets_rise_to_their_limits(rise: Targets) -> None:
     assert rise.at(0.5).tolist() == [0.5, 1]
     assert rise.at(2.0).tolist() == [2, 2]
     assert rise.at(np.inf).tolist() == [3, 2]
@@ -31,12 +31,12 @@ def test_targets_rise_to_their_limits(rise: Rise) -> None:
 @pytest.mark.parametrize(
     ("budget", "level"), [(2.0, 0.4), (5.0, 1.0), (6.0, 2.0), (7.0, np.inf), (9.0, np.inf), (0.0, 0.0), (-1.0, 0.0)]
 )
-def test_root_is_where_the_targets_cost_the_budget(rise: Rise, budget: float, level: float) -> None:
+def test_root_is_where_the_targets_cost_the_budget(rise: Targets, budget: float, level: float) -> None:
     assert rise.root(np.array([1.0, 2.0]), budget) == pytest.approx(level)
 
 
 @pytest.mark.parametrize("rise", both([1.0, 2.0, 1.0], [3.0, 2.0, 9.0]))
-def test_the_saturated_stay_where_they_are(rise: Rise) -> None:
+def test_the_saturated_stay_where_they_are(rise: Targets) -> None:
     later = rise.advanced(0.5, np.array([True, False, False]), np.array([3.0, 1.6, 9.0]))
 
     assert later.saturated.tolist() == [True, False, False]
@@ -46,7 +46,7 @@ def test_the_saturated_stay_where_they_are(rise: Rise) -> None:
 
 
 @pytest.mark.parametrize("rise", both([1.0, 2.0], [3.0, 2.0]))
-def test_a_class_at_its_new_limit_is_saturated(rise: Rise) -> None:
+def test_a_class_at_its_new_limit_is_saturated(rise: Targets) -> None:
     later = rise.advanced(0.5, np.zeros(2, dtype=np.bool_), np.array([0.5, 2.0]))
 
     assert later.saturated.tolist() == [True, False]
@@ -56,7 +56,7 @@ def test_speeds_are_asked_again_at_every_limit() -> None:
     def speeds(saturated: Bools) -> Floats:
         return np.array([1.0, 0.0, 1.0 + saturated.sum()])
 
-    rise = Changing.of(speeds, np.array([2.0, 5.0, 8.0]))
+    rise = PiecewiseTargets.of(speeds, np.array([2.0, 5.0, 8.0]))
 
     assert rise.at(2.0).tolist() == [2, 0, 2]
     assert rise.at(4.0).tolist() == [2, 0, 6]

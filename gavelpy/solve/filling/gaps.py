@@ -1,15 +1,16 @@
-"""The proof of a filling, class by class: by what part of its rate each class of equal jobs could rise.
+"""The certificate of a filling by class: by what part of its rate each class of equal jobs could still rise.
 
-The prices of a round, with a multiple of those of the rounds before, prove by weak duality at the final rates f that
+The prices of a level, with a multiple of those of the levels before, prove by weak duality at the final rates f that
 
     Σ worth_k Δf_k  ≤  Σ budgets + Σ prices - Σ worth_k f_k =: excess
 
-for all rates that can be had. So a class k that the round holds can rise by the part  excess / (worth_k f_k)  at most,
-unless another class falls, and never above its best rate. Early classes have worths that may be a billion times those
-of late ones: rounding in the rates of the former is then a visible part of the rates of the latter, and the gap says
-so. The multiples are chosen with the rounding of the excess as a part of it, since large ones would hide any excess in
-rounding. With those chosen, the excess is computed in extended precision, less what the last digits of shares are worth
-at these prices: no shares in double precision are better.
+for all feasible rates, where worth_k is the marginal value of class k's rate. So a class k that stopped at the level
+can rise by the part  excess / (worth_k f_k)  at most, unless another class falls, and never above its best rate. Early
+classes may have marginal values a billion times those of late ones: rounding in the rates of the former is then a
+visible part of the rates of the latter, and the gap includes it. The multiples are chosen with the rounding of the
+excess as a part of it, since large ones would hide any excess in rounding. With the chosen ones the excess is computed
+in extended precision, less the value of the last digits of the shares at these prices: no shares in double precision
+are better.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program
 
 _MULTIPLES = 10.0 ** np.arange(-1, 10)
-_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares that they are paid for
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)  # of a sum of prices: rounding of the shares
 
 
 def gaps_of_classes(
@@ -33,11 +34,11 @@ def gaps_of_classes(
 ) -> tuple[Floats, float]:
     """By what part of its rate each class might rise, (K,): 0 = it cannot, infinite = nothing is proved.
 
-    And the largest part by which all classes of a round might rise together: where that is small, and the part of some
-    class is not, rounding alone decides about that class.
+    And the largest part by which all classes of a level might rise together: if that is small, and the part of some
+    class is not, that part comes from rounding only.
 
-    `share` (E,) is what entries get. `by_prices`: where jobs run alone, prices say all there is to say. `blur`: the
-    part by which jobs of a class may differ.
+    `share` (E,) are the shares of the entries. `by_prices`: jobs run alone, so prices determine the proof. `blur`: the
+    relative difference between jobs of a class.
     """
     rate = rates_of(program, share)
     to_best = np.maximum(np.divide(limits(program), rate, where=rate > 0, out=np.full(len(rate), np.inf)) - 1.0, 0.0)
@@ -47,8 +48,8 @@ def gaps_of_classes(
     together = float(gaps[rising].max(initial=0.0))
     before = np.zeros(len(program.problem.gpu_types))
     rates = by_type(program, program.member_rate) if by_prices else None
-    for number, done in enumerate(filled.rounds):
-        held = np.flatnonzero(filled.round_of == number)
+    for number, done in enumerate(filled.levels):
+        held = np.flatnonzero(filled.level_of == number)
         proofs = [done.proof]
         if rates is not None:
             price = done.proof.price
@@ -68,20 +69,20 @@ def gaps_of_classes(
 
 
 def rates_of(program: Program, share: Floats) -> Floats:
-    """What shares of the entries, (E,), give each class, (K,), in units of its best rate."""
+    """Rates of the classes, (K,), under shares of the entries, (E,), in units of their best rates."""
     weights = program.member_rate * share[program.member_entry]
     return np.bincount(program.member_class, weights=weights, minlength=len(program.value)).astype(np.float64)
 
 
 def limits(program: Program) -> Floats:
-    """The best rate of each class in any configuration, (K,): a class cannot rise above it, whatever prices prove."""
+    """The best rate of each class in any configuration, (K,): a class cannot rise above it."""
     limit: Floats = np.zeros(len(program.value))
     np.maximum.at(limit, program.member_class, program.member_rate)
     return limit
 
 
 def proofs_of_prices(program: Program, rates: Floats, prices: Floats, need: Floats) -> list[Proof]:
-    """What each row of prices (M, T) proves by itself, at the rates `need` (K,); `rates` are (K, T)."""
+    """The proof from each row of prices (M, T), at the rates `need` (K,); `rates` are (K, T)."""
     M, (K, T) = len(prices), rates.shape
     cost = (by_type(program, program.entry_load) * prices[:, None, :]).reshape(M * K, T)
     worth, budget = worths_of(np.tile(rates, (M, 1)), cost, np.tile(need, M))
@@ -89,16 +90,16 @@ def proofs_of_prices(program: Program, rates: Floats, prices: Floats, need: Floa
 
 
 def _excess(proof: Proof, rate: Floats, blur: float) -> float:
-    """What the proof leaves at these rates, (K,), and the most by which rounding may hide it."""
+    """The excess of the proof at these rates, (K,), plus the largest effect of rounding."""
     total = float(proof.budget.sum() + proof.price.sum())
     return max(0.0, total - float(proof.worth @ rate)) + _ROUNDING * total + blur * float(proof.worth.sum())
 
 
 def _excess_resolved(program: Program, proof: Proof, share: Floats, blur: float) -> float:
-    """What the proof leaves at these shares, (E,), beyond their rounding; budgets are raised until it is a proof."""
+    """The excess at these shares, (E,), beyond their rounding; budgets are raised until the proof is valid."""
     worth, budget, price, shares = (_extended(a) for a in (proof.worth, proof.budget, proof.price, share))
     if program.problem.runs_alone:
-        budget = np.zeros_like(budget)  # the least are found here
+        budget = np.zeros_like(budget)  # the least are computed here
     entry, at = program.member_entry, program.member_class
     rate, time = _extended(program.member_rate), _extended(program.member_time)
     earned, times, rates = _extended(np.zeros(len(share))), np.zeros(len(share)), _extended(np.zeros(len(worth)))
@@ -112,7 +113,7 @@ def _excess_resolved(program: Program, proof: Proof, share: Floats, blur: float)
     return max(0.0, float(total - worth @ rates - _ROUNDING * total)) + blur * float(proof.worth.sum())
 
 
-def _extended(figures: Floats) -> Any:  # numpy has no name of its own for arrays of them
+def _extended(figures: Floats) -> Any:  # numpy has no type for such arrays
     return figures.astype(np.longdouble)
 
 

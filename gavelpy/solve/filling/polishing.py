@@ -1,10 +1,10 @@
-"""Shares whose rates are those of a filling to rounding, from shares that are right to HiGHS's tolerance.
+"""Shares whose rates equal those of a filling up to rounding, from shares that are right to HiGHS's tolerance.
 
-The last levels of a filling may hang on small differences: where 1e-10 of the early jobs' rates is worth 1 % of a late
-job's, shares right to 1e-10 are not enough. The rates are known to rounding, and so are the constraints that are tight.
-The shares in use are moved by the smallest relative changes that make these equations true (Newton's method on a linear
-system, by least squares). Nothing else moves, so it stays the same vertex. A class that runs alone and uses one type
-has its share from its rate, and no part in the system: only some classes for each type use more.
+The last levels of a filling may depend on small differences: if 1e-10 of the early jobs' rates is worth 1 % of a late
+job's rate, shares right to 1e-10 are not enough. The rates are known up to rounding, and so are the tight constraints.
+The shares in use change by the smallest relative amounts that satisfy these equations (Newton's method on a linear
+system, by least squares). All other shares stay, so the vertex stays the same. A class that runs alone and uses one
+type has its share from its rate and is not in the system: only some classes per type use more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gavelpy.solve.program import Program
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-CLASSES_MAX = 600  # above, the system costs more than the filling
-_TIGHT = 1e-8  # a budget or a type so nearly used up is
-_STEPS = 2  # the second one takes back the rounding of the first
+CLASSES_MAX = 600  # above, the system takes longer than the filling
+_TIGHT = 1e-8  # relative: a budget or a type with less left is tight
+_STEPS = 2  # the second one corrects the rounding of the first
 
 
 def polished(program: Program, share: Floats, rate: Floats) -> Floats:
-    """Shares of entries (E,) near `share` that give the classes `rate` (K,); `share` itself where these are many."""
+    """Shares of entries (E,) near `share` that give the classes `rate` (K,); `share` itself above CLASSES_MAX."""
     used = share > NOISE
     if len(program.value) > CLASSES_MAX or not used.any():
         return share
@@ -44,7 +44,7 @@ def polished(program: Program, share: Floats, rate: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """Rows (R, E) of classes with a rate, of full budgets and of full types, in units of their targets: these are 1."""
+    """Rows (R, E): classes with a rate, full budgets and full types, in units of their targets, which are 1."""
 
     matrix: csr_array
 
@@ -54,7 +54,7 @@ class _Equations:
 
 
 def _moved(equations: _Equations, share: Floats, moving: Bools) -> Floats:
-    """The shares of the entries `moving` with which the equations hold, the rest as they are."""
+    """Shares of the entries `moving` that satisfy the equations; the others stay."""
     from scipy.linalg import lstsq
 
     columns = equations.matrix[:, np.flatnonzero(moving)]

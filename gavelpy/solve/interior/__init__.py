@@ -1,9 +1,11 @@
 """A block interior point method for jobs that run alone: only the prices of the T GPU types couple the classes.
 
-form                    the problem, the result and the kernels' arrays
-predictor_corrector     Mehrotra's method; `optimum` is its entry
-numpy_kernels           the loops over classes in numpy, for few classes, with the equations
-numba_kernels           the same in numba, for many
+Modules:
+
+    form                    the problem, the result and the kernels' arrays
+    predictor_corrector     Mehrotra's method; `optimum` is its entry
+    numpy_kernels           the loops over classes in numpy, for few classes, with the equations
+    numba_kernels           the same in numba, for many
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the interior point is asked and what it answers, as arrays. Axes: K classes of equal jobs, T GPU types."""
+"""The problem, the result and the arrays of the interior point method. Axes: K classes of equal jobs, T GPU types."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gavelpy.model.arrays import Floats
 
-RISE_MAX = 3.0  # times itself that a rate may rise in a step, under logarithms: beyond, λ = w / v is no line any more
-FALL_MAX = 0.7  # of itself that the rate's dual may fall
+RISE_MAX = 3.0  # factor by which a rate may rise in a step, under logarithms: above, λ = w / v is not linear
+FALL_MAX = 0.7  # fraction by which the dual of a rate may fall in a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class InteriorPoint:
-    """A point near the optimum and the duals that prove how near. Shares keep constraints to `residual`, not exactly.
+    """A point near the optimum, and the duals that prove how near. Shares satisfy constraints to `residual` only.
 
     Duals are in objective units: Σ_j capacity_j prices_j + Σ_i count_i (budget_duals_i - rate_duals_i base_i), plus
     Σ_i count_i weight_i (log(weight_i / rate_duals_i) - 1) under logarithms, is an upper bound up to rounding.
@@ -58,39 +58,39 @@ class InteriorPoint:
 
     share: Floats  # (K, T) of one job of the class
     prices: Floats  # (T,) per GPU
-    level: float  # L; 0 where the goal is no level
+    level: float  # L; 0 if the goal is not a level
     rate_duals: Floats  # (K,) per unit of rate of one job
     budget_duals: Floats  # (K,) per unit of time of one job
     iterations: int
     gap: float  # relative: to the level, the sum, or the sum of count x weight
-    residual: float  # most that a time budget, a rate or (relative) a capacity is broken by
+    residual: float  # largest violation of a time budget, a rate or (relative) a capacity
 
 
 class Rows(NamedTuple):
-    """A form in the arrays that kernels take; all rows of one kind are there, zero where a goal has none."""
+    """A form as arrays for the kernels; arrays that a goal does not use are zero."""
 
     rate: Floats  # (K, T)
     gpus: Floats  # (K,)
-    jobs: Floats  # (K,) how many in the class
+    jobs: Floats  # (K,) jobs in the class
     base: Floats  # (K,)
     slope: Floats  # (K,)
     weight: Floats  # (K,)
-    gain: Floats  # (K, T), or (0, 0) where there is none
+    gain: Floats  # (K, T), or (0, 0) for none
 
 
 class Iterate(NamedTuple):
-    """Positive variables of the classes, each beside the one whose product with it goes to zero; or a step of them."""
+    """Positive variables of the classes, each followed by its complement, or a step of them."""
 
     share: Floats  # (K, T) x
-    reduced_cost: Floats  # (K, T) z = budget_dual + gpus price - gain - rate_dual rate; 1 where nothing can run
+    reduced_cost: Floats  # (K, T) z = budget_dual + gpus price - gain - rate_dual rate; 1 where the class cannot run
     idle: Floats  # (K,) s, the time not used
     budget_dual: Floats  # (K,) σ
-    surplus: Floats  # (K,) v, the rate beyond base + slope L; where logarithms are summed, the rate
+    surplus: Floats  # (K,) v, the rate above base + slope L; under logarithms, the rate
     rate_dual: Floats  # (K,) λ
 
 
 class Reach(NamedTuple):
-    """Products x z, s σ, v λ over all jobs, and what a direction makes of them."""
+    """Products x z, s σ, v λ over all jobs, and their changes along a direction."""
 
     product: float  # Σ x z
     from_primal: float  # Σ dx z

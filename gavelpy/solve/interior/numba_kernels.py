@@ -1,7 +1,7 @@
-"""The interior point's kernels in numba: one pass over the classes each, in order, so that sums never change.
+"""The interior point's kernels in numba: one pass over the classes each, in order, so that sums are reproducible.
 
-The equations are those of numpy_kernels.py, which is the oracle. Loading this module loads numba; the machine code is
-kept beside it for the next process.
+The equations are those of numpy_kernels.py, which is the oracle of the tests. Importing this module loads numba; the
+machine code is cached on disk for the next process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Class(NamedTuple):
 
 
 class _Solved(NamedTuple):
-    """One class's 2 x 2 system and what it gives."""
+    """One class's 2 x 2 system and its solution."""
 
     idle_spread: float
     surplus_spread: float
@@ -98,7 +98,7 @@ def direct(
         primal, dual = max(0.0, -ds / s, -dv / v), max(0.0, -dσ / σ, -dλ / λ)
         if rows.weight[i] > 0:
             primal, dual = max(primal, dv / v / RISE_MAX), max(dual, -dλ / λ / FALL_MAX)
-        linear = 0.0 if rows.weight[i] > 0 else 1.0  # v λ goes to the weight, not to zero, under logarithms
+        linear = 0.0 if rows.weight[i] > 0 else 1.0  # under logarithms v λ goes to the weight, not to zero
         products, by_primal = s * σ + linear * v * λ, ds * σ + linear * dv * λ
         by_dual, by_both = s * dσ + linear * v * dλ, ds * dσ + linear * dv * dλ
         for j in range(T):
@@ -204,7 +204,7 @@ def _solved(
 
 @_inlined  # type: ignore[untyped-decorator]
 def _aims(rows: Rows, at: Iterate, step: Iterate, target: float, second: float, i: int) -> tuple[float, float]:
-    """What ds + Ds dσ and dv + Dv dλ have to be."""
+    """Required values of ds + Ds dσ and dv + Dv dλ."""
     idle_aim = (target - second * step.idle[i] * step.budget_dual[i]) / at.budget_dual[i] - at.idle[i]
     product = -second * step.surplus[i] * step.rate_dual[i]
     if rows.weight[i] > 0:
@@ -228,7 +228,7 @@ def _spread(
     time: float,
     rate: float,
 ) -> tuple[float, float, float, float, float]:
-    """Fills D, w and z's dual excess; returns f1 and f2 with the shares counted in, and Σ D, Σ D a, Σ D a²."""
+    """Fills D, w and z's dual excess; returns f1 and f2 including the shares, and Σ D, Σ D a, Σ D a²."""
     sum_d = sum_da = sum_daa = 0.0
     for j in range(len(prices)):
         q.spread[j] = q.step[j] = q.dual_excess[j] = 0.0
@@ -252,7 +252,7 @@ def _spread(
 def _couple(
     rate: Floats, i: int, D: Floats, solved: _Solved, factor: float, others: Floats, apart: Floats, matrix: Floats
 ) -> None:
-    """Adds what one class couples between the prices of types; `others` and `apart` (T,) are scratch."""
+    """Adds one class's coupling between the prices of types; `others` and `apart` (T,) are scratch."""
     T = len(D)
     Ds, Dv = solved.idle_spread, solved.surplus_spread
     others[:] = Ds * Dv

@@ -1,4 +1,4 @@
-"""The interior point's kernels in numpy: quick to load, for few classes, and the oracle of the numba_kernels ones.
+"""The interior point's kernels in numpy: fast to load, for few classes, and the oracle of the tests of `numba_kernels`.
 
 Newton's equations for one class, with rates a, D = x / z, Ds = s / σ, Dv = v / λ, and steps dσ, dλ of its duals, dp of
 prices and dL of the level (d is the slope, g the GPUs):
@@ -8,7 +8,7 @@ prices and dL of the level (d is the slope, g the GPUs):
 
 and dx_j = w_j - D_j (dσ - a_j dλ). Eliminating dσ and dλ leaves one small system in (dp, dL) for all classes together.
 Near an optimum D is huge or tiny; so determinants and entries of the small system are sums of positive terms, with
-products of differences (a_j - a_m) where the textbook has differences of products.
+products of differences (a_j - a_m) instead of the textbook's differences of products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Condensed(NamedTuple):
 
     spread: Floats  # (K, T) D
     aim: Floats  # (K, T) c
-    dual_excess: Floats  # (K, T) what z lacks to its definition
+    dual_excess: Floats  # (K, T) difference between z's definition and z
     idle_spread: Floats  # (K,) Ds
     idle_aim: Floats  # (K,) ds + Ds dσ
     surplus_spread: Floats  # (K,) Dv
@@ -52,9 +52,9 @@ def condense(
     matrix: Floats,
     rhs: Floats,
 ) -> None:
-    """Adds all classes to the small system: `matrix` (T + 1, T + 1), left alone when `corrected`, and `rhs` (T + 1,).
+    """Adds all classes to the small system: `matrix` (T + 1, T + 1), only if `second` is 0, and `rhs` (T + 1,).
 
-    Unknowns are (dp, -dL). Products aim at `target`; `corrected` takes the products of the last `step` into account.
+    Unknowns are (dp, -dL). Products aim at `target`, less `second` times the products of the last `step`.
     """
     q = _condensed(rows, at, step, prices, level, target, second)
     a, D, T = rows.rate, q.spread, len(prices)
@@ -71,7 +71,7 @@ def condense(
     coupling = -np.einsum("k,kj,kl,kjl->jl", per_class, D, D, cross)
     others = 1.0 - np.eye(T)
     pairs = D[:, :, None] * D[:, None, :] * difference**2
-    apart = 0.5 * np.einsum("kml,jm,jl->kj", pairs, others, others)  # over pairs that j is not in
+    apart = 0.5 * np.einsum("kml,jm,jl->kj", pairs, others, others)  # over pairs without j
     lone = q.idle_spread[:, None] * (D * a**2) + q.surplus_spread[:, None] * D
     rest = apart + lone @ others + (q.idle_spread * q.surplus_spread)[:, None]
     np.fill_diagonal(coupling, np.einsum("k,kj,kj->j", per_class, D, rest))
@@ -94,7 +94,7 @@ def direct(
     second: float,
     steepest: Floats,
 ) -> Reach:
-    """Overwrites `step` with the direction that belongs to the steps of prices and level, and measures it.
+    """Overwrites `step` with the direction for these steps of prices and level, and measures it.
 
     `steepest` (2, K) gets each class's largest decrease relative to the variable, of primal variables and of duals.
     """
@@ -107,7 +107,7 @@ def direct(
         steepest[0] = np.maximum(steepest[0], step.surplus / at.surplus / RISE_MAX)
         steepest[1] = np.maximum(steepest[1], -step.rate_dual / at.rate_dual / FALL_MAX)
     sums = np.zeros(4)
-    linear = np.where(rows.weight > 0, 0.0, rows.jobs)  # v λ goes to the weight, not to zero, under logarithms
+    linear = np.where(rows.weight > 0, 0.0, rows.jobs)  # under logarithms v λ goes to the weight, not to zero
     runs = np.where(rows.rate > 0, rows.jobs[:, None], 0.0)
     for k, count in ((0, runs), (2, rows.jobs), (4, linear)):
         x, z, dx, dz = at[k], at[k + 1], step[k], step[k + 1]
@@ -116,7 +116,7 @@ def direct(
 
 
 def advance(rows: Rows, at: Iterate, step: Iterate, lengths: Floats, level: float, used: Floats) -> tuple[float, float]:
-    """Goes along `step`, each class as far as `lengths` (2, K) says: primal variables, then dual ones.
+    """Advances along `step`, each class by `lengths` (2, K): primal variables, then dual ones.
 
     Fills `used` (T,) with the GPUs in use, and returns the largest residual of time and rate, and the products.
     """
@@ -142,7 +142,7 @@ def _condensed(
     Ds, Dv = at.idle / at.budget_dual, at.surplus / at.rate_dual
     idle_aim = (target - second * step.idle * step.budget_dual) / at.budget_dual - at.idle
     product = target - second * step.surplus * step.rate_dual
-    if rows.weight.any():  # where the step is so long that the product is no small correction, it is none at all
+    if rows.weight.any():  # a step so long that the product is no small correction gets none
         product = np.clip(rows.weight - second * step.surplus * step.rate_dual, 0.0, 2.0 * rows.weight)
     surplus_aim = product / at.rate_dual - at.surplus
     sum_d, sum_da, sum_daa = D.sum(axis=1), (D * a).sum(axis=1), (D * a * a).sum(axis=1)
@@ -168,7 +168,7 @@ def _condensed(
 
 
 def _solved(rows: Rows, q: _Condensed, price_step: Floats, level_step: float) -> Iterate:
-    """Every class's part of the direction that belongs to the steps of prices and level.
+    """Every class's part of the direction for these steps of prices and level.
 
     D times a rounded dual is a large error. So the row of time gives what rounding has left of it to its freest
     variable, and then the equations are solved once more for what is left of the row of rate.
@@ -196,6 +196,6 @@ def _solved(rows: Rows, q: _Condensed, price_step: Floats, level_step: float) ->
 
 
 def _steepest(variable: Floats, change: Floats) -> Floats:
-    """Each class's largest decrease relative to the variable itself, (K,); a share that must be zero has none."""
+    """Each class's largest decrease relative to the variable itself, (K,); 0 for shares that must be zero."""
     ratio = np.divide(-change, variable, out=np.zeros_like(change), where=variable > 0)
     return np.maximum(ratio.max(axis=1) if ratio.ndim == 2 else ratio, 0.0)

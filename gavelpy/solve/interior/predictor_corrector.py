@@ -1,13 +1,13 @@
-"""A primal-dual interior point with Mehrotra's predictor and corrector, whatever the kernels are made of.
+"""A primal-dual interior point method with Mehrotra's predictor and corrector, for numpy or numba kernels.
 
 S. Mehrotra, On the implementation of a primal-dual interior point method, SIAM J. Optimization 2 (1992). Two equations
-of each class are eliminated (numpy_kernels.py); what is left couples the T prices and the level. Duals are feasible
-from the start and stay so. With logarithms the product of a rate and its dual goes to the class's weight instead of
-zero.
+of each class are eliminated (numpy_kernels.py); the remaining ones couple the T prices and the level. Duals are
+feasible from the start and stay feasible. Under logarithms the product of a rate and its dual goes to the class's
+weight instead of zero.
 
-We depart from the textbook in one point. Of many thousand classes a handful, whose best GPU type is just changing,
-would hold up all others. So the primal step is as long as most classes can go, and the others go as far as they can;
-the rows of capacity, broken by little, are mended by the next step. Not where there is a level, which is common to all.
+We depart from the textbook in one point. Of many thousand classes a few, whose best GPU type is just changing, would
+limit the step of all others. So the primal step is as long as most classes allow, and the others go as far as they can;
+the rows of capacity are violated slightly, and the next step corrects them. Not with a level, which all classes share.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 ITERATIONS_MAX = 120
 RESIDUAL_MAX = 1e-10
-_NEARLY = 0.995  # of the way to where the first variable becomes zero
-_HELD_UP = 0.005  # part of the classes that may go less far than the others
+_NEARLY = 0.995  # of the distance to where the first variable becomes zero
+_LAGGING = 0.005  # fraction of the classes that may take shorter steps
 _LEAST_CLAIM = 0.1  # start: of a class, relative to the mean claim
-_CENTRED = 0.3  # start: product of a price and its slack, in units of what a job is worth at its best
+_CENTRED = 0.3  # start: product of a price and its slack, in units of a job's value at its best rate
 
 
 class Kernels(Protocol):
@@ -66,16 +66,16 @@ class Kernels(Protocol):
 
 
 def optimum(form: Form, tolerance: float = 1e-10, kernels: Kernels | None = None) -> InteriorPoint:
-    """A point near the optimum of `form`; how near is said by its gap and residual, and no promise is made.
+    """A point near the optimum of `form`; its gap and residual show how near, without a guarantee.
 
-    Stops when gap <= tolerance and residual <= RESIDUAL_MAX (or, of a level, rounding lets it fall no more), after
-    ITERATIONS_MAX, or when rounding leaves no direction: where floors cannot be kept, for one. Deterministic; one
+    Stops when gap <= tolerance and residual <= RESIDUAL_MAX (or, with a level, rounding prevents a lower one), after
+    ITERATIONS_MAX, or when rounding leaves no direction, for example if floors are infeasible. Deterministic; one
     thread.
     """
     types = np.flatnonzero((form.capacity > 0) & (form.rate > 0).any(axis=0))
     scaled = _scaled(form, types)
     search = _Search(scaled, _kernels_for(len(form.rate)) if kernels is None else kernels)
-    with np.errstate(all="ignore"):  # what is not finite ends the search
+    with np.errstate(all="ignore"):  # values that are not finite end the search
         iterations = search.run(tolerance)
     share, prices = np.zeros(form.rate.shape), np.zeros(len(form.capacity))
     share[:, types], prices[types] = search.at.share, search.prices * scaled.unit
@@ -103,13 +103,13 @@ def _kernels_for(class_count: int) -> Kernels:
 
 @dataclass(frozen=True, eq=False)
 class _Scaled:
-    """The form on the types that can be used, in units in which a job's duals are about one."""
+    """The form on the usable types, in units in which a job's duals are about 1."""
 
     rows: Rows
     capacity: Floats  # (T,) > 0
-    unit: float  # of objective, so of all duals
+    unit: float  # of the objective, and so of all duals
     level_unit: float
-    level_worth: float  # Σ count slope λ; 0 where there is no level
+    level_worth: float  # Σ count slope λ; 0 without a level
 
 
 def _scaled(form: Form, types: Ints) -> _Scaled:
@@ -134,7 +134,7 @@ def _scaled(form: Form, types: Ints) -> _Scaled:
 
 
 class _Search:
-    """A point, and the arrays that steps are made in."""
+    """A point, and the arrays of its steps."""
 
     def __init__(self, scaled: _Scaled, kernels: Kernels) -> None:
         self._scaled, self._rows, self._kernels = scaled, scaled.rows, kernels
@@ -147,7 +147,7 @@ class _Search:
         self._pairs = float(pairs) + len(scaled.capacity)
 
     def _start(self) -> None:
-        """Shares that keep all rows but those of rates, which use nearly all GPUs that are scarce; feasible duals."""
+        """Sets shares that satisfy all rows but those of rates and use nearly all scarce GPUs, and feasible duals."""
         rows, capacity = self._rows, self._scaled.capacity
         runs, load, jobs = rows.rate > 0, rows.jobs * rows.gpus, float(rows.jobs.sum())
         share = np.where(runs, _parts(self._claims(), load, runs, (1.0 - 0.5 / max(jobs, 1.0)) * capacity), 0.0)
@@ -173,7 +173,7 @@ class _Search:
         self.at = Iterate(share, reduced_cost, 1.0 - share.sum(axis=1), budget_dual, surplus, rate_dual)
 
     def _claims(self) -> Floats:
-        """How much time each class should have at the start, relative to the others, (K,)."""
+        """Time of each class at the start, relative to the others, (K,)."""
         rows = self._rows
         if self._scaled.level_worth:
             claim = rows.slope
@@ -184,23 +184,23 @@ class _Search:
         return claim + _LEAST_CLAIM * float(rows.jobs @ claim) / float(rows.jobs.sum())
 
     def run(self, tolerance: float) -> int:
-        """Steps until the point is as good as asked for, or no better can be had; returns their number."""
+        """Steps until the point is within tolerance or cannot improve; returns their number."""
         before = math.inf
         for iteration in range(ITERATIONS_MAX):
-            risen = self._scaled.level_worth > 0 and self.residual >= before  # only rounding does that
+            risen = self._scaled.level_worth > 0 and self.residual >= before  # only by rounding
             if self.gap <= tolerance and (self.residual <= RESIDUAL_MAX or risen):
                 return iteration
             before = self.residual
             try:
                 moved = self._move()
-            except np.linalg.LinAlgError:  # the small system is singular to rounding
+            except np.linalg.LinAlgError:  # the small system is singular up to rounding
                 return iteration
             if not moved:
                 return iteration
         return ITERATIONS_MAX
 
     def _move(self) -> bool:
-        """One step of predictor and corrector; whether there was one."""
+        """Makes one step of predictor and corrector; returns whether there was one."""
         T = len(self.prices)
         matrix, steps = np.zeros((T + 1, T + 1)), _Steps(np.zeros(T), np.zeros(T), 0.0)
         steps, reach = self._direction(matrix, steps, target=0.0, second=0.0)
@@ -248,9 +248,9 @@ class _Search:
         return steps, reach
 
     def _lengths(self, steps: _Steps, *, nearly: float) -> tuple[float, float]:
-        """How far the direction can be gone, at most 1, by primal variables (of most classes) and by dual ones."""
+        """Largest steps along the direction, at most 1, of primal variables (of most classes) and of dual ones."""
         K = len(self._rows.rate)
-        most = K - 1 - (0 if self._scaled.level_worth else int(_HELD_UP * K))
+        most = K - 1 - (0 if self._scaled.level_worth else int(_LAGGING * K))
         primal = max(float(np.partition(self._steepest[0], most)[most]), float((-steps.slack / self.slack).max()))
         dual = max(float(self._steepest[1].max()), float((-steps.price / self.prices).max()))
         return nearly / max(primal, nearly), nearly / max(dual, nearly)
@@ -275,7 +275,7 @@ def _parts(claim: Floats, load: Floats, runs: Bools, capacity: Floats) -> Floats
     """Shares (K, T) in proportion to `claim` that use no more than `capacity`, and at most 1 / (T + 1) each."""
     most = 1.0 / (len(capacity) + 1)
     rise = np.minimum(capacity / ((load * claim) @ runs), most / float(claim.min()))
-    for _ in range(8):  # what a rise uses is concave in it, so this comes from below
+    for _ in range(8):  # the use is concave in the rise, so this converges from below
         used = load @ np.where(runs, np.minimum(most, claim[:, None] * rise), 0.0)
         rise = np.minimum(rise * capacity / used, most / float(claim.min()))
     return np.minimum(most, claim[:, None] * rise)
@@ -283,7 +283,7 @@ def _parts(claim: Floats, load: Floats, runs: Bools, capacity: Floats) -> Floats
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """Steps of what all classes have in common."""
+    """Steps of the variables that all classes share."""
 
     price: Floats  # (T,)
     slack: Floats  # (T,)

@@ -1,11 +1,11 @@
-"""Linear objectives over very many entries: a model of few of them that grows until no other entry would gain.
+"""Linear objectives over very many entries by column generation: the model grows until no entry would improve it.
 
-Of the n²/2 pairs of n jobs an optimum uses about n. So HiGHS gets the jobs by themselves and a few pairs each; the
-duals of its optimum price all other entries in one go, the best few of each job come in, and the last basis goes on.
-What gains nothing at the end gains nothing at all: the optimum is that of all entries, and the certificate, which looks
-at every one of them, says so. Nothing is lost, then, by pairs that never come in. Among them, as soon as its members
-alone are priced, is every pair whose rates add up to no more than 1 in parts of its members' rates alone: its time on
-the GPUs, divided between its members in those parts, gives them the same.
+Of the n²/2 pairs of n jobs an optimum uses about n. So HiGHS gets the jobs alone and a few pairs each; the duals of its
+optimum price all other entries at once, the best few of each job are added, and HiGHS continues from the last basis. An
+entry that gains nothing at the end gains nothing at all: the optimum is that of all entries, and the certificate, which
+checks each of them, confirms it. So nothing is lost by pairs that are never added. Among them, as soon as its members
+alone are priced, is every pair whose rates add up to at most 1 relative to its members alone: the same time on the
+GPUs, divided between its members in these proportions, gives them the same.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve import linear
 from gavelpy.solve.certificate import MARGIN, Candidate, FloorsRefused
-from gavelpy.solve.packing.column_pool import Duals, Pool, guessed
+from gavelpy.solve.packing.column_pool import Pool, ProgramDuals, guessed
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run
 
 if TYPE_CHECKING:
     from gavelpy.solve.solver import Solver
 
-GAINS = 1e-9  # what an entry must gain to come in, the duals being about 1; those of HiGHS are right to 1e-10
+GAINS = 1e-9  # least gain of an entry that is added; duals are about 1, and right to 1e-10
 
 
 def max_min(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
-    """As linear.max_min. Raises SolverFailed when HiGHS does."""
+    """As linear.max_min. Raises SolverFailed if HiGHS finds no optimum."""
     level = program.even_level
     answer = _max_min_near(program, solver, effort, level)
     if abs(answer.level) > linear.RESCALE_ABOVE * level:
@@ -39,18 +39,18 @@ def max_min(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
 
 
 def max_sum(program: Program, solver: Solver, effort: HighsEffort) -> Candidate:
-    """As linear.max_sum. Raises SolverFailed when HiGHS does."""
-    nobody = np.zeros(0, dtype=np.int64)
-    levels = _Levels(nobody, weight=np.zeros(0), base=np.zeros(0), least=0.0)
+    """As linear.max_sum. Raises SolverFailed if HiGHS finds no optimum."""
+    no_class = np.zeros(0, dtype=np.int64)
+    levels = _Levels(no_class, weight=np.zeros(0), base=np.zeros(0), least=0.0)
     growing, first, row_dual = _optimum(program, levels, solver, effort)
     final = growing.on_face(first)
-    duals = linear.duals_of(program, row_dual, nobody, program.floor > 0, unit=growing.unit)
+    duals = linear.duals_of(program, row_dual, no_class, program.floor > 0, unit=growing.unit)
     return Candidate(growing.shares(final), duals, level=0.0)
 
 
 def _max_min_near(program: Program, solver: Solver, effort: HighsEffort, level: float) -> Candidate:
     leveled = np.flatnonzero(program.value > 0)
-    least = -float((program.value * program.base).max()) / level  # where nobody runs
+    least = -float((program.value * program.base).max()) / level  # if no job runs
     levels = _Levels(leveled, level / program.value[leveled], program.base[leveled], least)
     growing, first, row_dual = _optimum(program, levels, solver, effort)
     final = growing.on_face(first)
@@ -63,8 +63,8 @@ def _optimum(
 ) -> tuple[_Growing, Optimum, Floats]:
     """An optimum, and the rows' duals with a trace more GPUs.
 
-    The floors may need entries that are not there at first: then the least part of a floor that is kept is the level.
-    Raises FloorsRefused where that is below 1: its duals are a ray.
+    The floors may need entries that are not in the model at first: then the least fraction of a floor is the level.
+    Raises FloorsRefused if that is below 1: its duals are a ray.
     """
     pool = Pool(program)
     start = program.only(*pool.first(guessed(program, pool) if len(levels.classes) else None))
@@ -93,11 +93,11 @@ class _Levels:
     classes: Ints  # (L,)
     weight: Floats  # (L,)
     base: Floats  # (L,)
-    least: float  # the level is no less
+    least: float  # lower bound of the level
 
 
 class _Growing:
-    """A model of some entries, and after the first of them the level if there is one; all others are in a pool."""
+    """A model of some entries, with the level (if any) after the first ones; all others are in a pool."""
 
     def __init__(
         self, program: Program, pool: Pool, start: Program, levels: _Levels, solver: Solver, effort: HighsEffort
@@ -107,7 +107,7 @@ class _Growing:
         self._pieces = [start]
         self.level_column = len(start.entry_type)
         self.unit = pool.gain_max or 1.0
-        self._summed = not self._leveled  # whether the sum of values is the goal; else it is for ties
+        self._summed = not self._leveled  # whether the sum of values is the objective; else it is for ties
         self._model = self._first_model()
         self._run = Run(program.problem, solver, effort, self._model)
 
@@ -131,7 +131,7 @@ class _Growing:
         return first, row_dual
 
     def on_face(self, first: Optimum) -> Optimum:
-        """The optimum with the greatest sum of values; entries come in that no optimum needs, but some may use."""
+        """The optimum with the greatest sum of values; adds entries that no optimum needs but some use."""
         self._pool.keep(self._duals(first), -GAINS)
         cost = np.concatenate([-self._values(piece) for piece in self._pieces])
         final = self._run.on_face(first, np.insert(cost, self.level_column, 0.0) if self._leveled else cost)
@@ -145,7 +145,7 @@ class _Growing:
 
     @property
     def _leveled(self) -> int:
-        """How many classes hold the level; 0 = the goal is the sum of values."""
+        """Number of classes with the level; 0 = the objective is the sum of values."""
         return len(self._levels.classes)
 
     def _first_model(self) -> Model:
@@ -157,7 +157,7 @@ class _Growing:
         return model
 
     def _grown(self, optimum: Optimum) -> Optimum:
-        """The optimum when no unused entry would gain any more."""
+        """The optimum after adding entries until no unused one would gain."""
         while True:
             group, gpu_type = self._pool.wanted(self._duals(optimum), GAINS)
             if not len(group):
@@ -180,10 +180,10 @@ class _Growing:
     def _values(self, piece: Program) -> Floats:
         return linear.entry_values(piece) * self._program.type_worth[piece.entry_type] / self.unit
 
-    def _duals(self, optimum: Optimum) -> Duals:
+    def _duals(self, optimum: Optimum) -> ProgramDuals:
         K, T, L = len(self._program.value), len(self._program.problem.gpu_types), self._leveled
         rate = np.zeros(K)
         rate[self._levels.classes] = optimum.row_dual[:L]
         rate[self._floored] += optimum.row_dual[L : L + len(self._floored)]
         time, capacity = -optimum.row_dual[-K - T : -T], -optimum.row_dual[-T:]
-        return Duals(rate, time, capacity, per_gain=1.0 / self.unit if self._summed else 0.0)
+        return ProgramDuals(rate, time, capacity, per_gain=1.0 / self.unit if self._summed else 0.0)

@@ -1,9 +1,10 @@
-"""Rough duals of a level among very many entries, so that the model begins with the right ones: a few per cent off.
+"""The unused columns of a program with very many entries, and approximate duals to begin with.
 
-Entropy smooths the dual: the GPUs that an entry takes are exp(κ x what it gains per GPU), and each dual has an equation
-that it can solve if the others stay: a type's GPUs are all taken; a job's time is no more than there is; the rates of
-all jobs are equal. A step solves the equation of each type and then, with caution, for each class of jobs the two of
-its rate and its time. A larger κ is a sharper picture. Nothing but time depends on how right it is.
+*Approximate duals* of a level, right to a few per cent, select the entries of the first model. Entropy smooths the
+dual: the GPUs that an entry uses are exp(κ x its gain per GPU), and each dual has an equation that determines it if the
+others stay: a type's GPUs are all used; a job's time is at most 1; the rates of all jobs are equal. A step solves the
+equation of each type and then, damped, for each class of jobs the two of its rate and its time. A larger κ is more
+exact. Only the time to the answer depends on these duals.
 """
 
 from __future__ import annotations
@@ -15,25 +16,33 @@ import numpy as np
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.program import Program
 
-AT_FIRST = 1  # entries of several jobs for each class of jobs (and GPU type, if nothing is known) to begin with, and
-AT_ONCE = 2  # for each class of jobs in one go later: fewer make more rounds, more make longer ones
-PROMISING = 24  # entries for each class of jobs, on average: the best of each are looked for among so many
+AT_FIRST = 1  # entries of several jobs for each class of jobs (and GPU type, without duals) in the first model, and
+AT_ONCE = 2  # for each class of jobs at a time later: fewer need more runs, more need longer ones
+PROMISING = 24  # mean number of entries per class of jobs among which the best of each are selected
+CANDIDATES = 8  # most valuable entries of each class of jobs and GPU type, from which duals are computed
+STEPS = 10
+SHARPNESS = (8.0, 30.0)  # first and last κ, where a gain is about 1
+CAUTION = 0.6  # damping of a step, because both members of a pair make one
+SPREAD = 10.0  # ratio of values above which few jobs limit the level, and no approximate duals are needed
+_LEAST = 0.02  # of the mean dual of a rate
+_LOG_MOST = 20.0  # of the GPUs that an entry uses
+_SINGULAR = 1e-6  # of a determinant
 
 
 @dataclass(frozen=True, eq=False)
-class Duals:
-    """What constraints are worth, in units of the objective; a class counts for all its jobs."""
+class ProgramDuals:
+    """ProgramDuals of the constraints in units of the objective; a class counts for all its jobs."""
 
-    rate: Floats  # (K,) of a rate's unit, because of levels and floors
+    rate: Floats  # (K,) per unit of rate, from levels and floors
     time: Floats  # (K,) of a job's time
     capacity: Floats  # (T,) of all GPUs of a type
-    per_gain: float  # of what an entry adds to the sum of values; 0 where the sum is for ties only
+    per_gain: float  # per unit of the sum of values; 0 if the sum is for ties only
 
 
 class Pool:
-    """Which entries, (class of configurations, GPU type), are in use. All that one job has to itself always are.
+    """Entries, (class of configurations, GPU type), by whether they are in use. Those of one job always are.
 
-    Tables of entries are (T, Q) here, so that what is added up stands side by side.
+    Tables of entries are (T, Q) here, so that sums run over adjacent numbers.
     """
 
     def __init__(self, program: Program) -> None:
@@ -53,7 +62,7 @@ class Pool:
         )  # of an entry, to a sum of values
 
     def candidates(self, count: int) -> tuple[Ints, Ints]:
-        """Entries of one job, and of each class of jobs the `count` others most valuable for their GPUs by type."""
+        """Entries of one job, and for each class of jobs the `count` others with the highest value per GPU by type."""
         wanted = self._alone.copy()
         value = np.where(self._several, self._gain / self._gpus, -np.inf)
         for chosen, of_type in zip(wanted, value, strict=True):
@@ -61,8 +70,8 @@ class Pool:
         gpu_type, group = np.nonzero(wanted)
         return group, gpu_type
 
-    def first(self, duals: Duals | None) -> tuple[Ints, Ints]:
-        """Entries to begin with, used from now on: those of one job, and AT_FIRST others for each class of jobs."""
+    def first(self, duals: ProgramDuals | None) -> tuple[Ints, Ints]:
+        """Entries of the first model, in use from now on: those of one job, and AT_FIRST others per class of jobs."""
         if duals is None:
             group, gpu_type = self.candidates(AT_FIRST)
             return self._used(gpu_type * self._unused.shape[1] + group)
@@ -71,12 +80,12 @@ class Pool:
         wanted.ravel()[self._best(worth.ravel(), AT_FIRST, least=-np.inf)] = True
         return self._used(np.flatnonzero(wanted))
 
-    def wanted(self, duals: Duals, least: float) -> tuple[Ints, Ints]:
-        """Unused entries that would gain more than `least`, used from now on: AT_ONCE for each class of jobs."""
+    def wanted(self, duals: ProgramDuals, least: float) -> tuple[Ints, Ints]:
+        """Unused entries that would gain more than `least`, in use from now on: AT_ONCE for each class of jobs."""
         return self._used(self._best(self._worth(duals).ravel(), AT_ONCE, least))
 
-    def keep(self, duals: Duals, least: float) -> None:
-        """Forgets the unused entries that would not gain more than `least`."""
+    def keep(self, duals: ProgramDuals, least: float) -> None:
+        """Drops the unused entries that would not gain more than `least`."""
         self._unused = self._worth(duals) > least
 
     def _valued(self, weight: Floats) -> Floats:
@@ -85,11 +94,11 @@ class Pool:
         return valued
 
     def _of_member(self, per_class: Floats) -> Floats:
-        """The figure of each member's class, (D, Q); 0 where there is no member."""
+        """The value of each member's class, (D, Q); 0 without a member."""
         return np.append(per_class, 0.0)[self._member_class]  # class -1 is the last
 
-    def _worth(self, duals: Duals) -> Floats:
-        """What each unused entry would add to the objective at share 1, (T, Q); -inf for the others."""
+    def _worth(self, duals: ProgramDuals) -> Floats:
+        """Gain of each unused entry in the objective at share 1, (T, Q); -inf for the others."""
         worth = self._valued(duals.rate)
         if duals.per_gain:
             worth += duals.per_gain * self._gain
@@ -105,7 +114,7 @@ class Pool:
             places = places[worth[places] >= np.partition(worth[places], -few)[-few]]
         places = places[np.argsort(-worth[places], kind="stable")]
         keep: Bools = np.zeros(len(places), dtype=np.bool_)
-        short = np.int16 if self._class_count < np.iinfo(np.int16).max else np.int64  # 16 bits are sorted by radix
+        short = np.int16 if self._class_count < np.iinfo(np.int16).max else np.int64  # 16 bits are sorted by radix sort
         for classes in self._member_class[:, places % self._unused.shape[1]]:
             order = np.argsort(classes.astype(short), kind="stable")
             sizes = np.bincount(classes + 1, minlength=self._class_count + 1)
@@ -119,43 +128,33 @@ class Pool:
         return group, gpu_type
 
 
-CANDIDATES = 8  # most valuable entries of each class of jobs and GPU type: the picture is drawn from these
-STEPS = 10
-SHARPNESS = (8.0, 30.0)  # first and last κ, where a gain is about 1
-CAUTION = 0.6  # of a step, because both members of a pair make one
-SPREAD = 10.0  # of values; where they are further apart, few jobs make the level, and no picture is needed
-_LEAST = 0.02  # of the mean dual of a rate
-_LOG_MOST = 20.0  # of the GPUs that an entry takes
-_SINGULAR = 1e-6  # of a determinant
-
-
-def guessed(program: Program, pool: Pool) -> Duals | None:
-    """Duals near those of the highest level, up to one common factor; None where a guess would not help."""
+def guessed(program: Program, pool: Pool) -> ProgramDuals | None:
+    """ProgramDuals near those of the highest level, up to a common factor; None if they would not help."""
     low, high = np.quantile(program.value, (0.1, 0.9))
     if not high < SPREAD * low:
         return None
-    picture = _picture(program, pool)
-    K, count, kinds = len(program.value), program.classes.count, picture.gpu_type
-    rate, time, price = np.ones(K), np.zeros(K), picture.first_price()
+    sample = _sample(program, pool)
+    K, count, kinds = len(program.value), program.classes.count, sample.gpu_type
+    rate, time, price = np.ones(K), np.zeros(K), sample.first_price()
     for sharpness in np.geomspace(*SHARPNESS, STEPS):
-        gain = picture.worth(rate, time) - price[kinds]
+        gain = sample.worth(rate, time) - price[kinds]
         taken = np.exp(np.minimum(sharpness * gain, _LOG_MOST))
         total = np.maximum(np.bincount(kinds, taken, len(price)), np.finfo(np.float64).tiny)
-        dearer = np.maximum(np.log(total / picture.gpus) / sharpness, -price)
+        dearer = np.maximum(np.log(total / sample.gpus) / sharpness, -price)
         taken = np.exp(np.minimum(sharpness * (gain - dearer[kinds]), _LOG_MOST))
-        rate, time = _balanced(picture, taken, rate, time, sharpness)
+        rate, time = _balanced(sample, taken, rate, time, sharpness)
         factor = count.sum() / (count @ rate)
         rate, time, price = rate * factor, time * factor, (price + dearer) * factor
     capacity: Floats = np.zeros(len(program.problem.gpu_types))
-    capacity[picture.types] = price * picture.gpus
-    return Duals(rate * count * program.value / picture.unit, time * count, capacity, per_gain=0.0)
+    capacity[sample.types] = price * sample.gpus
+    return ProgramDuals(rate * count * program.value / sample.unit, time * count, capacity, per_gain=0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Picture:
-    """E' entries for each GPU that they take, with members in D places; class K stands for no member."""
+class _Sample:
+    """E' entries per GPU that they use, with members in D places; class K = no member."""
 
-    types: Ints  # (T',) GPU types that there are
+    types: Ints  # (T',) GPU types
     gpus: Floats  # (T',)
     gpu_type: Ints  # (E',) among those
     member_class: Ints  # (D, E')
@@ -165,25 +164,25 @@ class _Picture:
     unit: float
 
     def worth(self, rate_dual: Floats, time_dual: Floats) -> Floats:
-        """What members gain, (E',)."""
+        """Gain of the members, (E',)."""
         per_member = np.append(rate_dual, 0.0)[self.member_class] * self.rate
         per_member -= np.append(time_dual, 0.0)[self.member_class] * self.time
         worth: Floats = np.einsum("de->e", per_member)
         return worth
 
     def per_job(self, per_member: Floats) -> Floats:
-        """Σ by class of what its jobs get together, (D, E'), for each of them, (K,)."""
+        """Sum of members' values (D, E') by class, per job of the class, (K,)."""
         K = len(self.count)
         total: Floats = np.bincount(self.member_class.ravel(), per_member.ravel(), K + 1)[:K] / self.count
         return np.maximum(total, np.finfo(np.float64).tiny)
 
     def first_price(self) -> Floats:
-        """What a tenth of the entries of each type gain more than, (T',)."""
+        """The gain that a tenth of the entries of each type exceed, (T',)."""
         gain = np.einsum("de->e", self.rate)
         return np.array([np.quantile(gain[self.gpu_type == t], 0.9) for t in range(len(self.types))])
 
 
-def _picture(program: Program, pool: Pool) -> _Picture:
+def _sample(program: Program, pool: Pool) -> _Sample:
     c = program.columns
     group, gpu_type = pool.candidates(CANDIDATES)
     types, kind = np.unique(gpu_type, return_inverse=True)
@@ -193,7 +192,7 @@ def _picture(program: Program, pool: Pool) -> _Picture:
     many = np.append(count, 0.0)[member_class] / c.gpus[group]
     rate = c.member_rate[:, group, gpu_type] * many * np.append(program.value / unit, 0.0)[member_class]
     none: Bools = member_class < 0
-    return _Picture(
+    return _Sample(
         types=types,
         gpus=program.problem.gpu_counts[types],
         gpu_type=kind,
@@ -205,19 +204,19 @@ def _picture(program: Program, pool: Pool) -> _Picture:
     )
 
 
-def _balanced(picture: _Picture, taken: Floats, rate: Floats, time: Floats, sharpness: float) -> tuple[Floats, Floats]:
-    """Duals of rates and time after a step towards equal rates and no more time than there is."""
-    p = picture
+def _balanced(sample: _Sample, taken: Floats, rate: Floats, time: Floats, sharpness: float) -> tuple[Floats, Floats]:
+    """ProgramDuals of rates and time after a step towards equal rates within the time budgets."""
+    p = sample
     had, used = taken * p.rate, taken * p.time
     level, spent = p.per_job(had), p.per_job(used)
     rr, rt, tt = p.per_job(had * p.rate), p.per_job(had * p.time), p.per_job(used * p.time)
-    wanted = (p.count @ (level / rr)) / (p.count @ (1.0 / rr))  # so that the duals' mean stays
+    wanted = (p.count @ (level / rr)) / (p.count @ (1.0 / rr))  # so that the mean of the duals stays
     missing, over = wanted - level, spent - 1.0
     scarce = (time > 0) | (over > 0)
     determinant = np.maximum(rr * tt - rt * rt, _SINGULAR * rr * tt) * sharpness
     up = np.where(scarce, (missing * tt + over * rt) / determinant, missing / (rr * sharpness))
     dearer = np.where(scarce, (over * rr + missing * rt) / determinant, 0.0)
-    most_up, most_dearer = level / rr / sharpness, spent / tt / sharpness  # for those steps the picture is right
+    most_up, most_dearer = level / rr / sharpness, spent / tt / sharpness  # larger steps are not accurate
     rate = rate + CAUTION * np.clip(up, -most_up, most_up)
     time = time + CAUTION * np.clip(dearer, -most_dearer, most_dearer)
     return np.maximum(rate, _LEAST), np.maximum(time, 0.0)

@@ -1,16 +1,16 @@
-"""Aggregation where jobs share GPUs: jobs and configurations that no objective can tell apart become classes.
+"""Classes of equal jobs and of equal configurations where jobs share GPUs.
 
 Let jobs fall into classes, and configurations, too, such that those of one class have members of the same classes with
 the same rates. Adding up the shares of any answer over each class of configurations gives totals that are feasible for
-the classes, and no worse. The other way round, a total is shared out among its configurations so that each job of a
-class gets the same time; where that is possible for every total, the linear program over classes has exactly the
-optimum of the one over jobs. It is possible in three cases, tried in this order:
+the classes, and no worse. Conversely, a total is distributed among its configurations so that each job of a class gets
+the same time; if that is possible for every total, the linear program over classes has exactly the optimum of the one
+over jobs. It is possible in three cases, tried in this order:
 
-    in order      jobs of a class stand side by side on [0, 1), each as wide as the others; a pair of jobs of two
-                  classes gets what they overlap; within a class, each gets the half across. Needs few of the pairs
+    in order      jobs of a class occupy [0, 1) in order, each with the same width; a pair of jobs of two classes gets
+                  their overlap; within a class, each gets the half opposite. Needs few of the pairs
     evenly        every configuration of a class gets the same; right if each job is in equally many of them
-    refined       jobs that are not in equally many are told apart, and so on until the second case holds
-                  (colour refinement; Grohe, Kersting, Mladenov and Selman, ESA 2014)
+    refined       jobs that are in different numbers of them become different classes, and so on until the second case
+                  holds (colour refinement; Grohe, Kersting, Mladenov and Selman, ESA 2014)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.program import Classes, Partition, classes_of, classes_of_labels, mixed, singletons
 
-WORTHWHILE = 0.7  # of the jobs; more classes than that are no fewer columns to speak of
+WORTHWHILE = 0.7  # of the jobs; with more classes, hardly any columns are saved
 _EVEN = 1e-11  # relative; loads of the members of a class that differ by less are equal
 _STEP = 0.6180339887498949  # the golden ratio's fraction: multiples of it are all different
 
@@ -31,7 +31,7 @@ _STEP = 0.6180339887498949  # the golden ratio's fraction: multiples of it are a
 def of_pairs(
     problem: AllocationProblem, jobs: Ints, best_rate_steps_per_s: Floats, figures: Floats, *, aggregate: bool
 ) -> Partition:
-    """The partition where jobs share GPUs: as coarse as it can be, or everything by itself if that is not much.
+    """The coarsest partition where jobs share GPUs; one class for each job if it saves few columns.
 
     `figures` (R, F) must agree within a class.
     """
@@ -59,7 +59,7 @@ def of_pairs(
 
 @dataclass(frozen=True, eq=False)
 class _Slots:
-    """Members of P configurations in D places; a place that is not taken is -1."""
+    """Members of P configurations in D places; an empty place is -1."""
 
     job: Ints  # (D, P) among the R
     rates: Ints  # (D, P) equal for members with equal rates
@@ -98,7 +98,7 @@ def _groups(slots: _Slots, classes: Classes) -> Classes:
 
 
 def _in_order(slots: _Slots, classes: Classes, groups: Classes) -> Floats:
-    """Part of its class's total that each configuration gets, (P,): by overlap, see above; evenly where three share."""
+    """Part of its class's total that each configuration gets, (P,): by overlap; evenly for three members."""
     weight = _evenly(groups)
     rank = np.empty(len(classes.of_job), dtype=np.int64)
     order = np.argsort(classes.of_job, kind="stable")
@@ -124,11 +124,10 @@ def _evenly(groups: Classes) -> Floats:
 
 
 def _carries(slots: _Slots, classes: Classes, groups: Classes, weight: Floats) -> bool:
-    """Whether every total is shared out so that the jobs of a class get the same time
-    at the same rates.
+    """Whether every total is distributed so that the jobs of a class get the same time at the same rates.
 
-    All totals at once: with totals that have nothing to do with each other, equal sums are equal terms. Should that
-    ever err, the certificate, which knows no classes, refuses the answer.
+    All totals at once: with unrelated totals, equal sums mean equal terms. If that should ever err, the certificate,
+    which does not use classes, rejects the answer.
     """
     unit = int(slots.rates.max(initial=0)) + 1
     of_job, of_class = np.zeros(len(classes.of_job)), np.zeros(len(classes.count))
@@ -139,12 +138,12 @@ def _carries(slots: _Slots, classes: Classes, groups: Classes, weight: Floats) -
         first, of_first = job[groups.representative], total[groups.representative]
         has = first >= 0
         of_class += np.bincount(classes.of_job[first[has]], of_first[has], minlength=len(of_class))
-    wanted = (of_class / classes.count)[classes.of_job]
-    return bool((np.abs(of_job - wanted) <= _EVEN * wanted).all())
+    expected = (of_class / classes.count)[classes.of_job]
+    return bool((np.abs(of_job - expected) <= _EVEN * expected).all())
 
 
 def _refined(slots: _Slots, classes: Classes, groups: Classes) -> Classes:
-    """Jobs of a class that are in unequal numbers of some class of configurations are told apart."""
+    """Classes divided by how many configurations of each class their jobs are in."""
     seen = np.zeros(len(classes.of_job), dtype=np.uint64)
     unit = int(slots.rates.max(initial=0)) + 1
     for job, rates in zip(slots.job, slots.rates, strict=True):

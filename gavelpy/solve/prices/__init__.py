@@ -1,13 +1,15 @@
 """The price engine: linear objectives of many jobs that run alone, by the prices of a few GPU types.
 
-engine              the algorithm from prices to certified shares
-table               jobs and needs as arrays, and the choice between the two kernels
-numpy_kernels       the loops over jobs in numpy, for few jobs
-numba_kernels       the same in numba, for many
-starting_prices     approximate prices, by HiGHS, Newton's method or the interior point
-newton              Newton's method on the dual function
-crossover           from approximate prices to the exact optimum, by small linear programs
-vertex              the optimum as a function of its structure, so that the way there changes no byte
-pivots              few classes: exact simplex steps
-highest_level       the highest level of needs that rise with it, each with its own limit
+Modules:
+
+    engine              the algorithm from prices to certified shares
+    table               jobs and needs as arrays, and the choice between the two kernels
+    numpy_kernels       the loops over jobs in numpy, for few jobs
+    numba_kernels       the same in numba, for many
+    starting_prices     approximate prices, by HiGHS, Newton's method or the interior point
+    newton              Newton's method on the dual function
+    crossover           from approximate prices to the exact optimum, by small linear programs
+    vertex              the optimum as a function of its structure, so that the way there changes no byte
+    pivots              few classes: exact simplex steps
+    highest_level       the highest level of needs that rise with it, each with its own limit
 """

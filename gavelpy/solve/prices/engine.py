@@ -1,8 +1,12 @@
-"""Linear objectives by prices: the rung for many distinct jobs that run alone.
+"""Max-min and max-sum by prices: the rung for many distinct jobs that run alone, with its certificate.
 
-Newton's method brings prices near the best ones (newton.py), restricted programs make them exact (crossover.py), and
-what a free type has left is spent on the sum of scaled rates (the rule for ties). Nothing here is believed: proof.py
-computes objective and bound again from the problem's own figures.
+Newton's method finds approximate prices (newton.py), small linear programs make them exact (crossover.py), and GPUs of
+free types that are left are given to the jobs with the highest sum of scaled rates (the rule for ties). The certificate
+uses the arithmetic of certificate.py for jobs that run alone, in one pass over the problem's own arrays.
+
+*Infeasible floors.* The sum of gains then has no finite prices: they rise without end, and gains become negligible. At
+such prices, the marginal cost of each job's floor, without gains, is its weight in a Farkas ray, which certificate.py
+checks.
 """
 
 from __future__ import annotations
@@ -20,83 +24,22 @@ from gavelpy.solve.certificate import NOISE, Duals, FloorsRefused, failed, floor
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point, kernels
+from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum
-from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of
+from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver
 
-
-def proved(
-    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
-) -> Answer:
-    """Shares of the problem from times (K, T') of the table, with the proof that prices (T',) and duals (K,) give."""
-    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
-    time[time < NOISE] = 0.0
-    share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
-    best = jobs.best_steps_per_s
-    weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
-    rate, gpus, W = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
-    if not (W > 0).all():
-        rate = np.where(W > 0, rate, 0.0)
-    floor, worth = floors_of(objective, len(best)), np.ones(len(W))
-    scale = gain = none
-    match objective:
-        case MaxMin(scale=scale):
-            pass
-        case MaxSum(gain=gain, gpu_type_worth=given):
-            worth = given if len(given) else worth
-    t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
-    path = by if jobs.classes is None else "classes+" + by
-    certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
-    if not (W > 0).all():
-        prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
-    return Answer(share, prices / unit, certificate)
-
-
-def certificate_of(
-    t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
-) -> tuple[Certificate, float]:
-    """The certificate of a tally with its prices (T,), and the unit of these: of a level all duals share a factor."""
-    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
-    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
-    value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
-    bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
-    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
-    return Certificate(value, bound, gap, violation, path, solve_s=0.0), unit
-
-
-def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
-    """What a GPU of each type, (T,), would be worth to a job that needs but one, beyond its time elsewhere."""
-    problem = jobs.problem
-    gpus, counts = problem.gpus_occupied[:, None], problem.gpu_counts
-    dear = problem.member_rate_steps_per_s * (weight[:, None] + gain[:, None] * worth)
-    time = np.where(counts > 0, dear - gpus * prices, 0.0).max(axis=1, initial=0.0)
-    beyond = np.where((gpus <= 1) & (jobs.best_steps_per_s > 0)[:, None], (dear - time[:, None]) / gpus, 0.0)
-    return np.asarray(beyond.max(axis=0, initial=0.0))
-
-
-def ray_at(jobs: Jobs, price: Floats) -> Duals:
-    """What the floors cost at these prices, (T',), as duals of the problem; their size has no meaning."""
-    table, floor = jobs.table, jobs.floor  # the table as it is: without gains
-    price = price / (price.max(initial=0.0) or 1.0)
-    s = Dual(table, Fixed(floor)).swept(price, 0.0)
-    steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, price)[1]
-    best, none = jobs.best_steps_per_s, np.zeros(jobs.problem.job_count)
-    weight = np.divide(jobs.per_job(steepness), best, out=none.copy(), where=best > 0)
-    return Duals(level=none, floor=weight, budget=none, price=jobs.all_types(price))
-
-
-CLASSES_MIN = 64  # below, HiGHS on the whole program is as quick, where pivots are not quicker still
+CLASSES_MIN = 64  # below, pivots or HiGHS on the whole program are as fast
 AT_THE_LIMIT = 1e-12
-_SPENT = 1e-12  # part of a type's GPUs that is nothing
+_SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
 
 
 def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
-    """Whether this rung is for such a problem."""
+    """Whether this rung applies to the problem."""
     if not problem.runs_alone:
         return False
     match objective:
@@ -110,9 +53,9 @@ def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
 def best_by_prices(
     problem: AllocationProblem, objective: LinearObjective, solver: Solver, *, inside: bool = False
 ) -> Answer | None:
-    """The best shares with their proof, or None where classes are few. See `answers`; for `inside` see start.py.
+    """The best certified shares, or None if there are few classes. See `answers`; `inside`: see starting_prices.py.
 
-    Raises SolverFailed where the prices are not found: FloorsRefused where there are floors, with a ray.
+    Raises SolverFailed if no prices are found: FloorsRefused with a ray if there are floors.
     """
     floors = floors_of(objective, problem.job_count)
     values = objective.scale if isinstance(objective, MaxMin) else objective.gain
@@ -123,7 +66,7 @@ def best_by_prices(
         if len(objective.gpu_type_worth):
             gains *= objective.gpu_type_worth if jobs.types is None else objective.gpu_type_worth[jobs.types]
         table = replace(table, gain=gains)
-    if inside and len(jobs.value) <= NUMPY_ROWS_MAX:  # HiGHS is as quick
+    if inside and len(jobs.value) <= NUMPY_ROWS_MAX:  # HiGHS is as fast
         return None
     if len(jobs.value) < CLASSES_MIN:
         mix = _of_few(table, jobs.value, floor)
@@ -133,12 +76,14 @@ def best_by_prices(
         mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
         mix = max_min(table, jobs.value, solver, inside=inside)
-    if mix is not None and mix.price.any() and not mix.is_unique:  # prices may be many: what the next GPU is worth
+    if (
+        mix is not None and mix.price.any() and not mix.is_unique
+    ):  # prices are not unique: take the value of the next GPU
         more = _with_a_trace_more(
             replace(table, gpu_counts=table.gpu_counts * (1 + TRACE)), jobs.value, floor, mix, solver
         )
         mix = more and replace(mix, price=more.price, steepness=more.steepness)
-    if mix is None and last is not None and floor.any():  # prices without an end say that the floors cannot be kept
+    if mix is None and last is not None and floor.any():  # unbounded prices: the floors may be infeasible
         raise FloorsRefused(problem, "not found", ray_at(jobs, last.price))
     if mix is None:
         raise failed(problem, "not found", "prices")
@@ -146,7 +91,7 @@ def best_by_prices(
 
 
 def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
-    """The answer for few classes, where pivots find it."""
+    """The answer for few classes, if pivots find it."""
     if not len(table.gain):
         return _limited_few(table, value)
     mix = most_gain(table, floor)
@@ -157,16 +102,16 @@ def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
 
 
 def _limited_few(table: Table, value: Floats) -> Mix | None:
-    """The answer for few classes where the slowest job limits the level, and pivots find it."""
+    """The answer for few classes if the slowest job limits the level and pivots find it."""
     need = np.minimum(float(value.min()) / value, 1.0)
-    if table.load @ need > table.gpu_counts.sum():  # not even if all GPUs were the best ones
+    if table.load @ need > table.gpu_counts.sum():  # infeasible even if all GPUs were of the best type
         return None
     rest = most_gain(replace(table, gain=table.rate * (value / value.max())[:, None]), need)
     return None if rest is None else _limited(rest, value)
 
 
 def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
-    """The duals with so few more GPUs that nothing else changes, from those without."""
+    """The duals with slightly more GPUs, which change nothing else, from the duals without."""
     price = np.maximum(mix.price, PRICE_FLOOR * mix.price.max())
     if len(table.gain):
         dual = Dual(table, Fixed(floor))
@@ -177,7 +122,7 @@ def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, sol
 
 
 def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False) -> Mix | None:
-    """Times with the highest least value_k rate_k, and among those the highest sum. For `inside` see start.py."""
+    """Times with the highest least value_k rate_k, then the highest sum. `inside`: see starting_prices.py."""
     limit = float(value.min())
     dual = Dual(table, Proportional(1.0 / value), level_max=limit)
     W = table.gpu_counts
@@ -185,7 +130,7 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
     if mix is None:
         mix = _limited_few(table, value) if len(value) < NEWTON_MIN else None
         if mix is not None:
-            solver.points.pop(("level", len(W)), None)  # the next level is likely to be at its limit, too
+            solver.points.pop(("level", len(W)), None)  # the next level is probably also at its limit
             return mix
         found = near_level(dual, value, solver, inside=inside)
         if found.bound >= limit * (1 - AT_THE_LIMIT):
@@ -208,7 +153,7 @@ def max_sum(table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, i
 def _max_sum(
     table: Table, floor: Floats, solver: Solver, kind: str = "sum", *, inside: bool
 ) -> tuple[Mix | None, Point | None]:
-    """The same, and the prices near which they were looked for."""
+    """The mix, and the approximate prices from which the search began."""
     W = table.gpu_counts
     dual = Dual(table, Fixed(floor))
     mix = None if inside else _recalled(dual, kind, solver)
@@ -223,7 +168,7 @@ def _max_sum(
 
 
 def _recalled(dual: Dual, kind: str, solver: Solver) -> Mix | None:
-    """The answer from the last prices of this kind, where it is the only one: so it says nothing of them."""
+    """The answer from the last prices of this kind, if it is unique, and so does not depend on them."""
     point = solver.points.get((kind, dual.table.rate.shape[1]))
     if point is None:
         return None
@@ -246,13 +191,13 @@ def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
 
 
 def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, inside: bool) -> Mix | None:
-    """The slowest job decides: it runs all the time."""
+    """The answer if the slowest job limits the level: it runs all the time."""
     rest = _spent(table, value, np.minimum(limit / value, 1.0), table.gpu_counts, solver, inside=inside)
     return None if rest is None else _limited(rest, value)
 
 
 def _limited(rest: Mix, value: Floats) -> Mix:
-    """Times with the duals of a level that the slowest job limits: its own time is all that has a price."""
+    """Times with the duals of a level that the slowest job limits: only its own time has a price."""
     slowest = np.zeros(len(value))
     slowest[int(np.argmin(value))] = 1.0
     return Mix(rest.time, slowest, np.zeros(len(rest.price)), float(value.min()), is_unique=False)
@@ -261,7 +206,7 @@ def _limited(rest: Mix, value: Floats) -> Mix:
 def with_the_rest_spent(
     table: Table, value: Floats, need: Floats, mix: Mix, solver: Solver, *, inside: bool = False
 ) -> Mix | None:
-    """What free types have left goes to the jobs that pay for nothing, for the highest sum of values: no need is lost.
+    """Gives the GPUs left of free types to jobs on free types only, for the highest sum of values; needs stay met.
 
     `value` (K,) is that of a job's best rate.
     """
@@ -290,3 +235,63 @@ def _spent(
     worthy = replace(table, gain=gains, gpu_counts=gpu_counts)
     mix = most_gain(worthy, need) if len(value) < NEWTON_MIN else None
     return max_sum(worthy, need, solver, kind="rest", inside=inside) if mix is None else mix
+
+
+def proved(
+    jobs: Jobs, objective: LinearObjective, time: Floats, steepness: Floats, price: Floats, by: str = "prices"
+) -> Answer:
+    """Shares of the problem from times (K, T') of the table, with the certificate from prices (T',) and duals (K,)."""
+    problem, none = jobs.problem, np.zeros(jobs.problem.job_count)
+    time[time < NOISE] = 0.0
+    share, prices = jobs.all_types(jobs.per_job(time)), jobs.all_types(price)
+    best = jobs.best_steps_per_s
+    weight = np.divide(jobs.per_job(steepness), best, out=np.zeros(len(best)), where=best > 0)
+    rate, gpus, W = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
+    if not (W > 0).all():
+        rate = np.where(W > 0, rate, 0.0)
+    floor, worth = floors_of(objective, len(best)), np.ones(len(W))
+    scale = gain = none
+    match objective:
+        case MaxMin(scale=scale):
+            pass
+        case MaxSum(gain=gain, gpu_type_worth=given):
+            worth = given if len(given) else worth
+    t = kernels(len(best)).tally(rate, gpus, share, weight, gain, worth, prices, scale, floor, best)
+    path = by if jobs.classes is None else "classes+" + by
+    certificate, unit = certificate_of(t, prices, W, is_level=isinstance(objective, MaxMin), path=path)
+    if not (W > 0).all():
+        prices = np.where(W > 0, prices, _worth_of_the_first(jobs, weight, gain, worth, prices))
+    return Answer(share, prices / unit, certificate)
+
+
+def certificate_of(
+    t: Tally, prices: Floats, gpu_counts: Floats, *, is_level: bool, path: str
+) -> tuple[Certificate, float]:
+    """The certificate of a tally with its prices (T,), and their unit: the duals of a level have a common factor."""
+    over = float(((t.used - gpu_counts) / np.where(gpu_counts > 0, gpu_counts, 1.0)).max(initial=0.0))
+    violation = max(0.0, over, t.worst_sign, t.worst_time, t.worst_floor)
+    value, unit = (t.least, t.weights) if is_level else (t.total, 1.0)
+    bound = (t.budgets + float(prices @ gpu_counts) - t.floors) / unit if unit > 0 else math.inf
+    gap = 0.0 if bound == value else abs(bound - value) / abs(value) if value else math.inf
+    return Certificate(value, bound, gap, violation, path, solve_s=0.0), unit
+
+
+def _worth_of_the_first(jobs: Jobs, weight: Floats, gain: Floats, worth: Floats, prices: Floats) -> Floats:
+    """Value of a GPU of each type, (T,), to a job that needs only one, beyond its time elsewhere."""
+    problem = jobs.problem
+    gpus, counts = problem.gpus_occupied[:, None], problem.gpu_counts
+    dear = problem.member_rate_steps_per_s * (weight[:, None] + gain[:, None] * worth)
+    time = np.where(counts > 0, dear - gpus * prices, 0.0).max(axis=1, initial=0.0)
+    beyond = np.where((gpus <= 1) & (jobs.best_steps_per_s > 0)[:, None], (dear - time[:, None]) / gpus, 0.0)
+    return np.asarray(beyond.max(axis=0, initial=0.0))
+
+
+def ray_at(jobs: Jobs, price: Floats) -> Duals:
+    """The marginal costs of the floors at these prices, (T',), as duals of the problem, up to a factor."""
+    table, floor = jobs.table, jobs.floor  # without gains
+    price = price / (price.max(initial=0.0) or 1.0)
+    s = Dual(table, Fixed(floor)).swept(price, 0.0)
+    steepness = kernels(len(floor)).settle(table, s.low, s.high, floor, price)[1]
+    best, none = jobs.best_steps_per_s, np.zeros(jobs.problem.job_count)
+    weight = np.divide(jobs.per_job(steepness), best, out=none.copy(), where=best > 0)
+    return Duals(level=none, floor=weight, budget=none, price=jobs.all_types(price))

@@ -1,8 +1,8 @@
-"""The highest level at which all needs can be had, for needs that rise with it as they like, each up to its own best.
+"""The highest level of needs that rise with it, each up to its own limit, for jobs that run alone.
 
-At a level, needs are fixed, and a program says how many times the cluster, s, they take; its prices hold at every
-level: Σ worth need(level) <= Σ budgets + p·W wherever shares exist. So the root of that is no lower than the highest
-level, and the next one to try: from above, until s is 1.
+At a given level needs are fixed, and a program computes how many times the cluster, s, they need. Its prices are valid
+at every level: Σ worth need(level) <= Σ budgets + p·W wherever shares exist. So the root of that inequality is at least
+the highest level, and it is the next level to try: from above, until s is 1.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.prices.crossover import exact
 from gavelpy.solve.prices.engine import with_the_rest_spent
-from gavelpy.solve.prices.newton import Dual, Point, kernels, near
-from gavelpy.solve.prices.table import Fixed, Sweep, Table
+from gavelpy.solve.prices.newton import Dual, Point, near
+from gavelpy.solve.prices.table import Fixed, Sweep, Table, kernels
 from gavelpy.solve.prices.vertex import Mix, as_left
 from gavelpy.solve.program import Program
 from gavelpy.solve.solver import Solver
 
 _STEPS_MAX = 60
 _FITS = 1e-12
-_AWAKE = 1e-3  # of the highest price: where prices start again that fell to nothing at another level
+_AWAKE = 1e-3  # of the highest price: start of prices that were zero at another level
 
 
 class Curve(Protocol):
-    """How needs rise."""
+    """Needs as functions of a level."""
 
     def at(self, level: float) -> Floats:
-        """Needs of the K classes at a level, in units of their best rates: in 0..1, none falling as the level rises."""
+        """Needs of the K classes at a level, in units of their best rates: in 0..1, non-decreasing in the level."""
         ...  # a protocol's body
 
     def slope(self, level: float) -> Floats:
-        """How fast the needs rise with the level there, (K,) >= 0."""
+        """Slopes of the needs at a level, (K,) >= 0."""
         ...  # a protocol's body
 
     def some(self, rows: Ints) -> Curve:
@@ -48,7 +48,7 @@ class Curve(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class _Along:
-    """The needs along a curve."""
+    """The needs of a curve."""
 
     curve: Curve
 
@@ -62,9 +62,9 @@ class _Along:
 
 
 def highest(table: Table, curve: Curve, solver: Solver) -> Mix | None:
-    """Times at the highest level, its prices scaled to p·W = 1; None where it is not found.
+    """Times at the highest level, with prices scaled to p·W = 1; None if it is not found.
 
-    Where every need stops rising before GPUs are scarce the level is infinite, and prices are zero.
+    If all needs reach their limits before GPUs are scarce, the level is infinite and prices are zero.
     """
     W = table.gpu_counts
     even = np.full(len(W), 1.0 / W.sum())
@@ -95,13 +95,13 @@ def _size(table: Table, need: Floats) -> Dual:
 
 
 def _proved(table: Table, curve: Curve, need: Floats, price: Floats) -> float:
-    """No level above has shares, by these prices and what jobs pay at these needs."""
+    """Upper bound on the level from these prices and the marginal costs at these needs."""
     s = kernels(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
     return _root(Dual(table, _Along(curve)), s, need, price)
 
 
 def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
-    """The same from the sweep there."""
+    """The bound, from the sweep there."""
     assert isinstance(dual.needs, _Along)
     table = dual.table
     steepness = kernels(len(need)).settle(table, s.low, s.high, need, price)[1]
@@ -113,21 +113,21 @@ def _root(dual: Dual, s: Sweep, need: Floats, price: Floats) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Height:
-    """The highest level of a curve in a program: infinite where all reach their best."""
+    """The highest level of a curve in a program: infinite if all classes reach their limits."""
 
     level: float
     share: Floats  # (E,)
-    worth: Floats  # (K,) of a class's rate: with prices, proves that no level is higher
+    worth: Floats  # (K,) marginal value of a class's rate: with the prices it proves that no level is higher
     price: Floats  # (T,) per GPU
 
 
 def height(
     program: Program, gpu_counts: Floats, curve: Curve, solver: Solver, value: Floats | None = None
 ) -> Height | None:
-    """The highest level at which the needs of all classes can be had on so many GPUs, (T,), or None: not found.
+    """The highest level at which the needs of all classes are feasible on these GPUs, (T,), or None: not found.
 
-    For programs in which every job runs alone. With the `value` of each class at its best rate, (K,), what free types
-    have left is spent on the highest sum of values.
+    For programs in which every job runs alone; a class counts as one large job. With the `value` of each class at its
+    best rate, (K,), GPUs left of free types go to the highest sum of values.
     """
     at = program.member_class, program.entry_type[program.member_entry]
     whole = np.zeros((len(program.value), len(gpu_counts)))

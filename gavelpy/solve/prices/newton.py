@@ -1,7 +1,8 @@
-"""Prices near the best ones: Newton's method on a dual function that so many jobs make almost smooth.
+"""The dual function of a linear problem, and approximate optimal prices by Newton's method.
 
-The dual of a level problem is the level τ at which what all needs cost, at prices p, is what the GPUs are worth:
-Σ_i c_i(τ; p) = p·W. Every p gives a bound, and its least is the optimum. There the GPUs used are those there are:
+The dual of a level problem is the level τ at which the cost of all needs at prices p equals the value of the GPUs:
+Σ_i c_i(τ; p) = p·W. Every p gives a bound, and the least bound is the optimum. With many jobs this function is almost
+smooth. At the optimum the GPUs used are those that exist:
 
     used(p, τ) = W,   in which   d used/dτ = drift   and   d used/dp = -curvature   (smoothed over a width).
 
@@ -13,34 +14,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.solve.prices.table import Needs, Sweep, Table
-from gavelpy.solve.solver import NUMPY_ROWS_MAX
+from gavelpy.solve.prices.table import Needs, Sweep, Table, kernels
 
-PRICE_FLOOR = 1e-12  # of the highest price: what a free type costs, so that nobody uses it in vain
+PRICE_FLOOR = 1e-12  # of the highest price: price of a free type, so that no job uses it without need
+_EXCESS = 2e-4  # of a type's GPUs: excess demand from which the exact step continues
+_JOBS = 1.0  # or the GPUs of this many jobs
+_STEPS_MAX = 40
+_LEAP = 1.0  # largest change of the logarithm of a price in a step
+_SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # fractions of a step that was too long
+_LONGER = 4.0  # factor from one step to the next
+_WIDE = 0.3  # first and largest width of smoothing
+_STIFFNESS = 1e-6  # of the GPUs used: demand falls by at least this if a price doubles
+_NEXT_TO_NOTHING = 1e-200
+_ROUNDING = 1e-13
+_SAMPLE = 8192  # jobs
+_SAMPLE_ERROR = 0.02  # relative error of a sample's prices
+_KINKS = 10.0  # jobs whose kinks a width should contain
+_NEGLIGIBLE = 1e-3  # of the highest price: a type below it that is not used up is free
 
 
 @dataclass(frozen=True, eq=False)
 class Dual:
-    """Needs of rate that rise with a level, as high as can be; or fixed needs and the most gain, without a level."""
+    """A linear problem: the highest level at which needs are feasible, or the highest gain at fixed needs."""
 
     table: Table
     needs: Needs
-    level_max: float | None = None  # no level above has a meaning; None = there is no level
-    root: Callable[[Dual, Sweep, Floats, Floats], float] | None = None  # what a sweep proves, where needs bend
-    is_size: bool = False  # the level is minus the number of times that the cluster must be there for fixed needs
+    level_max: float | None = None  # levels above have no meaning; None = there is no level
+    root: Callable[[Dual, Sweep, Floats, Floats], float] | None = (
+        None  # bound that a sweep proves, for needs with bends
+    )
+    is_size: bool = False  # the level is minus the number of clusters that fixed needs take
 
     @property
     def leveled(self) -> bool:
-        """Whether there is a level to raise."""
+        """Whether there is a level."""
         return self.level_max is not None
 
     def over(self, s: Sweep, level: float) -> Floats:
-        """GPUs used above those there are, (T,)."""
+        """GPUs used minus GPUs that exist, (T,)."""
         return s.used + self.table.gpu_counts * level if self.is_size else s.used - self.table.gpu_counts
 
     def drift(self, s: Sweep) -> Floats:
@@ -48,13 +63,13 @@ class Dual:
         return self.table.gpu_counts if self.is_size else s.drift
 
     def sampled(self, rows: Ints) -> Dual:
-        """The same for some of the jobs, and their part of the GPUs."""
+        """The problem of some of the jobs, with their part of the GPUs."""
         some = self.table.some(rows)
         part = float(some.load.sum() / self.table.load.sum())
         return replace(self, table=replace(some, gpu_counts=self.table.gpu_counts * part), needs=self.needs.some(rows))
 
     def swept(self, price: Floats, level: float, width: float = 0.0) -> Sweep:
-        """What every job does at this point."""
+        """The cheapest mix of every job at this point."""
         need, slope = self.needs.at(level)
         return kernels(len(need)).sweep(self.table, need, slope, price, width, level)  # type: ignore[no-any-return]
 
@@ -65,41 +80,14 @@ class Point:
 
     price: Floats  # (T,)
     level: float
-    excess: float = math.inf  # largest difference of GPUs used to GPUs there, in units of what is close
-    bound: float = math.inf  # no level is above, or no sum; the least that was met on the way here
-
-
-def kernels(jobs: int) -> ModuleType:
-    """The loops over that many jobs: in numpy, or in machine code, which takes a second to load."""
-    if jobs <= NUMPY_ROWS_MAX:
-        from gavelpy.solve.prices import numpy_kernels
-
-        return numpy_kernels
-    from gavelpy.solve.prices import numba_kernels
-
-    return numba_kernels
-
-
-_EXCESS = 2e-4  # of a type's GPUs: excess of demand that the exact step takes from here
-_JOBS = 1.0  # or so many jobs' GPUs
-_STEPS_MAX = 40
-_LEAP = 1.0  # most that a price may change in a step, in its logarithm
-_SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # parts of a step that went too far
-_LONGER = 4.0  # from one step to the next
-_WIDE = 0.3  # first width of smoothing, and the largest
-_STIFFNESS = 1e-6  # of the GPUs used: demand falls by this, at least, as a price doubles
-_NEXT_TO_NOTHING = 1e-200
-_ROUNDING = 1e-13
-_SAMPLE = 8192  # jobs
-_SAMPLE_ERROR = 0.02  # relative, of a sample's prices
-_KINKS = 10.0  # jobs whose kinks a width should hold
-_NEGLIGIBLE = 1e-3  # of the highest price: below, a type that is not used up is free
+    excess: float = math.inf  # largest difference between GPUs used and existing, in units of the tolerance
+    bound: float = math.inf  # upper bound on the level or sum: the least on the way here
 
 
 def near(dual: Dual, start: Point) -> Point:
-    """The best point of some steps from `start`: the GPUs used are nearly those there are.
+    """The best point of some steps from `start`: the GPUs used are nearly those that exist.
 
-    Most steps are taken on a sample of the jobs, and of the GPUs as many as they would get.
+    Most steps use a sample of the jobs, with their part of the GPUs.
     """
     K = len(dual.table.gpus)
     if K < 2 * _SAMPLE:
@@ -111,7 +99,7 @@ def near(dual: Dual, start: Point) -> Point:
 
 
 def _descend(dual: Dual, start: Point, width: float) -> Point:
-    """Newton's steps. One that makes the dual function greater is taken back and shortened."""
+    """Newton's steps. A step that increases the dual function is undone and shortened."""
     table, W = dual.table, dual.table.gpu_counts
     close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
@@ -150,7 +138,7 @@ def _descend(dual: Dual, start: Point, width: float) -> Point:
 
 @dataclass(frozen=True, eq=False)
 class _Base:
-    """The point with the least bound so far, and the way from there."""
+    """The point with the least bound so far, and the step from there."""
 
     price: Floats
     level: float
@@ -160,25 +148,25 @@ class _Base:
     slope: float  # how fast the bound falls along the step
 
     def shorter(self, slope: float) -> float:
-        """Part of a step that went too far, to where the slope is there, at which it was nought by the secant."""
+        """Fraction of a step that was too long: to the zero of the slope, by the secant."""
         if not self.slope > slope:
             return _SHORTER
         return min(max(self.slope / (self.slope - slope), _SHORTEST), _SHORT)
 
     @property
     def length(self) -> float:
-        """Largest relative change in a whole step."""
+        """Largest relative change in a full step."""
         return max(float(np.abs(self.step).max()), abs(self.rise / self.level) if self.level else 0.0)
 
     def taken(self, leap: float) -> float:
-        """The same of the part that is taken."""
+        """Largest relative change in the part that is taken."""
         return min(self.length, leap)
 
 
 def _bound(dual: Dual, s: Sweep, price: Floats, level: float) -> tuple[Floats, float]:
-    """The price (scaled, with a level), and what it proves: nothing is better than the bound. `s` is scaled with it.
+    """The price (scaled if there is a level), and the upper bound that it proves. Scales `s` with it.
 
-    With a level: the root of the tangent in τ to Σ c_i(τ; p) - p·W, which is convex, so that it is above the root.
+    With a level: the root of the tangent in τ to Σ c_i(τ; p) - p·W, which is convex, so the bound is above its root.
     """
     if not dual.leveled:
         return price, s.reward - float(price @ dual.over(s, level))
@@ -203,7 +191,9 @@ def _step(
     system[np.diag_indices(N)] -= _STIFFNESS * s.used[a] + _NEXT_TO_NOTHING
     if leveled:
         system[:N, N], system[N, :N] = drift[a], drift[a] * price[a]
-    scale = np.maximum(np.abs(system).max(axis=1), _NEXT_TO_NOTHING)  # a cheap type's balance counts as much
+    scale = np.maximum(
+        np.abs(system).max(axis=1), _NEXT_TO_NOTHING
+    )  # so that the balance of a cheap type has the same weight
     right = np.append(-over[a], np.zeros(int(leveled)))
     answer = np.linalg.lstsq(system / scale[:, None], right / scale, rcond=1e-13)[0]
     step = np.zeros(len(price))

@@ -10,7 +10,7 @@ from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, Tally
 
 
 def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: float, level: float) -> Sweep:
-    """Every job's cheapest way to its need at these prices. See `table.Sweep`."""
+    """Every job's cheapest mix for its need at these prices. See `table.Sweep`."""
     K, T = table.rate.shape
     low, high, margin = np.empty(K, np.int8), np.empty(K, np.int8), np.empty(K)
     used, drift, curvature = np.zeros(T), np.zeros(T), np.zeros((T, T))
@@ -23,9 +23,9 @@ def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: floa
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _hull(rate, cost, need, T):  # type: ignore[no-untyped-def]
-    """The edge of the lower hull of {idle} and {(rate_t, cost_t)} that holds `need`; low == high at a vertex.
+    """The edge of the lower hull of {idle} and {(rate_t, cost_t)} that contains `need`; low == high at a vertex.
 
-    Returns low, high, and whether the need is beyond the best rate.
+    Returns low, high, and whether the need is above the best rate.
     """
     low, low_rate, low_cost = IDLE, 0.0, 0.0
     for t in range(T):
@@ -155,7 +155,7 @@ def _margin_on_edge(  # type: ignore[no-untyped-def]
 
 
 def settle(table: Table, low: Modes, high: Modes, need: Floats, price: Floats) -> tuple[Floats, Floats]:
-    """Times (K, T) of these mixes at these needs, and what each job pays for the last of its rate, (K,)."""
+    """Times (K, T) of these mixes at these needs, and the marginal cost of each job's rate, (K,)."""
     time, steepness = np.zeros(table.rate.shape), np.zeros(len(need))
     _settle(table.rate, table.gain, table.gpus, low, high, need, price, time, steepness)
     return time, steepness
@@ -183,7 +183,7 @@ def _settle(rate, gain, gpus, low, high, need, price, time, steepness):  # type:
 
 
 def demand(table: Table, low: Modes, high: Modes, need: Floats, slope: Floats) -> tuple[Floats, Floats]:
-    """GPUs that these mixes take at these needs, (T,), and how many more for each unit of level."""
+    """GPUs that these mixes use at these needs, (T,), and the additional GPUs per unit of level."""
     used, drift = np.zeros((2, table.rate.shape[1]))
     _demand(table.rate, table.gpus, table.count, low, high, need, slope, used, drift)
     return used, drift
@@ -211,7 +211,7 @@ def tally(
     rate: Floats, gpus: Floats, share: Floats, weight: Floats, gain: Floats, worth: Floats, price: Floats,
     scale: Floats, floor: Floats, best: Floats,
 ) -> Tally:  # fmt: skip
-    """One pass over jobs (J,) and types (T,): what shares (J, T) give, and what duals prove."""
+    """One pass over jobs (J,) and types (T,): the sums of shares (J, T) and duals for a certificate."""
     used, figures = np.zeros(len(price)), np.zeros(8)
     _tally(rate, gpus, share, weight, gain, worth, price, scale, floor, best, used, figures)
     least, total, budgets, floors, weights, sign, time, lack = figures.tolist()
@@ -225,7 +225,7 @@ def _tally(  # type: ignore[no-untyped-def]
     J, T = rate.shape
     least, sign, time, lack = np.inf, 0.0, 0.0, 0.0
     block = np.zeros(T)
-    for start in range(0, J, 1024):  # partial sums keep rounding small
+    for start in range(0, J, 1024):  # partial sums reduce rounding
         total, budgets, floors, weights = 0.0, 0.0, 0.0, 0.0
         block[:] = 0.0
         for j in range(start, min(start + 1024, J)):

@@ -9,7 +9,7 @@ from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, Tally
 
 
 def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: float, level: float) -> Sweep:
-    """Every job's cheapest way to its need at these prices. See `table.Sweep`."""
+    """Every job's cheapest mix for its need at these prices. See `table.Sweep`."""
     K, T = table.rate.shape
     at = np.arange(K)
     rate = np.concatenate([table.rate, np.zeros((K, 1))], axis=1)  # the last column is idle
@@ -36,7 +36,7 @@ def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: floa
     excess = cost - low_cost[:, None] - phi * (high_cost - low_cost)[:, None]
     reach = price + np.abs(1.0 - phi) * price[low][:, None] + np.abs(phi) * price[high][:, None]
     reach *= table.gpus[:, None]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a price may be next to nothing
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a price may be tiny
         part = np.where(reach > 0, excess / reach, np.where(excess <= 0, 0.0, np.inf))
         spare = np.where(single, low_rate - need, np.minimum(need - low_rate, high_rate - need))
         ends = np.where(slope * level > 0, spare / (slope * level), np.inf)
@@ -55,7 +55,7 @@ def sweep(table: Table, need: Floats, slope: Floats, prices: Floats, width: floa
 
 
 def settle(table: Table, low: Modes, high: Modes, need: Floats, price: Floats) -> tuple[Floats, Floats]:
-    """Times (K, T) of these mixes at these needs, and what each job pays for the last of its rate, (K,)."""
+    """Times (K, T) of these mixes at these needs, and the marginal cost of each job's rate, (K,)."""
     K, T = table.rate.shape
     at = np.arange(K)
     rate = np.concatenate([table.rate, np.zeros((K, 1))], axis=1)
@@ -72,7 +72,7 @@ def settle(table: Table, low: Modes, high: Modes, need: Floats, price: Floats) -
 
 
 def demand(table: Table, low: Modes, high: Modes, need: Floats, slope: Floats) -> tuple[Floats, Floats]:
-    """GPUs that these mixes take at these needs, (T,), and how many more for each unit of level."""
+    """GPUs that these mixes use at these needs, (T,), and the additional GPUs per unit of level."""
     K, T = table.rate.shape
     at, single = np.arange(K), low == high
     rate = np.concatenate([table.rate, np.zeros((K, 1))], axis=1)  # IDLE is the last column
@@ -87,7 +87,7 @@ def tally(
     rate: Floats, gpus: Floats, share: Floats, weight: Floats, gain: Floats, worth: Floats, price: Floats,
     scale: Floats, floor: Floats, best: Floats,
 ) -> Tally:  # fmt: skip
-    """One pass over jobs (J,) and types (T,): what shares (J, T) give, and what duals prove."""
+    """One pass over jobs (J,) and types (T,): the sums of shares (J, T) and duals for a certificate."""
     runs = best > 0
     possible = (rate > 0) & runs[:, None]
     inside = np.where(possible, share, 0.0)
@@ -110,7 +110,7 @@ def tally(
 
 
 def _hulls(rate: Floats, cost: Floats, need: Floats, possible: Bools) -> tuple[Ints, Ints, Bools]:
-    """Low and high mode of each job (K,), the last one being idle, and whether its need is beyond its best rate."""
+    """Low and high mode of each job (K,), where the last is idle, and whether its need is above its best rate."""
     K, modes = rate.shape
     at = np.arange(K)
     priced = np.where(possible, cost, np.inf)
@@ -144,7 +144,7 @@ def _by_mode(mode: Ints, weight: Floats, gpu_types: int) -> Floats:
 def _curvature(
     table: Table, doubtful: Bools, low: Ints, high: Ints, phi: Floats, theta: Floats, reach: Floats, width: float
 ) -> Floats:
-    """The smoothed Hessian: what changes hands at the kinks within `width`, (T, T)."""
+    """The smoothed Hessian from the kinks within `width`, (T, T)."""
     T = table.rate.shape[1]
     i, t = np.nonzero(doubtful)
     if width <= 0 or not len(i):

@@ -1,15 +1,15 @@
-"""The most gain of few classes by pivots on the prices: a dual simplex method for the T rows that couple them.
+"""The highest gain of few classes by pivots on the prices: a dual simplex method for the T rows that couple them.
 
-What a class can do within its time and its floor has corners that are known beforehand: it runs in one mode, or in two
-that give exactly its floor. So prices p >= 0 are to be found that make least
+The feasible times of a class within its budget and its floor are a polytope with known corners: the class runs in one
+mode, or in two that give exactly its floor. So find prices p >= 0 that minimise
 
     p · W + Σ_k max_v (gain_kv - load_kv · p)        over the corners v of each class k.
 
-That is bent where a class has two best corners (a tie) and where a price is zero; T such bends hold the prices where
-they are, at first all at zero. One after another is let go, and prices move along the edge as far as the sum falls,
-past as many bends as it takes. Where GPUs are hardly scarce that is a step or two, of some 40 microseconds.
+This function has a kink where a class has two best corners (a tie) and where a price is zero. T kinks determine the
+prices; at first all prices are zero. One after another is released, and prices move along the edge as long as the sum
+falls, past any number of kinks. If GPUs are hardly scarce that is a step or two of about 40 microseconds.
 
-No state is kept: the same jobs in the same order have the same answer, to the last byte.
+There is no state: the same jobs in the same order have the same answer, to the last byte.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gavelpy.solve.prices.table import Table
 from gavelpy.solve.prices.vertex import Mix
 
 STEPS_MAX = 100
-_SURE = 1e-9  # relative: what is nearer to a bend leaves more than one answer
+_SURE = 1e-9  # relative: closer to a kink the answer may not be unique
 _ROUNDING = 1e-12
 
 
@@ -32,33 +32,33 @@ _ROUNDING = 1e-12
 class _Corners:
     """V corners of each of K classes."""
 
-    gain: Floats  # (K, V) of all jobs of the class; minus infinity where the class has no such corner
+    gain: Floats  # (K, V) of all jobs of the class; minus infinity if the class has no such corner
     time: Floats  # (K, V, T)
     load: Floats  # (K, V, T) GPUs
     gpu_counts: Floats  # (T,)
 
     def value(self, price: Floats) -> Floats:
-        """Gain of each corner beyond what it costs, (K, V)."""
+        """Gain of each corner less its cost, (K, V)."""
         worth: Floats = self.gain - self.load @ price
         return worth
 
 
 @dataclass(eq=False)
 class _Point:
-    """Prices and the bends that hold them there."""
+    """Prices, and the kinks that determine them."""
 
     price: Floats  # (T,)
     best: Ints  # (K,) corner
-    ties: list[tuple[int, int]]  # class and a further corner that is as good
-    free: list[int]  # types without a price; as many as types with the ties
+    ties: list[tuple[int, int]]  # a class, and a second corner that is equally good
+    free: list[int]  # types without a price; with the ties as many as types
 
     def spare(self, corners: _Corners) -> Floats:
-        """GPUs that are left when each class is at its best corner, (T,)."""
+        """GPUs left if each class is at its best corner, (T,)."""
         left: Floats = corners.gpu_counts - corners.load[np.arange(len(self.best)), self.best].sum(axis=0)
         return left
 
     def rows(self, corners: _Corners) -> Floats:
-        """What does not change along an edge, (T, T): the difference of each tie, then the price of each free type."""
+        """Quantities that are constant along an edge, (T, T): differences of ties, and prices of free types."""
         rows = np.zeros((len(self.price), len(self.price)))
         for row, (k, v) in enumerate(self.ties):
             rows[row] = corners.load[k, v] - corners.load[k, self.best[k]]
@@ -67,14 +67,14 @@ class _Point:
         return rows
 
     def amounts(self, corners: _Corners) -> Floats:
-        """Time in the further corner of each tie and GPUs left of each free type that use all GPUs, (T,)."""
+        """Time in the second corner of each tie, and GPUs left of each free type, (T,), that add up to all GPUs."""
         spare = self.spare(corners)
         if not self.ties:
             return spare[self.free]
         return np.asarray(np.linalg.solve(self.rows(corners).T, spare), dtype=np.float64)
 
-    def let_go(self, row: int) -> None:
-        """One bend fewer."""
+    def release(self, row: int) -> None:
+        """Removes one kink."""
         if row < len(self.ties):
             del self.ties[row]
         else:
@@ -84,8 +84,8 @@ class _Point:
 def most_gain(table: Table, floor: Floats) -> Mix | None:
     """Times with the highest sum of gains that give every class its floor, (K,), and prices.
 
-    None where no times keep the floors, and where the search does not end. `is_unique` says whether neither other times
-    nor other prices are as good.
+    None if no times satisfy the floors, or if the search does not end. `is_unique`: no other times or prices are
+    equally good.
     """
     corners = _corners(table, floor)
     if np.isneginf(corners.gain.max(axis=1)).any():
@@ -101,7 +101,7 @@ def most_gain(table: Table, floor: Floats) -> Mix | None:
             direction = np.linalg.solve(at.rows(corners), (np.arange(T) == leaving).astype(np.float64))
         except np.linalg.LinAlgError:
             return None
-        at.let_go(leaving)
+        at.release(leaving)
         if not _gone(corners, at, direction):
             return None
     return None
@@ -125,18 +125,18 @@ def _corners(table: Table, floor: Floats) -> _Corners:
 
 @cache
 def _pairs(gpu_types: int) -> tuple[Ints, Ints, Floats, Floats]:
-    """Slow and quick mode of each corner, (V,), the same where it is one mode; and as times, (V, T)."""
+    """Slow and fast mode of each corner, (V,), equal if it is one mode; and as times, (V, T)."""
     low, high = np.indices((gpu_types + 1, gpu_types + 1)).reshape(2, -1)
-    kept = high < gpu_types  # idle is never the quick one,
+    kept = high < gpu_types  # idle is never the fast one,
     kept[-1] = True  # but may be the only one
     modes = np.eye(gpu_types + 1)[:, :gpu_types]
     return low[kept], high[kept], modes[low[kept]], modes[high[kept]]
 
 
 def _leaving(at: _Point, amount: Floats, gpu_counts: Floats) -> int:
-    """The row that has the least of what it must not have less than none of, or -1 where all have some.
+    """The row with the most negative amount, or -1 if there is none.
 
-    Where a class has too little time in its best corner, that and the corner of which it has most change places first.
+    If a class has too little time in its best corner, that corner is first swapped with the one that has most time.
     """
     ties = len(at.ties)
     parts = [*amount[:ties].tolist(), *(amount[ties:] / gpu_counts[at.free]).tolist()]
@@ -153,7 +153,7 @@ def _leaving(at: _Point, amount: Floats, gpu_counts: Floats) -> int:
 
 
 def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
-    """Moves the prices as far as the sum falls, to the bend that ends it; whether there is one."""
+    """Moves the prices as far as the sum falls, to the kink that ends it; whether there is one."""
     V, inf = corners.gain.shape[1], np.inf
     classes, tied = np.arange(len(at.best)), {k for k, _ in at.ties}
     value, speed = corners.value(at.price), -(corners.load @ direction)
@@ -190,7 +190,7 @@ def _gone(corners: _Corners, at: _Point, direction: Floats) -> bool:
 
 
 def _settled(table: Table, corners: _Corners, at: _Point, amount: Floats) -> Mix:
-    """The answer where no edge leads down."""
+    """The answer at a point from which no edge leads down."""
     classes, price = np.arange(len(at.best)), np.zeros(len(at.price))
     if at.ties:
         dearer = [corners.gain[k, v] - corners.gain[k, at.best[k]] for k, v in at.ties]
@@ -215,7 +215,7 @@ def _settled(table: Table, corners: _Corners, at: _Point, amount: Floats) -> Mix
 
 
 def _steepness(table: Table, best: Ints, price: Floats) -> Floats:
-    """What each class pays for the last of its rate, (K,): 0 where it runs in one mode."""
+    """Marginal cost of each class's rate, (K,): 0 if it runs in one mode."""
     low, high = (mode[best] for mode in _pairs(len(price))[:2])
     K, T = table.rate.shape
     at, rate, cost = np.arange(K), np.zeros((K, T + 1)), np.zeros((K, T + 1))

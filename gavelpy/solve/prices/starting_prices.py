@@ -1,10 +1,10 @@
-"""Where the search for prices begins: what is near the best ones, by one of three ways.
+"""Approximate prices to begin with, by one of three methods.
 
-    some hundred classes   HiGHS on the whole program; Newton's sweeps are quick in machine code, not loaded for so few
-    more                   Newton's steps from an even price
-    where these fail       a block interior point, which no type that is nearly free holds up; 3 to 50 times slower
+    some hundred classes   HiGHS on the whole program; Newton's method needs the numba kernels, which take long to load
+    more                   Newton's method from equal prices if these fail          a block interior point, which types
+    that are nearly free do not slow down; 3 to 50 times slower
 
-What is found is made exact like any other point, so its rounding is in no answer.
+The exact step follows in each case, so the rounding of these prices is in no answer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gavelpy.solve.prices.table import Table
 from gavelpy.solve.small_programs import BoxedModel, solve_small
 from gavelpy.solve.solver import Solver
 
-NEWTON_MIN = 256  # classes; below, HiGHS finds prices as quickly as Newton's steps do
-_FIRST_LEVEL = 0.7  # of what an even split would give a job of median value at its best rate
-_INSIDE = 1e-9  # gap of an interior point that is near enough
+NEWTON_MIN = 256  # classes; below, HiGHS finds prices as fast as Newton's method
+_FIRST_LEVEL = 0.7  # of the level of an even split for a job of median value at its best rate
+_INSIDE = 1e-9  # gap at which an interior point is close enough
 
 
 def near_level(dual: Dual, value: Floats, solver: Solver, *, inside: bool) -> Point:
-    """A point near the highest level; where its bound is the least of the values, (K,), that may limit it.
+    """A point near the highest level; if its bound is the least of the values, (K,), that value may be the limit.
 
-    With `inside`, by the interior point.
+    `inside`: by the interior point.
     """
     table, limit = dual.table, float(value.min())
     if inside:
@@ -42,7 +42,7 @@ def near_level(dual: Dual, value: Floats, solver: Solver, *, inside: bool) -> Po
 
 
 def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Point:
-    """Prices near those of the highest sum of gains that gives every class its floor, (K,)."""
+    """A point near the highest sum of gains that gives every class its floor, (K,)."""
     table = dual.table
     if inside:
         return Point(_floored(optimum(_form(table, Sum(table.gain, floor)), _INSIDE).prices), 0.0)
@@ -63,7 +63,7 @@ def _floored(price: Floats) -> Floats:
 
 
 def by_highs_level(table: Table, per_level: Floats, level_max: float, solver: Solver) -> Point | None:
-    """Prices of the highest level up to `level_max`, where a unit of it takes `per_level` of rate; None: not found."""
+    """Prices of the highest level up to `level_max`; a unit of level needs the rate `per_level`. None: not found."""
     K = len(per_level)
     unit = min(level_max, float(table.gpu_counts.sum() / (table.load @ per_level)))
     model = _model(table, np.zeros(K), np.zeros(table.rate.shape))
@@ -86,14 +86,14 @@ def by_highs_level(table: Table, per_level: Floats, level_max: float, solver: So
 
 
 def by_highs_sum(table: Table, floor: Floats, solver: Solver) -> Point | None:
-    """Prices of the highest sum of gains that gives every class its floor, (K,); None where they are not found."""
+    """Prices of the highest sum of gains that gives every class its floor, (K,); None if they are not found."""
     unit = float(table.gain.max()) or 1.0
     found = solve_small(solver, _model(table, floor, table.gain / unit))
     return None if found is None else Point(_prices(table, found.row_dual) * unit, 0.0)
 
 
 def _model(table: Table, floor: Floats, gain: Floats) -> BoxedModel:
-    """Rows: rates, times, GPUs in parts of those there are. Columns: classes by types."""
+    """Rows: rates, times, GPUs as fractions of a type. Columns: classes by types."""
     K, T = table.rate.shape
     k, t = np.nonzero(table.rate > 0)
     rows = np.column_stack([k, K + k, 2 * K + t])

@@ -1,9 +1,13 @@
-"""Jobs as the price engine sees them: K rows that want GPUs, T types that sell them."""
+"""Jobs and their needs as arrays for the price engine: K classes of jobs demand GPUs, T types supply them.
+
+Also the conversion between an allocation problem and these arrays, and the choice between the numpy and numba kernels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -12,21 +16,22 @@ import numpy.typing as npt
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.program import Classes, classes_of
+from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
-IDLE = -1  # a mode of running: not at all
+IDLE = -1  # the mode of a job that does not run
 
 Modes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """K classes of equal jobs that run alone, in equilibrated numbers."""
+    """K classes of equal jobs that run alone, in scaled numbers."""
 
     rate: Floats  # (K, T) in units of the job's best rate; 0 = cannot run there
     gpus: Floats  # (K,) GPUs of one job
     count: Floats  # (K,) jobs in the class
     gpu_counts: Floats  # (T,)
-    gain: Floats  # (K, T) worth of one job's time there, beyond its need; (0, T) = none
+    gain: Floats  # (K, T) value of one job's time there, beyond its need; (0, T) = none
 
     @property
     def load(self) -> Floats:
@@ -46,30 +51,30 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Each job's cheapest mix of at most two modes that reaches its need within its time: low, and high for the rest.
+    """Each job's cheapest mix of at most two modes, low and high, that reaches its need within its time.
 
     A job that needs less than its cheapest mode gives has low == high.
     """
 
     low: Modes  # (K,) GPU type or IDLE
     high: Modes  # (K,)
-    margin: Floats  # (K,) how far, relatively, prices and level may move until another mix may be cheaper
+    margin: Floats  # (K,) relative change of prices and level below which no other mix is cheaper
     used: Floats  # (T,) GPUs
-    drift: Floats  # (T,) GPUs more for each unit of level
-    curvature: Floats  # (T, T) GPUs fewer for each unit of price, smoothed
+    drift: Floats  # (T,) additional GPUs per unit of level
+    curvature: Floats  # (T, T) decrease of the GPUs used per unit of price, smoothed
     reward: float  # of all jobs
     short: int  # classes that need more than their best rate
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What shares and duals come to, by the arithmetic of the problem itself: see `proof`."""
+    """Sums over shares and duals, in the problem's own units, for a certificate (engine.py)."""
 
     least: float  # of scale x rate, over the jobs with a scale
     total: float  # of gains
     used: Floats  # (T,) GPUs
-    budgets: float  # least that the jobs' time can be worth under these duals
-    floors: float  # worth of the floors
+    budgets: float  # least value of the jobs' time under these duals
+    floors: float  # value of the floors
     weights: float  # of the duals in units of 1 / scale
     worst_sign: float  # largest share below zero
     worst_time: float  # largest time above 1
@@ -77,7 +82,7 @@ class Tally:
 
 
 class Needs(Protocol):
-    """Least rates in units of each job's best rate; a job that would need more than that runs at its best."""
+    """Least rates in units of each job's best rate, as functions of a level; at most the best rate."""
 
     def at(self, level: float) -> tuple[Floats, Floats]:
         """Needs at a level, (K,) <= 1, and how fast they rise with it, (K,) >= 0."""
@@ -90,12 +95,12 @@ class Needs(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Proportional:
-    """Each job's value at least the level."""
+    """Needs at which every job's value is the level."""
 
     per_level: Floats  # (K,) > 0
 
     def at(self, level: float) -> tuple[Floats, Floats]:
-        """Rates that have the value `level`."""
+        """See Needs."""
         need = level * self.per_level
         if need.max(initial=0.0) <= 1.0:
             return need, self.per_level
@@ -108,38 +113,38 @@ class Proportional:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """Floors that no level moves."""
+    """Needs that do not depend on the level."""
 
     floor: Floats  # (K,) in 0..1
 
     def at(self, level: float) -> tuple[Floats, Floats]:  # noqa: ARG002 the protocol's
-        """The floors."""
+        """See Needs."""
         return self.floor, np.zeros(len(self.floor))
 
     def some(self, rows: Ints) -> Fixed:
-        """The floors of some of the jobs."""
+        """See Needs."""
         return Fixed(self.floor[rows])
 
 
-_SAMPLE = 2048  # rows in which equal jobs are looked for before all are compared
-_DISTINCT = 0.9  # part of a sample from which on jobs count as distinct: merging would gain little
+_SAMPLE = 2048  # rows that are compared first
+_DISTINCT = 0.9  # part of the sample above which jobs count as distinct: merging would gain little
 
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """The jobs that can run, as K classes, and the types that somebody can use."""
+    """The jobs that can run, as K classes, and the types that some job can use."""
 
     problem: AllocationProblem
-    best_steps_per_s: Floats  # (J,) alone on the best type there is; 0 = can run nowhere
+    best_steps_per_s: Floats  # (J,) alone on its best type; 0 = it can run nowhere
     rows: Ints | None  # (R,) rows of the jobs that can run; None = all
-    classes: Classes | None  # of those R jobs; None = each its own
-    types: Ints | None  # (T',) columns of the types with GPUs that somebody can use; None = all
+    classes: Classes | None  # of those R jobs; None = one for each job
+    types: Ints | None  # (T',) columns of the types with GPUs that some job can use; None = all
     table: Table
     value: Floats  # (K,) objective units of one job at its best rate
     floor: Floats  # (K,) least rate, in units of the best
 
     def per_job(self, per_class: Floats) -> Floats:
-        """Figures of jobs, (J,) or (J, T'), from those of their classes; zero for jobs that can run nowhere."""
+        """Values by job, (J,) or (J, T'), from values by class; zero for jobs that can run nowhere."""
         expanded = per_class if self.classes is None else per_class[self.classes.of_job]
         if self.rows is None:
             return expanded
@@ -148,7 +153,7 @@ class Jobs:
         return figures
 
     def all_types(self, per_type: Floats) -> Floats:
-        """Figures whose last axis is all T types, from those of the types in use; zero for the others."""
+        """Values for all T types (last axis), from those of the types in use; zero for the others."""
         if self.types is None:
             return per_type
         figures: Floats = np.zeros((*per_type.shape[:-1], len(self.problem.gpu_types)))
@@ -157,7 +162,7 @@ class Jobs:
 
 
 def jobs_of(problem: AllocationProblem, value_per_step_per_s: Floats, floor_steps_per_s: Floats) -> Jobs:
-    """The table of a problem in which every job runs alone; both figures are (J,)."""
+    """The table of a problem in which every job runs alone; values and floors are (J,)."""
     rate, gpus, counts = problem.member_rate_steps_per_s, problem.gpus_occupied, problem.gpu_counts
     here = [t for t in range(len(counts)) if counts[t] > 0]
     best = reduce(np.maximum, (rate[:, t] for t in here), np.zeros(len(gpus)))
@@ -192,3 +197,14 @@ def _classes(rate: Floats, gpus: Floats, value: Floats, floor: Floats) -> Classe
             return None
     classes = classes_of(np.column_stack([rate, *figures]))
     return classes if len(classes.count) < len(gpus) else None
+
+
+def kernels(jobs: int) -> ModuleType:
+    """The loops over this many jobs: in numpy, or in numba, which takes a second to load."""
+    if jobs <= NUMPY_ROWS_MAX:
+        from gavelpy.solve.prices import numpy_kernels
+
+        return numpy_kernels
+    from gavelpy.solve.prices import numba_kernels
+
+    return numba_kernels

@@ -1,11 +1,11 @@
-"""The optimum as a function of its structure alone: which modes every job uses, and which types have a price.
+"""The optimum as a function of its structure: the modes that every job uses, and the types that have a price.
 
-Where the optimum is the only one, its structure says everything: shares, level and prices are the solutions of two
-small systems of equations, whatever point the search came from. So a warm start changes no byte of the answer. With
-the jobs at kinks b (three modes on one edge of their hull, or two as cheap) and the priced types t:
+A unique optimum is determined by its structure: shares, level and prices are the solutions of two small systems of
+equations, whatever point the search began at. So a warm start changes no byte of the answer. With the jobs at kinks b
+(three modes on one edge of their hull, or two equally cheap ones) and the priced types t:
 
     Σ_i load_i x_i(τ) + Σ_b load_b swap_b z_b = W_t         in τ and z,
-    gpus_b swap_b · p = swap_b · gain_b                     in p, scaled to drift·p = 1 where there is a level.
+    gpus_b swap_b · p = swap_b · gain_b                     in p, scaled to drift·p = 1 if there is a level.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.solve.prices.crossover import Restricted, Vertex, restricted
-from gavelpy.solve.prices.newton import PRICE_FLOOR, kernels
-from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table
+from gavelpy.solve.prices.newton import PRICE_FLOOR
+from gavelpy.solve.prices.table import IDLE, Modes, Sweep, Table, kernels
 
-_KINK = 1e-9  # relative: modes whose cost is above the hull by less are on it
+_KINK = 1e-9  # relative: modes whose cost exceeds the hull by less are on it
 _FREE = 4 * PRICE_FLOOR  # of the highest price: a type that costs no more is free
-_CLOSE = 1e-6  # relative: what structure may differ by from what it was read off
+_CLOSE = 1e-6  # relative: largest difference between the solution and the point whose structure it has
 
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """A table's answer with its duals."""
+    """Times of a table with their duals."""
 
     time: Floats  # (K, T)
-    steepness: Floats  # (K,) price of the last of a job's rate, per unit of its best rate
+    steepness: Floats  # (K,) marginal cost of a job's rate, per unit of its best rate
     price: Floats  # (T,)
     level: float
-    is_unique: bool  # then the bytes say nothing of the way here
+    is_unique: bool  # then the bytes do not depend on the search
 
 
 @dataclass(frozen=True, eq=False)
 class _Kinks:
-    """The jobs with a choice: B of them."""
+    """The B jobs with a choice."""
 
     rows: Ints  # (B,) of the table
     low: Modes  # (B,) lowest mode of the edge
-    high: Modes  # (B,) highest; the same as low where two modes are as cheap and the need is met anyway
+    high: Modes  # (B,) highest; equal to low if two modes are equally cheap and the need is met
     swap: Floats  # (B, T) change of the times for a unit of z, time in a further mode
     gain: Floats  # (B,) reward for a unit of z
 
 
 def read_off(table: Table, vertex: Vertex) -> Mix:
-    """The answer at a vertex: by its structure where it is the only optimum, else as the last program left it."""
+    """The answer at a vertex: from its structure if the optimum is unique, else from the last program."""
     some, again, price = _again(table, vertex)
     mix = _by_structure(table, vertex, price > 0, restricted(some, again, vertex.need[vertex.rows], vertex.price))
     return as_left(table, vertex, vertex.level) if mix is None else mix
 
 
 def as_left(table: Table, vertex: Vertex, level: float) -> Mix:
-    """The answer as the last program left it, at what is the level for others."""
+    """The answer of the last program, with this level."""
     some, again, price = _again(table, vertex)
     kernel, need = kernels(len(vertex.low)), vertex.need
     time, steepness = kernel.settle(table, vertex.low, vertex.high, need, price)
@@ -71,7 +71,7 @@ def _again(table: Table, vertex: Vertex) -> tuple[Table, Sweep, Floats]:
 
 
 def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) -> Mix | None:
-    """The answer where the modes of every job leave no choice; None where they do, or where rounding hides them."""
+    """The answer if the modes of every job leave no choice; None if they do, or if rounding hides them."""
     kinks = _kinks(table, vertex, r)
     if kinks is None or len(kinks.rows) + vertex.leveled != int(priced.sum()):
         return None
@@ -98,7 +98,7 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
     need = vertex.base + vertex.slope * level
     time, steepness = kernel.settle(table, low, high, need, price)
     time[kinks.rows] += kinks.swap * answer[int(vertex.leveled) :, None]
-    if not (_all_in_use(time, low, high, kinks) and _nobody_at_an_end(table, vertex, r, need)):
+    if not (_all_in_use(time, low, high, kinks) and _no_need_at_a_mode(table, vertex, r, need)):
         return None
     used = table.load @ time
     if (used > table.gpu_counts * (1 - _KINK))[~priced].any():
@@ -107,7 +107,7 @@ def _by_structure(table: Table, vertex: Vertex, priced: Bools, r: Restricted) ->
 
 
 def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks) -> bool:
-    """Whether every mode of the jobs with a choice has time: else another structure has the same shares."""
+    """Whether every mode of the jobs with a choice has time; if not, another structure has the same shares."""
     B, T = kinks.swap.shape
     times = np.column_stack([time[kinks.rows], 1.0 - time[kinks.rows].sum(axis=1)])
     used = np.column_stack([kinks.swap, -kinks.swap.sum(axis=1)]) != 0.0
@@ -116,8 +116,8 @@ def _all_in_use(time: Floats, low: Modes, high: Modes, kinks: _Kinks) -> bool:
     return bool((times[used] > _KINK).all())
 
 
-def _nobody_at_an_end(table: Table, vertex: Vertex, r: Restricted, need: Floats) -> bool:
-    """Whether no need that moves with the level is exactly what a mode gives, among the jobs in doubt."""
+def _no_need_at_a_mode(table: Table, vertex: Vertex, r: Restricted, need: Floats) -> bool:
+    """Whether no need that rises with the level equals the rate of a mode, among the jobs in doubt."""
     rate = np.column_stack([table.rate[vertex.rows], np.zeros(len(vertex.rows))])
     at = np.arange(len(vertex.rows))
     wanted = need[vertex.rows]
@@ -126,7 +126,7 @@ def _nobody_at_an_end(table: Table, vertex: Vertex, r: Restricted, need: Floats)
 
 
 def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
-    """The jobs with one mode more than their mix needs, or None where one has two."""
+    """The jobs with one mode more than their mix needs, or None if a job has two more."""
     T = table.rate.shape[1]
     i, t = r.column_row, r.column_mode
     at_kink = r.excess[i, t] <= _KINK * table.gpus[vertex.rows[i]] * vertex.price.max()
@@ -139,7 +139,7 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
     at = np.arange(len(i))
     modes = np.column_stack([r.low[i], t, r.high[i]])
     single = r.low[i] == r.high[i]
-    beyond = ~single & (t == r.high[i])  # more than the need is as cheap
+    beyond = ~single & (t == r.high[i])  # a rate above the need is equally cheap
     had = (rate[:, :T] * vertex.time[i]).sum(axis=1)
     if (beyond & (had <= vertex.need[rows] * (1 + _KINK))).any() or (single & (rate[at, t] < vertex.need[rows])).any():
         return None
@@ -160,5 +160,5 @@ def _kinks(table: Table, vertex: Vertex, r: Restricted) -> _Kinks | None:
 
 
 def _as_modes(mode: Ints, table: Table) -> Modes:
-    """Modes as the table's kernels count them: idle is -1, not T."""
+    """Modes as the kernels number them: idle is -1, not T."""
     return np.where(mode == table.rate.shape[1], IDLE, mode).astype(np.int8)
