@@ -1,3 +1,5 @@
+"""`gavel allocate`: its JSON, table, explanation, warnings and options."""
+
 from pathlib import Path
 
 import pytest

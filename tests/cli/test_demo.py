@@ -1,3 +1,5 @@
+"""`gavel demo`: the shipped trace, the comparison of policies, and the part with real jobs."""
+
 import json
 import re
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The command line as a whole: help, exit codes, messages, streams that close, completion."""
+
 import json
 import os
 import shlex

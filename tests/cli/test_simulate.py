@@ -1,3 +1,5 @@
+"""`gavel simulate`: its JSON, table, report, journal and options."""
+
 import re
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""`gavel trace`: generates, describes and converts traces."""
+
 from pathlib import Path
 
 import pytest

@@ -24,7 +24,7 @@ SHARED, OTHER = "aaaa", "bbbb"
 
 
 def core_with(*directories: tuple[str, bool] | None, jobs: str = "a", **settings: object) -> SchedulerCore:
-    """Nodes n0, n1, ... with a V100 each that see (directory, is the cluster's), or nothing yet."""
+    """Nodes n0, n1, ... with a V100 each; each sees (directory, is the cluster's), or None if not known yet."""
     core = SchedulerCore(MechanismSettings(**settings))  # type: ignore[arg-type]  # fields of any type
     for i, seen in enumerate(directories):
         tell(core, NodeJoined(NodeId(f"n{i}"), "v100", 1, False))

@@ -1,4 +1,4 @@
-"""Reports of nodes may come twice, late or never, and nodes may leave and return: nothing counts twice."""
+"""Reports of nodes may arrive twice, late or never, and nodes may leave and return: each report counts once at most."""
 
 from __future__ import annotations
 

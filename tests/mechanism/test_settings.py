@@ -1,4 +1,4 @@
-"""Settings of the mechanism: each bad value is refused by the name of its field."""
+"""Settings of the mechanism: each bad value is refused with the name of its field."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class CarelessWorld(RuleBasedStateMachine):
     @precondition(lambda self: self.core.pool.node_ids)
     @rule(data=st.data(), directory=st.sampled_from(["d0", "d0", "d1"]), is_marked=OFTEN)
     def see_directory(self, data: st.DataObject, directory: str, is_marked: bool) -> None:
-        """d0 is the cluster's, and may be marked late; d1 is one where it should be mounted, or another file system."""
+        """d0 is the cluster's, and may be marked late; d1 is the unmounted directory, or another file system."""
         node = data.draw(st.sampled_from(self.core.pool.node_ids))
         self._tell(DirectorySeen(node, directory, directory == "d0" and is_marked))
 

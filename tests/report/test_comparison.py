@@ -1,3 +1,5 @@
+"""The comparison of runs: units, changes against the first run, best values, optional columns."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""The comparison of runs as a table on a terminal."""
+
 import io
 import re
 

@@ -1,3 +1,5 @@
+"""The HTML report: self-contained, deterministic, bounded in size, with unfinished jobs and their reasons."""
+
 import json
 import re
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The data and colours of the report's plots."""
+
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,3 +1,5 @@
+"""The sentences that summarise a comparison of runs."""
+
 import math
 
 from gavelpy.report.summary import sentences
