@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 
 from gavelpy.runtime.security.identity import caller
+from gavelpy.runtime.security.interceptor import OPEN
 from gavelpy.runtime.security.open_streams import Context, Handler, written
 from gavelpy.runtime.security.refusal import Refusal
-from gavelpy.runtime.security.roles import OPEN
 
 _AGENTS = "/gavelpy.v1.AgentService/"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 
 from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.roles import ROLES, Operation
 from gavelpy.runtime.security.tokens import Role
 
 LOCAL_USER = "local"  # the caller without tokens: a scheduler for one user, on loopback
@@ -25,6 +26,10 @@ class Caller:
     def is_admin(self) -> bool:
         """Whether it may see and change the jobs of all users."""
         return self.role is Role.ADMIN
+
+    def may(self, operation: Operation) -> bool:
+        """Whether its role may call this operation."""
+        return self.is_sole or self.role in ROLES[operation]
 
     def check_node(self, node_id: str) -> None:
         """Raises Refusal unless it may connect as this node: node tokens are bound to the node of their name."""

@@ -6,7 +6,7 @@ A stream may last for days, so its token is checked again periodically.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -15,9 +15,22 @@ import grpc.aio
 from gavelpy.runtime.security.identity import Caller, set_caller
 from gavelpy.runtime.security.open_streams import Handler, OpenStreams
 from gavelpy.runtime.security.refusal import Refusal
-from gavelpy.runtime.security.roles import OPEN, roles_that_may
+from gavelpy.runtime.security.roles import ROLES, Operation
 from gavelpy.runtime.security.verifier import Verifier
 
+# Open without a token, for load balancers and service managers.
+OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
+_AGENT = frozenset({Operation.CONNECT, Operation.SERVE_LOGS})
+_REFLECTION = frozenset({Operation.DESCRIBE_SERVICES})
+OPERATIONS: Mapping[str, Operation] = {  # by method, /package.Service/Method; methods that are not listed are refused
+    f"/{service}/{operation}": operation
+    for service, operations in {
+        "gavelpy.v1.SchedulerService": frozenset(Operation) - _AGENT - _REFLECTION,
+        "gavelpy.v1.AgentService": _AGENT,
+        "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
+    }.items()
+    for operation in operations
+}
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 
 
@@ -59,12 +72,12 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
         if identity is None:
             problem = "the token is unknown or has expired" if authorization else "no token was sent"
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{problem}; an operator creates one: gavel token create")
-        allowed = roles_that_may(method)
-        if identity.role not in allowed and not identity.is_sole:
-            name, roles = method.rpartition("/")[2], " or ".join(sorted(allowed)) or "no role"
+        operation = OPERATIONS.get(method)
+        if not identity.is_sole and (operation is None or not identity.may(operation)):
+            roles = " or ".join(sorted(ROLES[operation])) if operation is not None else "no role"
             raise Refusal(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{name} requires the role {roles}; the token is of a {identity.role}",
+                f"{method.rpartition('/')[2]} requires the role {roles}; the token is of a {identity.role}",
             )
         return identity
 

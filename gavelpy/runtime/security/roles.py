@@ -1,45 +1,52 @@
-"""The roles that may call each method. Methods that are not listed are refused."""
+"""The operations of the scheduler, and the roles that may call each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
+
 from gavelpy.runtime.security.tokens import Role
+
+
+class Operation(StrEnum):
+    """An operation; its value is its name in messages. Faces (gRPC, a web page) map their methods to it."""
+
+    GET_SERVER_INFO = "GetServerInfo"
+    SUBMIT_JOBS = "SubmitJobs"
+    LIST_JOBS = "ListJobs"
+    GET_JOB = "GetJob"
+    WAIT_JOBS = "WaitJobs"
+    CANCEL_JOBS = "CancelJobs"
+    LIST_NODES = "ListNodes"
+    SET_NODE = "SetNode"
+    GET_CLUSTER = "GetCluster"
+    SET_POLICY = "SetPolicy"
+    LIST_EVENTS = "ListEvents"
+    READ_LOGS = "ReadLogs"
+    CONNECT = "Connect"  # of an agent
+    SERVE_LOGS = "ServeLogs"  # of an agent
+    DESCRIBE_SERVICES = "ServerReflectionInfo"
+
 
 _ALL = frozenset(Role)
 _PEOPLE = frozenset({Role.USER, Role.ADMIN})
 _ADMINS = frozenset({Role.ADMIN})
 _NODES = frozenset({Role.NODE})
 
-# Open without a token, for load balancers and service managers.
-OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
-
-_SCHEDULER = {
-    "GetServerInfo": _ALL,
-    "SubmitJobs": _PEOPLE,
-    "ListJobs": _PEOPLE,
-    "GetJob": _PEOPLE,
-    "WaitJobs": _PEOPLE,
-    "CancelJobs": _PEOPLE,
-    "ListNodes": _PEOPLE,
-    "SetNode": _ADMINS,
-    "GetCluster": _PEOPLE,
-    "SetPolicy": _ADMINS,
-    "ListEvents": _PEOPLE,
-    "ReadLogs": _PEOPLE,
+ROLES: Mapping[Operation, frozenset[Role]] = {
+    Operation.GET_SERVER_INFO: _ALL,
+    Operation.SUBMIT_JOBS: _PEOPLE,
+    Operation.LIST_JOBS: _PEOPLE,
+    Operation.GET_JOB: _PEOPLE,
+    Operation.WAIT_JOBS: _PEOPLE,
+    Operation.CANCEL_JOBS: _PEOPLE,
+    Operation.LIST_NODES: _PEOPLE,
+    Operation.SET_NODE: _ADMINS,
+    Operation.GET_CLUSTER: _PEOPLE,
+    Operation.SET_POLICY: _ADMINS,
+    Operation.LIST_EVENTS: _PEOPLE,
+    Operation.READ_LOGS: _PEOPLE,
+    Operation.CONNECT: _NODES,
+    Operation.SERVE_LOGS: _NODES,
+    Operation.DESCRIBE_SERVICES: _ALL,
 }
-_AGENT = {"Connect": _NODES, "ServeLogs": _NODES}
-_REFLECTION = {"ServerReflectionInfo": _ALL}
-
-ROLES: dict[str, frozenset[Role]] = {
-    f"/{service}/{method}": roles
-    for service, methods in {
-        "gavelpy.v1.SchedulerService": _SCHEDULER,
-        "gavelpy.v1.AgentService": _AGENT,
-        "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
-    }.items()
-    for method, roles in methods.items()
-}
-
-
-def roles_that_may(method: str) -> frozenset[Role]:
-    """The roles that may call a method by its full name, /package.Service/Method."""
-    return ROLES.get(method, frozenset())

@@ -20,7 +20,8 @@ from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.security import open_streams
-from gavelpy.runtime.security.roles import ROLES
+from gavelpy.runtime.security.interceptor import OPERATIONS
+from gavelpy.runtime.security.roles import ROLES, Operation
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 from tests.runtime.client.serving import Serving, make_description, serving
@@ -80,7 +81,8 @@ def test_every_method_of_our_services_has_its_roles() -> None:
     ]
     methods = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
 
-    assert methods == {method for method in ROLES if method.startswith("/gavelpy.")}
+    assert methods == {method for method in OPERATIONS if method.startswith("/gavelpy.")}
+    assert set(ROLES) == set(OPERATIONS.values()) == set(Operation)
     assert all(ROLES.values())
 
 
