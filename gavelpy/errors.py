@@ -2,10 +2,12 @@
 
     GavelError
     ├── InvalidInput        the caller: names field, value and what is allowed, and file and line if there are any
+    │   ├── NotFound        a job or node that does not exist or belongs to another user
     │   └── JournalCorrupt  the journal cannot be read to its end: names the place and the last good event
     │       └── EventsLost  acknowledged events are missing from the journal, and the loss is not accepted yet
     ├── JournalFailed       the journal's database failed or is unreachable; uncommitted events may be lost
     ├── JournalInUse        a live scheduler holds the journal; nothing was changed
+    ├── LimitReached        a limit of the scheduler's configuration is reached
     ├── Stopping            the scheduler is shutting down; retry the request
     ├── FencedOut           a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        no certified allocation; carries the solver's status and the problem's size
@@ -42,6 +44,10 @@ class InvalidInput(GavelError, ValueError):
         return type(self)(self.args[0], file=file, line=line)
 
 
+class NotFound(InvalidInput):
+    """The caller named a job or node that does not exist or that belongs to another user."""
+
+
 class JournalCorrupt(InvalidInput):
     """A journal is truncated or damaged; the message states where, and how many events before are good."""
 
@@ -56,6 +62,10 @@ class JournalFailed(GavelError, RuntimeError):
 
 class JournalInUse(GavelError, RuntimeError):
     """A live scheduler holds the journal; wait for it, or fence it out."""
+
+
+class LimitReached(GavelError):
+    """A limit of the scheduler's configuration is reached; the message has the limit."""
 
 
 class Stopping(GavelError):

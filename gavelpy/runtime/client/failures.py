@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import GavelError
 
 
 class SchedulerUnreachable(GavelError):
@@ -15,7 +15,3 @@ class NotAllowed(GavelError):
 
 class CallFailed(GavelError):
     """The scheduler could not carry out the call."""
-
-
-class NotFound(InvalidInput):
-    """The caller named a job or node that does not exist or that belongs to another user."""

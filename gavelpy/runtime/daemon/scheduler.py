@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import GavelError, InvalidInput, LimitReached
 from gavelpy.estimator.learning_loop import RatesLearned
 from gavelpy.journal.store import EventStore, Submission
 from gavelpy.mechanism.events import (
@@ -62,10 +62,6 @@ from gavelpy.runtime.storage import StorageWorkers
 logger = logging.getLogger(__name__)
 KEY_LENGTH_MAX = 200
 Answer = TypeVar("Answer")
-
-
-class LimitReached(GavelError):
-    """A limit of the configuration is reached; the message has the limit."""
 
 
 class NodeAction(Enum):

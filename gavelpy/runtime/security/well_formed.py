@@ -15,7 +15,17 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from gavelpy.errors import FencedOut, InvalidInput, JournalCorrupt, JournalFailed, RemoteViolation, Stopping
+from gavelpy.errors import (
+    FencedOut,
+    GavelError,
+    InvalidInput,
+    JournalCorrupt,
+    JournalFailed,
+    LimitReached,
+    NotFound,
+    RemoteViolation,
+    Stopping,
+)
 from gavelpy.runtime.security.interceptor import Continuation
 from gavelpy.runtime.security.open_streams import Handler
 from gavelpy.runtime.security.refusal import Refusal
@@ -26,6 +36,7 @@ JOURNAL_GONE = (
 )
 _DETAIL_CHARACTERS_MAX = 2_000  # a status is sent in a header, which has a size limit
 
+ANSWERED = (InvalidInput, LimitReached, RemoteViolation, Refusal)  # errors with a status for the caller
 Context = grpc.aio.ServicerContext[Any, Any]
 Unary = Callable[[Any, Context], Awaitable[Any]]  # Any: a message of the method
 
@@ -50,11 +61,15 @@ class WellFormed(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
         return _wrapped(handler)
 
 
-def status_of(error: InvalidInput | RemoteViolation | Refusal) -> grpc.StatusCode:
+def status_of(error: GavelError) -> grpc.StatusCode:
     """The status of an error."""
     match error:
         case Refusal():
             return error.code
+        case NotFound():
+            return grpc.StatusCode.NOT_FOUND
+        case LimitReached():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
         case JournalCorrupt():
             return grpc.StatusCode.DATA_LOSS
         case _:
@@ -88,7 +103,7 @@ def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: a be
     async def answer(request: Any, context: Context) -> Any:
         try:
             return await behaviour(checked(request), context)
-        except (InvalidInput, RemoteViolation, Refusal) as error:
+        except ANSWERED as error:
             await _abort(context, error)
         except (JournalFailed, FencedOut):  # the daemon's main loop logs the reason
             await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
@@ -107,7 +122,7 @@ def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
         try:
             async for response in behaviour(checked(request), context):
                 yield response
-        except (InvalidInput, RemoteViolation, Refusal) as error:
+        except ANSWERED as error:
             await _abort(context, error)
         except (JournalFailed, FencedOut):
             await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
@@ -130,6 +145,6 @@ async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         yield _checked_one(request)
 
 
-async def _abort(context: Context, error: InvalidInput | RemoteViolation | Refusal) -> NoReturn:
+async def _abort(context: Context, error: GavelError) -> NoReturn:
     message = " ".join(str(error).split())
     await context.abort(status_of(error), message[:_DETAIL_CHARACTERS_MAX])

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes, LogRequest, LogsUnavailable, NodeLogPage
+from gavelpy.runtime.daemon.queries.log_lines import LogRequest, LogsUnavailable, NodeLogPage
+from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes
 from gavelpy.runtime.wire import agent_pb2
 
 Request, Answer = agent_pb2.ServeLogsResponse, agent_pb2.ServeLogsRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.config import parse_config
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.wire import agent_pb2
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
@@ -40,7 +40,7 @@ def test_a_job_that_no_node_can_start_waits_and_says_so(tmp_path: Path) -> None:
 
             await cluster.until(lambda: bool(jobs.misses[job] == 4))
 
-            (seen,) = JobBoard(cluster.scheduler).messages([job])
+            (seen,) = JobQueries(cluster.scheduler).statuses([job])
             assert seen.reason_kind == "backing-off"
             assert seen.reason.startswith("failed 4 times (last: ")
             assert "the disk is read-only), tried again in " in seen.reason

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime.daemon import driver
-from gavelpy.runtime.daemon.queries.events import NOT_KEPT, EventStream
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.events import NOT_KEPT, EventQueries
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import SOLE_CALLER
-from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.daemon.harness import Running, make_config, make_spec, running
 
 
@@ -33,9 +32,9 @@ def test_who_asks_for_events_that_are_not_kept_is_told_which(tmp_path: Path, mon
             await some_jobs(cluster)
             await some_jobs(cluster)
             await some_jobs(cluster)
-            stream = EventStream(cluster.scheduler, JobBoard(cluster.scheduler))
-            told = [event async for event in stream.read(pb.ListEventsRequest(after=3), SOLE_CALLER)]
-            kept = [event async for event in stream.read(pb.ListEventsRequest(after=told[0].sequence), SOLE_CALLER)]
+            stream = EventQueries(cluster.scheduler, JobQueries(cluster.scheduler))
+            told = [event async for event in stream.read(SOLE_CALLER, after=3)]
+            kept = [event async for event in stream.read(SOLE_CALLER, after=told[0].sequence)]
 
         last = told[0].sequence
         assert told[0].kind == NOT_KEPT

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.runtime.daemon.queries.cluster import ClusterBoard
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import SOLE_CALLER
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
@@ -23,7 +23,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 def test_no_job_goes_to_a_node_without_room_and_people_are_told_why(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0", gpus=2).connected(cluster) as agent:
-            core, board = cluster.core, JobBoard(cluster.scheduler)
+            core, board = cluster.core, JobQueries(cluster.scheduler)
             (first,) = await cluster.submit(make_spec())
             await cluster.until(lambda: core.jobs.state[first] == JobState.RUNNING, "it runs")
             agent.trouble = FULL
@@ -35,8 +35,8 @@ def test_no_job_goes_to_a_node_without_room_and_people_are_told_why(tmp_path: Pa
 
             assert [lease for lease, _ in agent.launches] == [0]
             assert core.jobs.state[first] == JobState.RUNNING
-            assert f"n0 ({FULL})" in board.messages([second])[0].reason
-            assert ClusterBoard(cluster.scheduler, board).node("n0", SOLE_CALLER).detail == FULL
+            assert f"n0 ({FULL})" in board.statuses([second])[0].reason
+            assert ClusterQueries(cluster.scheduler, board).node("n0", SOLE_CALLER).detail == FULL
             agent.trouble = ""
             await cluster.until(lambda: core.jobs.state[second] == JobState.RUNNING, "there is room again")
 

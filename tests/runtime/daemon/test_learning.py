@@ -14,7 +14,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.engine.throughput_files import believable_table
 from gavelpy.runtime.daemon.queries.explain import Explainer
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from tests.runtime.daemon.harness import Agent, Running, make_config, make_spec, running
 
 TYPES = ("v100", "k80")
@@ -57,7 +57,7 @@ def test_figures_of_an_owner_are_outvoted_and_what_was_learned_survives_a_crash(
             (job,) = await cluster.submit(make_spec(rates_steps_per_s={"v100": 10.0}))
             await run_at(cluster, agent, job, 4.0)
             believed = float(cluster.core.jobs.rate[job, 0])
-            board, forecaster = JobBoard(cluster.scheduler), Forecaster()
+            board, forecaster = JobQueries(cluster.scheduler), Forecaster()
             explained = await Explainer(cluster.scheduler, board, forecaster).explain(job)
             forecaster.close()
             submitted = dict(cluster.core.jobs.specs[job].rates_steps_per_s)

@@ -15,8 +15,8 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.queries.cluster import ClusterBoard
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import NodeAction
 from gavelpy.runtime.security.identity import SOLE_CALLER
@@ -290,7 +290,7 @@ def test_a_node_that_is_drained_by_force_gives_up_its_jobs_with_the_round_and_is
 def test_a_node_that_comes_back_with_more_gpus_is_listed_with_all_of_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n1", gpus=2).connected(cluster):
-            board = ClusterBoard(cluster.scheduler, JobBoard(cluster.scheduler))
+            board = ClusterQueries(cluster.scheduler, JobQueries(cluster.scheduler))
             async with Agent("n0").connected(cluster):
                 await cluster.until(lambda: cluster.core.pool.counts.sum() == 3, "both join")
             async with Agent("n2").connected(cluster), Agent("n0", gpus=4).connected(cluster):

@@ -16,7 +16,7 @@ from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
 from gavelpy.runtime.daemon.queries.explain import Explainer
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
 
@@ -93,12 +93,12 @@ def test_progress_is_shown_as_the_node_has_told_it_last(tmp_path: Path) -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
             (job,) = await cluster.submit(make_spec())
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
-            board = JobBoard(cluster.scheduler)
+            board = JobQueries(cluster.scheduler)
             (report,) = agent.leases.values()
             report.steps_done = 4_321.0
             agent.tell()
 
-            await cluster.until(lambda: board.messages([job])[0].steps_done == 4_321.0, "it is shown")
+            await cluster.until(lambda: board.statuses([job])[0].steps_done == 4_321.0, "it is shown")
 
     run(scenario())
 
@@ -110,7 +110,7 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
             (job,) = await cluster.submit(make_spec(preemptible=True))
             await cluster.until(lambda: cluster.core.jobs.state[job] == JobState.RUNNING, "it runs")
             forecaster = Forecaster(wall_s=0.1)
-            explainer = Explainer(cluster.scheduler, JobBoard(cluster.scheduler), forecaster)
+            explainer = Explainer(cluster.scheduler, JobQueries(cluster.scheduler), forecaster)
             settled_s, began_s = cluster.core.settled_s, time.monotonic()
 
             (first,) = explainer._accounts(job)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gavelpy.errors import InvalidInput
-from gavelpy.runtime.daemon.scheduler import LimitReached
+from gavelpy.errors import InvalidInput, LimitReached
 from tests.runtime.daemon.harness import make_config, make_spec, running
 
 

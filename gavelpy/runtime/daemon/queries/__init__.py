@@ -1,1 +1,10 @@
-"""Questions of people about the scheduler."""
+"""Questions of people about the scheduler, answered with plain values: no gRPC and no protobuf.
+
+jobs        which jobs a caller may see, lookup, pages, status, warnings
+cluster     policy, round, GPUs by type, nodes
+explain     one job in detail, and forecasts of jobs that are not submitted yet
+events      the journal's events as sentences and JSON
+logs        log lines of jobs, merged over all nodes
+log_lines   pages of one node's lines
+fields      checks of values in requests
+"""

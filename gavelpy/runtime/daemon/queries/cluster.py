@@ -1,22 +1,22 @@
-"""Nodes, GPUs and the policy for clients: conversion to messages."""
+"""The cluster: policy, round, jobs in numbers, GPUs by type, and each node."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
 import numpy as np
 
+from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.model.ids import NodeId
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
-from gavelpy.runtime.daemon.rpc.requests import shown
+from gavelpy.runtime.daemon.queries.fields import shown
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import Caller
-from gavelpy.runtime.security.refusal import Refusal
-from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.nodes.registry import Node
@@ -26,27 +26,82 @@ _JOBS_SHOWN = 1_000
 _NODE_STATES = {NodeState.UP: "up", NodeState.DRAINING: "draining", NodeState.LOST: "lost"}
 
 
-class ClusterBoard:
+@dataclass(frozen=True)
+class GpuTypeStatus:
+    """The GPUs of one type on nodes that are up. `price`: shadow price of one more, NaN = unknown."""
+
+    gpu_type: str
+    gpus: int
+    gpus_in_use: int
+    price: float
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """The cluster in numbers."""
+
+    cluster_name: str
+    policy: str
+    policy_parameters: str  # JSON
+    blind: bool
+    round_s: float
+    round: int
+    round_ends_in_s: float
+    objective: float  # of the allocation in force, with its gap and the path of the solver
+    gap: float
+    path: str
+    types: Sequence[GpuTypeStatus]
+    jobs_waiting: int
+    jobs_running: int
+    jobs_over: int
+    uptime_s: float
+    incarnation: int
+    detail: str  # why the last request to the policy failed
+    warning: str  # why the certificate of the allocation is weaker than promised
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A node. Ages are NaN if it has sent no message since the scheduler started."""
+
+    node_id: str
+    state: str  # up, draining, drained, silent or lost
+    gpu_type: str
+    gpu_count: int
+    gpus_in_use: int
+    address: str
+    heartbeat_age_s: float
+    sees_checkpoints: bool  # it writes to the cluster's checkpoint directory
+    checkpoints: str  # state of its checkpoint directory
+    checkpoints_age_s: float
+    checkpoint_directory_id: str
+    agent_version: str
+    jobs: Sequence[int]  # those that the caller may see
+    detail: str
+    containment: str
+
+
+class ClusterQueries:
     """Reads nodes and totals from a scheduler."""
 
-    def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
-        self._scheduler, self._board = scheduler, board
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
+        self._scheduler, self._jobs = scheduler, jobs
 
-    def node(self, node_id: str, caller: Caller) -> pb.NodeStatus:
-        """A node by name; raises Refusal if there is none."""
+    def node(self, node_id: str, caller: Caller) -> NodeStatus:
+        """A node by name; raises NotFound if there is none."""
         row = self._scheduler.core.pool.node_row.get(NodeId(node_id))
         if row is None:
-            raise Refusal(grpc.StatusCode.NOT_FOUND, f"node must be one that has joined, got {shown(node_id)}")
+            raise NotFound(f"node must be one that has joined, got {shown(node_id)}")
         return self.node_at(row, caller)
 
-    def cluster(self) -> pb.GetClusterResponse:
+    def cluster(self) -> ClusterStatus:
         """Policy, round, GPUs and jobs in numbers."""
         scheduler, core = self._scheduler, self._scheduler.core
         now_s, states = scheduler.now_s(), core.jobs.state[: core.jobs.count]
         counts = np.bincount(states, minlength=len(JobState))
         over = int(counts[ALIVE[-1] + 1 :].sum())
         answer = scheduler.facts.answer
-        return pb.GetClusterResponse(
+        return ClusterStatus(
             cluster_name=scheduler.name,
             policy=scheduler.choice.name,
             policy_parameters=scheduler.choice.parameters,
@@ -67,24 +122,24 @@ class ClusterBoard:
             warning=answer.warning,
         )
 
-    def _types(self) -> list[pb.TypeStatus]:
+    def _types(self) -> list[GpuTypeStatus]:
         pool, prices = self._scheduler.core.pool, self._scheduler.engine.shadow_prices
         held = np.bincount(pool.type_of[pool.job != NONE], minlength=len(pool.gpu_types)).tolist()
         return [
-            pb.TypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))
+            GpuTypeStatus(gpu_type=name, gpus=int(count), gpus_in_use=used, price=prices.get(name, math.nan))
             for name, count, used in zip(pool.gpu_types, pool.counts.tolist(), held, strict=True)
         ]
 
-    def node_at(self, row: int, caller: Caller) -> pb.NodeStatus:
+    def node_at(self, row: int, caller: Caller) -> NodeStatus:
         """A node by its row in the core. Users see only the numbers of their own jobs."""
         scheduler, pool = self._scheduler, self._scheduler.core.pool
         node_id = pool.node_ids[row]
         node = scheduler.nodes.get(node_id)
         here, directory = self._gpus_of(row), pool.node_directory[row]
         held = pool.job[here]
-        jobs = [job for job in np.unique(held[held != NONE]).tolist() if self._board.may_see(caller, job)]
+        jobs = [job for job in np.unique(held[held != NONE]).tolist() if self._jobs.may_see(caller, job)]
         in_use = int((held != NONE).sum())
-        return pb.NodeStatus(
+        return NodeStatus(
             node_id=node_id,
             state=self._state(row, in_use),
             gpu_type=pool.gpu_types[pool.node_type[row]],

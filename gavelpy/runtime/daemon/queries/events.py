@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Container
-from typing import TYPE_CHECKING
-
-from gavelpy.journal.rows import Entry
-from gavelpy.mechanism.events import Event
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
-from gavelpy.runtime.daemon.rpc.requests import require
-from gavelpy.runtime.security.identity import Caller
-from gavelpy.runtime.wire import client_pb2 as pb
-
-if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.scheduler import Scheduler
-
-
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gavelpy.journal.codec import journal_name
+from gavelpy.journal.rows import Entry
+from gavelpy.journal.store import EventStore
 from gavelpy.mechanism.events import (
+    Event,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -38,11 +28,31 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
-from gavelpy.runtime.daemon.queries.jobs import redacted
+from gavelpy.runtime.daemon.queries.fields import require
+from gavelpy.runtime.daemon.queries.jobs import JobQueries, redacted
+from gavelpy.runtime.security.identity import Caller
 
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+_EVENTS_A_PAGE = 500
+EVENTS_DEFAULT = 1_000
+_WAIT_S = 30.0
+NOT_KEPT = "events-not-kept"
 _SHOWN = 10  # jobs in a sentence
 _HIDDEN = frozenset({"state_id"})  # identifies an agent
 _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps_per_s")
+
+
+@dataclass(frozen=True)
+class JournalEvent:
+    """An event with its place in the journal and its Unix time."""
+
+    sequence: int
+    time_s: float
+    kind: str  # as of EventText, or NOT_KEPT
+    text: str
+    json: str
 
 
 @dataclass(frozen=True)
@@ -170,71 +180,54 @@ def _listed(values: Sequence[Any]) -> str:
     return f"{shown} and {len(values) - _SHOWN} more" if len(values) > _SHOWN else shown
 
 
-_EVENTS_A_PAGE = 500
-_EVENTS_DEFAULT = 1_000
-_WAIT_S = 30.0
-NOT_KEPT = "events-not-kept"
-
-
 class _Visible:
     """Serials that a caller may see, as a container."""
 
-    def __init__(self, board: JobBoard, caller: Caller) -> None:
-        self._board, self._caller = board, caller
+    def __init__(self, jobs: JobQueries, caller: Caller) -> None:
+        self._jobs, self._caller = jobs, caller
 
     def __contains__(self, job: object) -> bool:
-        return isinstance(job, int) and self._board.may_see(self._caller, job)
+        return isinstance(job, int) and self._jobs.may_see(self._caller, job)
 
 
-class EventStream:
-    """Reads the journal for clients."""
+class EventQueries:
+    """Reads the journal."""
 
-    def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
-        self._scheduler, self._board = scheduler, board
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
+        self._scheduler, self._jobs = scheduler, jobs
 
-    async def read(self, request: pb.ListEventsRequest, caller: Caller) -> AsyncIterator[pb.ListEventsResponse]:
-        """The events that a caller may see, in order."""
-        require(request.after >= 0, "after", ">= 0", request.after)
-        job = self._board.find(caller, request.job) if request.job else None
-        limit = request.events_max or (0 if request.follow else _EVENTS_DEFAULT)
-        visible = {job} if job is not None else None if caller.is_admin else _Visible(self._board, caller)
-        after, sent = request.after, 0
+    async def read(
+        self, caller: Caller, *, after: int = 0, job: str = "", events_max: int = 0, follow: bool = False
+    ) -> AsyncIterator[JournalEvent]:
+        """The events after a sequence number that a caller may see, in order, optionally of one job.
+
+        Returns after `events_max`; 0 = EVENTS_DEFAULT, or no limit if it follows new events.
+        """
+        require(after >= 0, "after", ">= 0", after)
+        serial = self._jobs.find(caller, job) if job else None
+        limit = events_max or (0 if follow else EVENTS_DEFAULT)
+        visible = {serial} if serial is not None else None if caller.is_admin else _Visible(self._jobs, caller)
+        sent = 0
         while True:
             version = self._scheduler.version
-            entries = await self._page(after)
+            entries = await self._scheduler.read_journal(partial(EventStore.events, after=after, limit=_EVENTS_A_PAGE))
             if entries and entries[0][0] > after + 1:
                 yield self._not_kept(after + 1, entries[0])
             for after, now_s, event in entries:
-                if job is not None and job not in (jobs_of(event) or ()):
+                if serial is not None and serial not in (jobs_of(event) or ()):
                     continue
-                if (message := self._message(after, now_s, event, visible)) is not None:
-                    yield message
+                if (found := event_text(event, visible)) is not None:
+                    yield JournalEvent(after, self._scheduler.wall_s(now_s), found.kind, found.text, found.json)
                     sent += 1
                 if limit and sent >= limit:
                     return
             if len(entries) < _EVENTS_A_PAGE:
-                if not request.follow:
+                if not follow:
                     return
                 await self._scheduler.wait_changed(version, _WAIT_S)
 
-    def _not_kept(self, first: int, entry: Entry) -> pb.ListEventsResponse:
-        """A message in place of requested events before `entry` that were truncated."""
+    def _not_kept(self, first: int, entry: Entry) -> JournalEvent:
+        """In place of requested events before `entry` that were truncated."""
         last, time_s = entry[0] - 1, self._scheduler.wall_s(entry[1])
         text = f"events {first} to {last} were truncated: a snapshot replaces them"
-        return pb.ListEventsResponse(
-            sequence=last, time_s=time_s, kind=NOT_KEPT, text=text, json=json.dumps({"first": first, "last": last})
-        )
-
-    async def _page(self, after: int) -> list[Entry]:
-        return await self._scheduler.read_journal(lambda store: store.events(after, _EVENTS_A_PAGE))
-
-    def _message(
-        self, sequence: int, now_s: float, event: Event, visible: Container[int] | None
-    ) -> pb.ListEventsResponse | None:
-        described = event_text(event, visible)
-        if described is None:
-            return None
-        time_s = self._scheduler.wall_s(now_s)
-        return pb.ListEventsResponse(
-            sequence=sequence, time_s=time_s, kind=described.kind, text=described.text, json=described.json
-        )
+        return JournalEvent(last, time_s, NOT_KEPT, text, json.dumps({"first": first, "last": last}))

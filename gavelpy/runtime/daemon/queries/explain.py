@@ -1,10 +1,11 @@
-"""Explanation of one job: shares owed and received, forecast, history, checkpoint; and dry runs of submissions."""
+"""Explanation of one job: shares owed and received, forecast, history and checkpoint; forecasts for dry runs."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,8 @@ from gavelpy.model.job import JobSpec
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of
-from gavelpy.runtime.daemon.queries.jobs import JobBoard, description
+from gavelpy.runtime.daemon.queries.jobs import JobQueries, JobStatus, as_described
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
-from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -29,19 +29,67 @@ _LOOK_S = 2.0
 _FORECASTS_MAX = 100  # of the jobs of one dry run
 
 
+@dataclass(frozen=True)
+class GpuTypeAccount:
+    """What a job is owed and has received on one GPU type. `price`: shadow price of the type, NaN = unknown."""
+
+    gpu_type: str
+    rate_steps_per_s: float
+    share: float
+    owed_s: float
+    received_s: float
+    price: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One job in detail. Times count from now; -1 = unknown."""
+
+    job: JobStatus
+    description: JobSpec
+    accounts: Sequence[GpuTypeAccount]
+    start_in_s: float
+    finish_in_s: float
+    forecast: str  # how the two times were computed; empty = the job is over
+    history: Sequence[str]
+    checkpoint: str  # directory that the job would resume from; empty = from scratch, or unknown
+    notes: Sequence[str]  # of the estimator
+
+
+@dataclass(frozen=True)
+class JobForecast:
+    """When and where a job would run if it were submitted now. Times count from now; -1 = unknown."""
+
+    can_run: bool
+    reason: str  # why a time is unknown
+    gpu_type: str
+    node_ids: Sequence[str]
+    start_in_s: float
+    finish_in_s: float
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job of a dry run."""
+
+    name: str
+    forecast: JobForecast
+    note: str
+
+
 class Explainer:
     """Reads jobs from a scheduler and requests forecasts."""
 
-    def __init__(self, scheduler: Scheduler, board: JobBoard, forecaster: Forecaster) -> None:
-        self._scheduler, self._board, self._forecaster = scheduler, board, forecaster
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries, forecaster: Forecaster) -> None:
+        self._scheduler, self._jobs, self._forecaster = scheduler, jobs, forecaster
         self._outlooks = Outlooks(forecaster)
 
     async def close(self) -> None:
         """Ends forecasts that are being computed."""
         await self._outlooks.close()
 
-    async def explain(self, job: int) -> pb.GetJobResponse:
-        """The answer to GetJob."""
+    async def explain(self, job: int) -> Explanation:
+        """Explains the state of one job."""
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
         if scheduler.core.jobs.state[job] <= ALIVE[-1]:
@@ -51,9 +99,9 @@ class Explainer:
             expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
             how = _how(outlook)
-        return pb.GetJobResponse(
-            job=self._board.messages([job])[0],
-            description=description(scheduler.core.jobs.specs[job]),
+        return Explanation(
+            job=self._jobs.statuses([job])[0],
+            description=as_described(scheduler.core.jobs.specs[job]),
             accounts=self._accounts(job),
             start_in_s=start_in_s,
             finish_in_s=finish_in_s,
@@ -63,7 +111,7 @@ class Explainer:
             notes=scheduler.measuring.notes.get(job, ()),
         )
 
-    async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[pb.SubmittedJob]:
+    async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[PlannedJob]:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         first = scheduler.core.jobs.count
@@ -80,8 +128,7 @@ class Explainer:
         omitted = [Expected()] * (len(specs) - len(wanted))
         left_out = f"only the first {_FORECASTS_MAX} jobs have a forecast" if omitted else ""
         return [
-            pb.SubmittedJob(
-                job=-1,
+            PlannedJob(
                 name=name_of(spec.id),
                 forecast=_forecast(expected, ahead.why_not or left_out),
                 note=preemption_note(spec, scheduler.core.settings),
@@ -93,12 +140,12 @@ class Explainer:
         leases = self._scheduler.leases.leases.values()
         return {lease.job: lease.rate_measured_steps_per_s for lease in leases if lease.is_started}
 
-    def _accounts(self, job: int) -> list[pb.TypeAccount]:
+    def _accounts(self, job: int) -> list[GpuTypeAccount]:
         """Time owed and received on each GPU type, brought forward from the core's last decision to now."""
         prices = self._scheduler.engine.shadow_prices
         booked = account(self._scheduler.core, job, self._scheduler.now_s())
         return [
-            pb.TypeAccount(
+            GpuTypeAccount(
                 gpu_type=name,
                 rate_steps_per_s=float(booked.rate_steps_per_s[kind]),
                 share=float(booked.share[kind]),
@@ -138,9 +185,9 @@ def _as_submitted(spec: JobSpec, serial: int, owner: str) -> JobSpec:
     return JobSpec(**values)
 
 
-def _forecast(expected: Expected, why_not: str) -> pb.Forecast:
+def _forecast(expected: Expected, why_not: str) -> JobForecast:
     starts, ends = math.isfinite(expected.start_in_s), math.isfinite(expected.finish_in_s)
-    return pb.Forecast(
+    return JobForecast(
         can_run=starts,
         reason="" if starts and ends else why_not or "no job will start or end until something changes",
         gpu_type=expected.gpu_type,

@@ -1,59 +1,101 @@
-"""Jobs for clients: visibility, lookup by number or name, and conversion to messages."""
+"""Jobs: which ones a caller may see, lookup by number or name, and the status of each."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
-import grpc
 import numpy as np
 
+from gavelpy.errors import NotFound
 from gavelpy.mechanism import back_off, unsaved
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
+from gavelpy.model.ids import JobId
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Wish, is_by_time
-from gavelpy.runtime.daemon.rpc.requests import shown
+from gavelpy.runtime.daemon.queries.fields import require, shown
 from gavelpy.runtime.security.identity import Caller
-from gavelpy.runtime.security.refusal import Refusal
-from gavelpy.runtime.wire import client_pb2 as pb
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
-
-
-from collections.abc import Mapping
 
 HIDDEN = "***"
 _SHOWN = re.compile(
     r"PATH|HOME|LANG|LC_[A-Z]+|TZ|TMPDIR|TERM|SHELL|PYTHON(PATH|UNBUFFERED|HASHSEED|FAULTHANDLER)|VIRTUAL_ENV|LD_LIBRARY_PATH"
     r"|OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_(HOME|LAUNCH_BLOCKING|DEVICE_ORDER)|NCCL_(DEBUG|IB_DISABLE|SOCKET_IFNAME)"
 )
-
-
-def redacted(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with *** in place of all values except those of variables that are known not to be secrets."""
-    return {name: value if _SHOWN.fullmatch(name) else HIDDEN for name, value in environment.items()}
-
-
 _SERIAL = re.compile(r"[0-9]{1,15}")
 _OWNER_SEPARATOR = "/"
-_STATES = {
-    JobState.WAITING: pb.JOB_STATE_WAITING,
-    JobState.GRANTED: pb.JOB_STATE_STARTING,
-    JobState.RUNNING: pb.JOB_STATE_RUNNING,
-    JobState.FINISHED: pb.JOB_STATE_FINISHED,
-    JobState.CANCELLED: pb.JOB_STATE_CANCELLED,
-    JobState.FAILED: pb.JOB_STATE_FAILED,
-}
-_CODES: Ints = np.array([_STATES[state] for state in JobState], dtype=np.int64)
+PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
+JOBS_NAMED_MAX = 10_000
 
 
-class JobBoard:
+class PublicState(IntEnum):
+    """State of a job for people: as in the core, and STOPPING while a lease ends."""
+
+    WAITING = 0
+    STARTING = 1
+    RUNNING = 2
+    STOPPING = 3
+    FINISHED = 4
+    CANCELLED = 5
+    FAILED = 6
+
+
+_PUBLIC: Ints = np.array(
+    [PublicState["STARTING" if state is JobState.GRANTED else state.name] for state in JobState], dtype=np.int64
+)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as people see it. Times are Unix times, 0 = not yet."""
+
+    job: int
+    name: str
+    owner: str
+    state: PublicState
+    reason_kind: str  # empty = not waiting
+    reason: str
+    gpus: int
+    gpu_type: str  # empty = no lease
+    node_ids: Sequence[str]
+    steps_done: float
+    steps_saved: float
+    steps_total: float
+    rate_steps_per_s: float  # measured, else expected
+    submitted_at_s: float
+    started_at_s: float
+    ended_at_s: float
+    lease: int  # -1 = none
+    restarts: int
+    failures: int
+    detail: str  # the last note
+    weight: float
+    job_type: str
+    entity: str
+    steps_estimated: bool  # from time: the job has not reported any
+    preemptible: bool
+    preemptible_why: str
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """Serials of jobs, ascending. `next_after`: where the next page begins; -1 = this is the last."""
+
+    jobs: Sequence[int]
+    next_after: int
+
+
+class JobQueries:
     """Reads jobs from a scheduler; has an index by owner."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -78,7 +120,7 @@ class JobBoard:
         return caller.is_admin or self._scheduler.core.jobs.specs[job].owner in (caller.name, "")
 
     def find(self, caller: Caller, text: str) -> int:
-        """The serial of a job by number or name (admins: OWNER/NAME); raises Refusal if the caller may see none."""
+        """The serial of a job by number or name (admins: OWNER/NAME); raises NotFound if the caller may see none."""
         job = -1
         if _SERIAL.fullmatch(text):
             job = int(text)
@@ -90,10 +132,32 @@ class JobBoard:
                 job = self._scheduler.job_named(owner, name)
         if not 0 <= job < self._scheduler.core.jobs.count or not self.may_see(caller, job):
             hint = " (admins name others' jobs OWNER/NAME)" if caller.is_admin and not _SERIAL.fullmatch(text) else ""
-            raise Refusal(
-                grpc.StatusCode.NOT_FOUND, f"job must be the number or name of one of yours, got {shown(text)}{hint}"
-            )
+            raise NotFound(f"job must be the number or name of one of yours, got {shown(text)}{hint}")
         return job
+
+    def named(self, caller: Caller, names: Sequence[str]) -> Ints:
+        """Serials of jobs without duplicates, in order; raises NotFound if the caller may not see one."""
+        require(1 <= len(names) <= JOBS_NAMED_MAX, "jobs", f"1 to {JOBS_NAMED_MAX} jobs", len(names))
+        return np.array(list(dict.fromkeys(self.find(caller, name) for name in names)), dtype=np.int64)
+
+    def page(
+        self, caller: Caller, *, owner: str = "", states: AbstractSet[PublicState] | None = None, after: int = -1,
+        size: int = PAGE_DEFAULT,
+    ) -> JobPage:  # fmt: skip
+        """The first jobs after a serial, optionally of one owner or in some states; by default those not over."""
+        require(0 < size <= PAGE_MAX, "page_size", f"at most {PAGE_MAX}", size)
+        rows = self.serials(caller, owner)
+        rows = rows[rows > after]
+        if states is None:
+            rows = rows[~self._scheduler.core.view().is_over[rows]]
+        elif len(states) < len(PublicState):
+            rows = rows[np.isin(self._states(rows), list(states))]
+        page = rows[:size].tolist()
+        return JobPage(page, page[-1] if len(rows) > size else -1)
+
+    def name(self, job: int) -> str:
+        """The name of a job."""
+        return name_of(self._scheduler.core.jobs.specs[job].id)
 
     def _follow(self) -> None:
         specs = self._scheduler.core.jobs.specs
@@ -101,23 +165,23 @@ class JobBoard:
             self._of_owner.setdefault(specs[job].owner, []).append(job)
         self._seen = len(specs)
 
-    # Messages -----------------------------------------------------------------------------------------------------
+    # Status -------------------------------------------------------------------------------------------------------
 
-    def states(self, rows: Ints) -> Ints:
-        """State of each job as the protocol's enum, (K,)."""
+    def _states(self, rows: Ints) -> Ints:
+        """State of each job as a PublicState, (K,)."""
         jobs = self._scheduler.core.jobs
         state = jobs.state[rows]
         leaving = (state <= JobState.GRANTED) & (jobs.stopping[rows] >= 0)
-        codes: Ints = np.where(leaving, pb.JOB_STATE_STOPPING, _CODES[state])
-        return codes
+        found: Ints = np.where(leaving, PublicState.STOPPING, _PUBLIC[state])
+        return found
 
-    def messages(self, rows: Sequence[int]) -> list[pb.Job]:
-        """Messages for these jobs."""
-        serials = np.array(rows, dtype=np.int64)
+    def statuses(self, rows: Sequence[int] | Ints) -> list[JobStatus]:
+        """The status of these jobs. Many take long: call it in pieces."""
+        serials = np.asarray(rows, dtype=np.int64)
         why = reasons(self._scheduler.core, serials)
         return [
-            self._message(job, state, why.get(job))
-            for job, state in zip(rows, self.states(serials).tolist(), strict=True)
+            self._status(job, PublicState(state), why.get(job))
+            for job, state in zip(serials.tolist(), self._states(serials).tolist(), strict=True)
         ]
 
     def warnings(self, rows: Ints) -> dict[int, str]:
@@ -131,12 +195,12 @@ class JobBoard:
                 found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
         return found
 
-    def _message(self, job: int, state: pb.JobState.ValueType, why: Reason | None) -> pb.Job:
+    def _status(self, job: int, state: PublicState, why: Reason | None) -> JobStatus:
         scheduler = self._scheduler
         jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
         gpu_type, nodes, rate = self.place(job)
         is_preemptible, evidence = unsaved.in_words(jobs, scheduler.core.settings, job)
-        return pb.Job(
+        return JobStatus(
             job=job,
             name=name_of(spec.id),
             owner=spec.owner,
@@ -146,7 +210,7 @@ class JobBoard:
             gpus=spec.gpus,
             gpu_type=gpu_type,
             node_ids=nodes,
-            steps_done=self._heard(job),
+            steps_done=self._steps_done(job),
             steps_saved=float(jobs.steps_saved[job]) if jobs.saved_lease[job] >= 0 else 0.0,
             steps_total=spec.steps_total,
             rate_steps_per_s=rate,
@@ -170,7 +234,7 @@ class JobBoard:
         lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
         return lease is not None and lease.is_started and is_by_time(lease)
 
-    def _heard(self, job: int) -> float:
+    def _steps_done(self, job: int) -> float:
         """Steps done, as its nodes reported last; the core receives progress less often."""
         jobs = self._scheduler.core.jobs
         lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
@@ -212,23 +276,11 @@ class JobBoard:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)
 
 
-def description(spec: JobSpec) -> pb.JobDescription:
-    """A job as its owner described it; values of its environment that may be secrets are hidden."""
-    return pb.JobDescription(
-        name=name_of(spec.id),
-        steps_total=spec.steps_total,
-        gpus=spec.gpus,
-        weight=spec.weight,
-        job_type=spec.job_type,
-        rates_steps_per_s=spec.rates_steps_per_s,
-        deadline_s=spec.deadline_s if math.isfinite(spec.deadline_s) else 0.0,
-        entity=spec.entity,
-        command=spec.command,
-        working_directory=spec.working_directory,
-        environment=redacted(spec.environment),
-        one_process_a_node=spec.one_process_a_node,
-        checkpoint_every_s=spec.checkpoint_every_s,
-        warning_s=spec.warning_s,
-        warning_signal=spec.warning_signal,
-        preemptible=spec.preemptible,
-    )
+def as_described(spec: JobSpec) -> JobSpec:
+    """A job as its owner described it: with its own name, and without values that may be secrets."""
+    return JobSpec(**(vars(spec) | {"id": JobId(name_of(spec.id)), "environment": redacted(spec.environment)}))
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with *** in place of all values except those of variables that are known not to be secrets."""
+    return {name: value if _SHOWN.fullmatch(name) else HIDDEN for name, value in environment.items()}

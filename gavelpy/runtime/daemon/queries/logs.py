@@ -12,7 +12,7 @@ import math
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,11 @@ import numpy as np
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.arrays import Ints
-from gavelpy.runtime.daemon.job_history import name_of
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
-from gavelpy.runtime.daemon.rpc.agent_logs import ALL_JOBS, LogLines, LogNodes, LogOrigin, LogRequest, LogsUnavailable
-from gavelpy.runtime.daemon.rpc.requests import require
+from gavelpy.runtime.daemon.queries.fields import require
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
+from gavelpy.runtime.daemon.queries.log_lines import ALL_JOBS, LogLines, LogRequest, LogSource, LogsUnavailable
 from gavelpy.runtime.log_pattern import compile_pattern
 from gavelpy.runtime.security.identity import Caller
-from gavelpy.runtime.wire import client_pb2 as pb
-from gavelpy.runtime.wire import log_pb2
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -41,57 +38,85 @@ _RANK_MAX = 1_000_000
 _TAIL_MAX = 100_000
 _AFTER_MAX = 100_000  # nodes
 _NODES_NAMED = 5
-_MESSAGE_CHARACTERS = 256 << 10
+_CHUNK_CHARACTERS = 256 << 10
 _LINES_AT_ONCE, _PAGE_LINES_MIN, _PAGE_LINES_MAX = 40_000, 500, 10_000
 
 
-class LogStream:
+@dataclass(frozen=True)
+class LogQuery:
+    """Which lines to read."""
+
+    job: str = ""  # empty = all jobs of the caller
+    rank: int = -1  # -1 = all
+    pattern: str = ""
+    follow: bool = False
+    tail_lines: int = 0  # the last lines only; 0 = all
+    after: Mapping[str, int] = field(default_factory=dict)  # by node: continue after these positions of a chunk
+
+
+@dataclass(frozen=True, eq=False)
+class LogPiece:
+    """Consecutive lines of one node, and the offset after them."""
+
+    node_id: str
+    lines: LogLines
+    position: int
+
+
+@dataclass(frozen=True, eq=False)
+class LogChunk:
+    """Lines in order of time, or a notice for the reader. `positions`: by node, how far its log has been read."""
+
+    pieces: Sequence[LogPiece] = ()
+    positions: Mapping[str, int] = field(default_factory=dict)
+    notice: str = ""
+
+
+class LogQueries:
     """Reads logs of a scheduler's jobs."""
 
-    def __init__(self, scheduler: Scheduler, board: JobBoard) -> None:
-        self._scheduler, self._board = scheduler, board
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
+        self._scheduler, self._jobs = scheduler, jobs
 
-    async def read(self, request: pb.ReadLogsRequest, caller: Caller) -> AsyncIterator[pb.ReadLogsResponse]:
-        """The lines that the request selects and the caller may read."""
-        async for message in _Reading(self._scheduler, self._board, request, caller).messages():
-            for response in [message] if request.batches else _line_responses(message):
-                yield response
+    def read(self, caller: Caller, query: LogQuery) -> AsyncIterator[LogChunk]:
+        """The lines that the query selects and the caller may read."""
+        return _Reading(self._scheduler, self._jobs, query, caller).chunks()
 
 
 class _Reading:
-    """One request."""
+    """One query."""
 
-    def __init__(self, scheduler: Scheduler, board: JobBoard, request: pb.ReadLogsRequest, caller: Caller) -> None:
-        require(-1 <= request.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", request.rank)
-        require(request.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", request.tail_lines)
-        require(len(request.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(request.after))
-        compile_pattern(request.pattern)
-        self._core, self._nodes, self._board = scheduler.core, scheduler.logs, board
-        self._request, self._caller = request, caller
-        self._job = board.find(caller, request.job) if request.job else ALL_JOBS
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries, query: LogQuery, caller: Caller) -> None:
+        require(-1 <= query.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", query.rank)
+        require(query.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", query.tail_lines)
+        require(len(query.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(query.after))
+        compile_pattern(query.pattern)
+        self._core, self._nodes, self._jobs = scheduler.core, scheduler.logs, jobs
+        self._query, self._caller = query, caller
+        self._job = jobs.find(caller, query.job) if query.job else ALL_JOBS
         self._readers: dict[str, _NodeReader] = {}
-        self._batch = _BatchBuilder(lambda job: name_of(self._core.jobs.specs[job].id))
-        self._tail_lines = request.tail_lines
+        self._chunk = _ChunkBuilder()
+        self._tail_lines = query.tail_lines
 
-    async def messages(self) -> AsyncIterator[pb.ReadLogsResponse]:
-        """Batches and notices."""
-        if self._request.after and self._request.follow:
+    async def chunks(self) -> AsyncIterator[LogChunk]:
+        """Lines and notices."""
+        if self._query.after and self._query.follow:
             await self._wait_for_agents()
         readers = [self._reader(node) for node in sorted(self._nodes.node_ids)]
         if notice := self._missing_nodes():
-            yield pb.ReadLogsResponse(notice=notice)
-        async for message in self._tail(readers) if self._tail_lines else self._pass(readers):
-            yield message
-        if self._request.follow:
+            yield LogChunk(notice=notice)
+        async for chunk in self._tail(readers) if self._tail_lines else self._pass(readers):
+            yield chunk
+        if self._query.follow:
             self._tail_lines = 0
-            async for message in self._followed():
-                yield message
+            async for chunk in self._followed():
+                yield chunk
 
     async def _wait_for_agents(self) -> None:
         """Waits until the agents that have lines for this read are connected again, or too long."""
         deadline_s = time.monotonic() + _RECONNECT_S
         while time.monotonic() < deadline_s:
-            wanted = {*self._request.after, *self._nodes_of_jobs()}.intersection(self._present_nodes())
+            wanted = {*self._query.after, *self._nodes_of_jobs()}.intersection(self._present_nodes())
             if wanted <= self._nodes.node_ids:
                 return
             await asyncio.sleep(_POLL_S)
@@ -113,42 +138,40 @@ class _Reading:
         """The node's reader, which continues where the client stopped."""
         reader = self._readers.get(node_id)
         if reader is None:
-            offset = self._request.after.get(node_id, 0)
-            tail_lines = 0 if node_id in self._request.after else self._tail_lines
+            offset = self._query.after.get(node_id, 0)
+            tail_lines = 0 if node_id in self._query.after else self._tail_lines
             lines_max = _LINES_AT_ONCE // max(len(self._nodes.node_ids), 1)
             lines_max = min(max(lines_max, _PAGE_LINES_MIN), _PAGE_LINES_MAX)
-            request = LogRequest(
-                self._job, (), self._request.rank, self._request.pattern, offset, tail_lines, lines_max
-            )
+            request = LogRequest(self._job, (), self._query.rank, self._query.pattern, offset, tail_lines, lines_max)
             reader = self._readers[node_id] = _NodeReader(node_id, request)
         if self._job == ALL_JOBS:
-            allowed = tuple(self._board.serials(self._caller)[-_JOBS_ALLOWED_MAX:].tolist())
+            allowed = tuple(self._jobs.serials(self._caller)[-_JOBS_ALLOWED_MAX:].tolist())
             reader.request = replace(reader.request, jobs_allowed=allowed)
         return reader
 
-    async def _pass(self, readers: Sequence[_NodeReader]) -> AsyncIterator[pb.ReadLogsResponse]:
+    async def _pass(self, readers: Sequence[_NodeReader]) -> AsyncIterator[LogChunk]:
         """All lines that exist now."""
         async for found in _merged(readers, self._nodes):
             if isinstance(found, str):
-                for message in (*self._batch.messages(), pb.ReadLogsResponse(notice=found)):
-                    yield message
+                for chunk in (*self._chunk.chunks(), LogChunk(notice=found)):
+                    yield chunk
                 continue
-            self._batch.add(self._readable(found))
-            for message in self._batch.messages(_MESSAGE_CHARACTERS):
-                yield message
+            self._chunk.add(self._readable(found))
+            for chunk in self._chunk.chunks(_CHUNK_CHARACTERS):
+                yield chunk
         for reader in readers:
             if reader.position:
-                self._batch.move(reader.node_id, reader.position)
-        for message in self._batch.messages():
-            yield message
+                self._chunk.move(reader.node_id, reader.position)
+        for chunk in self._chunk.chunks():
+            yield chunk
 
-    async def _tail(self, readers: Sequence[_NodeReader]) -> AsyncIterator[pb.ReadLogsResponse]:
+    async def _tail(self, readers: Sequence[_NodeReader]) -> AsyncIterator[LogChunk]:
         """The last lines that exist now."""
-        kept: deque[_Piece] = deque()
+        kept: deque[LogPiece] = deque()
         count = 0
         async for found in _merged(readers, self._nodes):
             if isinstance(found, str):
-                yield pb.ReadLogsResponse(notice=found)
+                yield LogChunk(notice=found)
                 continue
             kept.append(self._readable(found))
             count += len(kept[-1].lines)
@@ -161,15 +184,15 @@ class _Reading:
         starts = {piece.node_id: piece.lines.offset[0] - 1 for piece in reversed(kept) if piece.lines.offset}
         for reader in readers:  # a client that is cut off within the tail continues within it
             if position := starts.get(reader.node_id, reader.position):
-                self._batch.move(reader.node_id, position)
+                self._chunk.move(reader.node_id, position)
         for piece in kept:
-            for message in self._batch.messages(_MESSAGE_CHARACTERS):
-                yield message
-            self._batch.add(piece)
-        for message in self._batch.messages():
-            yield message
+            for chunk in self._chunk.chunks(_CHUNK_CHARACTERS):
+                yield chunk
+            self._chunk.add(piece)
+        for chunk in self._chunk.chunks():
+            yield chunk
 
-    async def _followed(self) -> AsyncIterator[pb.ReadLogsResponse]:
+    async def _followed(self) -> AsyncIterator[LogChunk]:
         """Lines as they are written, until the job is over and all nodes have sent its last lines."""
         seen_s: dict[str, float] = {}  # when a node last had a lease of the jobs
         notices: set[str] = set()  # sent, and still the case
@@ -181,11 +204,11 @@ class _Reading:
             connected = self._nodes.node_ids
             readers = [self._reader(node) for node in sorted(connected if is_over else connected & recent)]
             count = 0
-            async for message in self._pass(readers):
-                count += len(message.batch.text)
-                if message.notice not in notices:
-                    yield message
-                notices |= {message.notice} - {""}
+            async for chunk in self._pass(readers):
+                count += len(chunk.pieces)
+                if chunk.notice not in notices:
+                    yield chunk
+                notices |= {chunk.notice} - {""}
             notices &= {reader.error for reader in readers}
             if is_over and was_over and not count and recent <= connected:
                 return
@@ -206,28 +229,19 @@ class _Reading:
         else:
             gpus = np.flatnonzero(pool.job != NONE)
             if not self._caller.is_admin:
-                gpus = gpus[np.isin(pool.job[gpus], self._board.serials(self._caller))]
+                gpus = gpus[np.isin(pool.job[gpus], self._jobs.serials(self._caller))]
         return [str(pool.node_ids[row]) for row in np.unique(pool.node_of[gpus]).tolist()]
 
-    def _readable(self, piece: _Piece) -> _Piece:
+    def _readable(self, piece: LogPiece) -> LogPiece:
         """Without lines of other jobs than those requested, and of jobs that the caller may not see."""
         rows = frozenset(
             row
             for row, origin in enumerate(piece.lines.origins)
             if 0 <= origin.job < self._core.jobs.count
             and self._job in (ALL_JOBS, origin.job)
-            and self._board.may_see(self._caller, origin.job)
+            and self._jobs.may_see(self._caller, origin.job)
         )
         return replace(piece, lines=piece.lines.of_origins(rows))
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """Consecutive lines of one node, and the offset after them."""
-
-    node_id: str
-    lines: LogLines
-    position: int
 
 
 @dataclass(eq=False)
@@ -259,7 +273,7 @@ class _NodeReader:
         """Starts a pass."""
         self._end_offset, self.is_at_end = 0, False
 
-    async def fill(self, nodes: LogNodes) -> None:
+    async def fill(self, nodes: LogSource) -> None:
         """Reads pages until there is a line, or the pass ends."""
         self.error = ""
         while self._row == len(self._lines) and not self.is_at_end:
@@ -278,14 +292,14 @@ class _NodeReader:
             self.request = replace(self.request, offset=max(reached, start), tail_lines=0)
             self._page_offset, self._lines, self._row = start, lines, 0
 
-    def take(self, until_s: float) -> _Piece:
+    def take(self, until_s: float) -> LogPiece:
         """The next line, and those that follow it up to a time."""
         first = self._row
         self._row = max(bisect_right(self._lines.time_s, until_s, first), first + 1)
-        return _Piece(self.node_id, self._lines.part(first, self._row), self.position)
+        return LogPiece(self.node_id, self._lines.part(first, self._row), self.position)
 
 
-async def _merged(readers: Sequence[_NodeReader], nodes: LogNodes) -> AsyncIterator[_Piece | str]:
+async def _merged(readers: Sequence[_NodeReader], nodes: LogSource) -> AsyncIterator[LogPiece | str]:
     """One pass: the lines of all nodes by time, and the errors of nodes."""
     for reader in readers:
         reader.begin()
@@ -307,68 +321,31 @@ async def _merged(readers: Sequence[_NodeReader], nodes: LogNodes) -> AsyncItera
             heapq.heappush(heads, (reader.next_s, row))
 
 
-class _BatchBuilder:
-    """Collects lines and positions for the next message to the client."""
+class _ChunkBuilder:
+    """Collects lines and positions for the next chunk."""
 
-    def __init__(self, job_name: Callable[[int], str]) -> None:
-        self._job_name = job_name
-        self._batch = log_pb2.LogBatch()
-        self._rows: dict[tuple[str, LogOrigin], int] = {}  # of the batch's origins
+    def __init__(self) -> None:
+        self._pieces: list[LogPiece] = []
         self._positions: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._size = 0
 
-    def add(self, piece: _Piece) -> None:
+    def add(self, piece: LogPiece) -> None:
         """Adds lines and the position after them."""
-        lines = piece.lines
-        rows = {row: self._origin_row(piece.node_id, lines.origins[row]) for row in set(lines.origin)}
-        self._batch.origin.extend([rows[row] for row in lines.origin])
-        self._batch.time_s.extend(lines.time_s)
-        self._batch.text.extend(lines.text)
-        self._size += sum(map(len, lines.text)) + len(lines)
+        if len(piece.lines):
+            self._pieces.append(piece)
+            self._size += sum(map(len, piece.lines.text)) + len(piece.lines)
         self.move(piece.node_id, piece.position)
 
     def move(self, node_id: str, position: int) -> None:
         """Sets how far the node's log has been read."""
         self._positions[node_id] = position
 
-    def messages(self, size_min: int = 0) -> Iterator[pb.ReadLogsResponse]:
-        """The message, if there is anything to send and it has so many characters; a new one is begun."""
+    def chunks(self, size_min: int = 0) -> Iterator[LogChunk]:
+        """The chunk, if there is anything to send and it has so many characters; a new one is begun."""
         moved = dict(self._positions.items() - self._sent.items())
         if self._size < size_min or not (self._size or moved):
             return
-        yield pb.ReadLogsResponse(batch=self._batch, positions=moved)
+        yield LogChunk(self._pieces, moved)
         self._sent |= moved
-        self._batch, self._rows, self._size = log_pb2.LogBatch(), {}, 0
-
-    def _origin_row(self, node_id: str, origin: LogOrigin) -> int:
-        row = self._rows.setdefault((node_id, origin), len(self._rows))
-        if row == len(self._batch.origins):
-            self._batch.origins.add(
-                job=origin.job,
-                job_name=self._job_name(origin.job),
-                lease=origin.lease,
-                rank=origin.rank,
-                is_error_stream=origin.is_error_stream,
-                node_id=node_id,
-            )
-        return row
-
-
-def _line_responses(message: pb.ReadLogsResponse) -> Iterator[pb.ReadLogsResponse]:
-    """One message a line, for a client that does not support batches."""
-    if message.notice:
-        yield message
-    batch = message.batch
-    for row, time_s, text in zip(batch.origin, batch.time_s, batch.text, strict=True):
-        origin = batch.origins[row]
-        yield pb.ReadLogsResponse(
-            job=origin.job,
-            job_name=origin.job_name,
-            lease=origin.lease,
-            rank=origin.rank,
-            is_error_stream=origin.is_error_stream,
-            node_id=origin.node_id,
-            text=text,
-            time_s=time_s,
-        )
+        self._pieces, self._size = [], 0

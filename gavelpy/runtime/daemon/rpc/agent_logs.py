@@ -8,105 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.daemon.queries.log_lines import (
+    LogLines,
+    LogOrigin,
+    LogRequest,
+    LogsUnavailable,
+    NodeLogPage,
+    joined,
+)
 from gavelpy.runtime.wire import agent_pb2
 
-ALL_JOBS = -1
 ANSWER_TIMEOUT_S = 10.0
 _PENDING_MESSAGES_MAX = 10_000
-
-
-class LogsUnavailable(RemoteViolation):
-    """A node did not answer a request for log lines; the message has the reason."""
-
-
-@dataclass(frozen=True)
-class LogRequest:
-    """Which lines of a node to return."""
-
-    job: int  # or ALL_JOBS
-    jobs_allowed: tuple[int, ...] = ()
-    rank: int = -1
-    pattern: str = ""
-    offset: int = 0  # a next_offset of this node
-    tail_lines: int = 0
-    lines_max: int = 1_000
-
-    def message(self, number: int) -> agent_pb2.ServeLogsResponse:
-        """The request on the wire."""
-        return agent_pb2.ServeLogsResponse(
-            question=number,
-            job=self.job,
-            jobs_allowed=self.jobs_allowed,
-            rank=self.rank,
-            pattern=self.pattern,
-            offset=self.offset,
-            tail_lines=self.tail_lines,
-            lines_max=self.lines_max,
-            batches=True,
-        )
-
-
-@dataclass(frozen=True)
-class LogOrigin:
-    """The file that lines of a node are from."""
-
-    job: int
-    lease: int
-    rank: int
-    is_error_stream: bool
-
-
-@dataclass(frozen=True, eq=False)
-class LogLines:
-    """Lines of one node in columns, oldest first."""
-
-    origins: Sequence[LogOrigin] = ()
-    origin: list[int] = field(default_factory=list)  # rows of origins
-    time_s: list[float] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)  # after each line; empty if the agent is older than offsets
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    def part(self, first: int, end: int) -> LogLines:
-        """The lines from first up to end."""
-        cut = slice(first, end)
-        return LogLines(self.origins, self.origin[cut], self.time_s[cut], self.text[cut], self.offset[cut])
-
-    def until(self, offset: int) -> LogLines:
-        """The lines up to an offset; all if there are no offsets."""
-        return self.part(0, bisect_right(self.offset, offset)) if self.offset else self
-
-    def of_origins(self, rows: frozenset[int]) -> LogLines:
-        """The lines of these origins."""
-        if rows.issuperset(self.origin):
-            return self
-        kept = [row for row, origin in enumerate(self.origin) if origin in rows]
-        return LogLines(
-            self.origins,
-            [self.origin[row] for row in kept],
-            [self.time_s[row] for row in kept],
-            [self.text[row] for row in kept],
-            [self.offset[row] for row in kept] if self.offset else [],
-        )
-
-
-@dataclass(frozen=True)
-class NodeLogPage:
-    """Lines of one node, and the offset at which to continue."""
-
-    lines: LogLines
-    next_offset: int
-    end_offset: int = 0  # follows all lines that existed at the time of the request; 0 = unknown
-
-
 Answers = asyncio.Queue[agent_pb2.ServeLogsRequest | None]  # None: the stream has ended
 
 
@@ -166,7 +84,7 @@ class LogNodes:
             raise LogsUnavailable(f"node {node_id} is not connected")
         number = next(self._numbers)
         answers = stream.waiting[number] = Answers(_PENDING_MESSAGES_MAX)
-        stream.requests.put_nowait(request.message(number))
+        stream.requests.put_nowait(_message(number, request))
         try:
             return await self._page(node_id, request, answers)
         finally:
@@ -190,7 +108,7 @@ class LogNodes:
                 raise LogsUnavailable(f"node {node_id}: {violation}") from None
             count += len(parts[-1])
             if answer.last:
-                return NodeLogPage(_joined(parts), answer.next_offset, answer.end_offset)
+                return NodeLogPage(joined(parts), answer.next_offset, answer.end_offset)
 
     def _end(self, node_id: str, stream: _Stream) -> None:
         stream.close()
@@ -207,6 +125,10 @@ class LogNodes:
                         waiting.put_nowait(answer)
         finally:
             self._end(node_id, stream)
+
+
+def _message(number: int, request: LogRequest) -> agent_pb2.ServeLogsResponse:
+    return agent_pb2.ServeLogsResponse(question=number, batches=True, **vars(request))
 
 
 def _lines(answer: agent_pb2.ServeLogsRequest) -> LogLines:
@@ -226,19 +148,3 @@ def _lines(answer: agent_pb2.ServeLogsRequest) -> LogLines:
         raise RemoteViolation(f"origin must be below {len(batch.origins)}, got {max(batch.origin)}")
     origins = [LogOrigin(one.job, one.lease, one.rank, one.is_error_stream) for one in batch.origins]
     return LogLines(origins, list(batch.origin), list(batch.time_s), list(batch.text), list(batch.offset))
-
-
-def _joined(parts: Sequence[LogLines]) -> LogLines:
-    """All lines, one part after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    origins: list[LogOrigin] = []
-    lines = LogLines(origins)
-    has_offsets = all(part.offset for part in parts if len(part))
-    for part in parts:
-        lines.origin.extend(len(origins) + origin for origin in part.origin)
-        origins.extend(part.origins)
-        lines.time_s.extend(part.time_s)
-        lines.text.extend(part.text)
-        lines.offset.extend(part.offset if has_offsets else [])
-    return lines

@@ -1,7 +1,8 @@
-"""The gRPC service for clients: all methods of SchedulerService. Users see and change their own jobs, admins all jobs.
+"""The gRPC service for clients: reads requests, and translates answers of the queries and changes into messages.
 
-Requests are validated before they have any effect. Objects that a caller may not see are reported as not found. No
-method blocks the event loop for long: pages are built in pieces, and forecasts run in a separate process.
+Users see and change their own jobs, admins all jobs. Requests are validated before they have any effect. Objects that a
+caller may not see are reported as not found. No method blocks the event loop for long: pages are built in pieces, and
+forecasts run in a separate process. The interceptors turn errors into statuses.
 """
 
 # ruff: noqa: N802, ARG002 - gRPC defines names and arguments of the methods
@@ -9,25 +10,34 @@ method blocks the event loop for long: pages are built in pieces, and forecasts 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 import numpy as np
 
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.model.arrays import Ints
-from gavelpy.runtime.daemon.driver import Stopping
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
-from gavelpy.runtime.daemon.queries.cluster import ClusterBoard
-from gavelpy.runtime.daemon.queries.events import EventStream
+from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
+from gavelpy.runtime.daemon.queries.events import EventQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
-from gavelpy.runtime.daemon.queries.jobs import JobBoard
-from gavelpy.runtime.daemon.queries.logs import LogStream
-from gavelpy.runtime.daemon.rpc import requests as checks
-from gavelpy.runtime.daemon.scheduler import LimitReached, NodeAction, Scheduler
+from gavelpy.runtime.daemon.queries.fields import number, require, text
+from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState
+from gavelpy.runtime.daemon.queries.logs import LogQueries, LogQuery
+from gavelpy.runtime.daemon.rpc.client_messages import (
+    STATES,
+    cluster_message,
+    explanation_message,
+    job_message,
+    line_messages,
+    log_message,
+    node_message,
+    planned_message,
+)
+from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
+from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
 from gavelpy.runtime.security.identity import caller
 from gavelpy.runtime.security.refusal import Refusal
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -37,8 +47,6 @@ if TYPE_CHECKING:
     from gavelpy.model.job import JobSpec
 
 API_VERSIONS = (1,)
-PAGE_DEFAULT, PAGE_MAX = 1_000, 10_000
-JOBS_NAMED_MAX = 10_000
 WAIT_S_MAX = 60.0
 _AT_ONCE = 200  # jobs between two yields to the event loop
 _ACTIONS = {
@@ -50,7 +58,6 @@ _ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
 _PARAMETERS_CHARACTERS_MAX = 10_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Answer = TypeVar("Answer")
 
 
 class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
@@ -59,11 +66,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._forecaster = Forecaster()
-        self._board = JobBoard(scheduler)
-        self._cluster = ClusterBoard(scheduler, self._board)
-        self._explainer = Explainer(scheduler, self._board, self._forecaster)
-        self._events = EventStream(scheduler, self._board)
-        self._logs = LogStream(scheduler, self._board)
+        self._jobs = JobQueries(scheduler)
+        self._cluster = ClusterQueries(scheduler, self._jobs)
+        self._explainer = Explainer(scheduler, self._jobs, self._forecaster)
+        self._events = EventQueries(scheduler, self._jobs)
+        self._logs = LogQueries(scheduler, self._jobs)
 
     async def close(self) -> None:
         """Ends forecasts that are running."""
@@ -94,19 +101,20 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:
         """Submits all of the jobs or none; they are durable when the call returns."""
         client, key, most = caller(), request.idempotency_key, self._scheduler.config.limits.jobs_a_request_max
-        checks.require(1 <= len(request.jobs) <= most, "jobs", f"1 to {most} in a request", len(request.jobs))
+        require(1 <= len(request.jobs) <= most, "jobs", f"1 to {most} in a request", len(request.jobs))
         allowed = "at most 128 printable ASCII characters without spaces"
-        checks.require(not key or bool(checks.KEY.fullmatch(key)), "idempotency_key", allowed, key)
+        require(not key or bool(KEY.fullmatch(key)), "idempotency_key", allowed, key)
         specs = await self._specs(request.jobs, client.name)
         if request.dry_run:
-            return pb.SubmitJobsResponse(jobs=await self._explainer.dry_run(specs, client.name))
-        submitted = await _done(self._scheduler.submit(specs, key, client.name))
+            planned = await self._explainer.dry_run(specs, client.name)
+            return pb.SubmitJobsResponse(jobs=[planned_message(job) for job in planned])
+        submitted = await self._scheduler.submit(specs, key, client.name)
         answer = pb.SubmitJobsResponse(repeated_submission=submitted.repeated)
         known = self._scheduler.core.jobs.specs
         last = submitted.first_job + submitted.count
         for first in range(submitted.first_job, last, _AT_ONCE):
             rows = np.arange(first, min(first + _AT_ONCE, last))
-            warnings = self._board.warnings(rows)
+            warnings = self._jobs.warnings(rows)
             for job in rows.tolist():
                 note = preemption_note(known[job], self._scheduler.core.settings)
                 answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""), note=note)
@@ -115,25 +123,27 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsResponse:
         """A page of jobs in order of their numbers."""
-        checks.require(request.page_size <= PAGE_MAX, "page_size", f"at most {PAGE_MAX}", request.page_size)
-        for state in request.states:
-            checks.require(0 < state <= pb.JOB_STATE_FAILED, "states", "states of jobs", state)
-        size = request.page_size or PAGE_DEFAULT
-        rows = self._board.serials(caller(), checks.text("owner", request.owner))
-        rows = self._in_states(rows[rows > (request.after if request.HasField("after") else -1)], request)
-        page = rows[:size].tolist()
-        more = len(rows) > size
-        return pb.ListJobsResponse(jobs=await self._messages(page), next_after=page[-1] if more else -1)
+        for code in request.states:
+            require(code in STATES, "states", "states of jobs", code)
+        states = set(PublicState) if request.all_states else {STATES[code] for code in request.states} or None
+        page = self._jobs.page(
+            caller(),
+            owner=text("owner", request.owner),
+            states=states,
+            after=request.after if request.HasField("after") else -1,
+            size=request.page_size or PAGE_DEFAULT,
+        )
+        return pb.ListJobsResponse(jobs=await self._messages(page.jobs), next_after=page.next_after)
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
         """Explains the state of one job."""
-        return await self._explainer.explain(self._board.find(caller(), request.job))
+        return explanation_message(await self._explainer.explain(self._jobs.find(caller(), request.job)))
 
     async def WaitJobs(self, request: pb.WaitJobsRequest, context: Context) -> pb.WaitJobsResponse:
         """Returns the jobs when all are over or the time limit is reached."""
-        jobs = self._named(request.jobs)
-        wait_s = checks.number("wait_s", request.wait_s)
-        checks.require(wait_s <= WAIT_S_MAX, "wait_s", f"at most {WAIT_S_MAX:g}", wait_s)
+        jobs = self._jobs.named(caller(), request.jobs)
+        wait_s = number("wait_s", request.wait_s)
+        require(wait_s <= WAIT_S_MAX, "wait_s", f"at most {WAIT_S_MAX:g}", wait_s)
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_s
         while True:
@@ -146,90 +156,74 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def CancelJobs(self, request: pb.CancelJobsRequest, context: Context) -> pb.CancelJobsResponse:
         """Cancels jobs that are not over, and returns all when that is durable."""
-        jobs = self._named(request.jobs).tolist()
-        await _done(self._scheduler.cancel(jobs))
+        jobs = self._jobs.named(caller(), request.jobs).tolist()
+        await self._scheduler.cancel(jobs)
         return pb.CancelJobsResponse(jobs=await self._messages(jobs))
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """All nodes that have ever joined."""
         nodes = []
         for row in range(len(self._scheduler.core.pool.node_ids)):
-            nodes.append(self._cluster.node_at(row, caller()))
+            nodes.append(node_message(self._cluster.node_at(row, caller())))
             await _give_way(row)
         return pb.ListNodesResponse(nodes=nodes)
 
     async def SetNode(self, request: pb.SetNodeRequest, context: Context) -> pb.SetNodeResponse:
         """Drains, resumes or gives up a node, and returns it when that is durable."""
-        checks.require(request.wish in _ACTIONS, "wish", "drain, resume or lost", request.wish)
+        require(request.wish in _ACTIONS, "wish", "drain, resume or lost", request.wish)
         self._cluster.node(request.node_id, caller())
-        await _done(self._scheduler.set_node(request.node_id, _ACTIONS[request.wish], force=request.force))
-        return pb.SetNodeResponse(node=self._cluster.node(request.node_id, caller()))
+        await self._scheduler.set_node(request.node_id, _ACTIONS[request.wish], force=request.force)
+        return pb.SetNodeResponse(node=node_message(self._cluster.node(request.node_id, caller())))
 
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:
         """Policy, round, GPUs and jobs in numbers."""
-        return self._cluster.cluster()
+        return cluster_message(self._cluster.cluster())
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:
         """Changes policy or round length, and returns the cluster when that is durable."""
-        policy = checks.text("policy", request.policy)
+        policy = text("policy", request.policy)
         most = _PARAMETERS_CHARACTERS_MAX
-        parameters = checks.text("policy_parameters", request.policy_parameters, characters_max=most)
+        parameters = text("policy_parameters", request.policy_parameters, characters_max=most)
         if request.round_s:
             allowed = f"in [{_ROUND_S_MIN:g}, {_ROUND_S_MAX:g}], or 0 = as it is"
-            checks.require(_ROUND_S_MIN <= request.round_s <= _ROUND_S_MAX, "round_s", allowed, request.round_s)
-        await _done(self._scheduler.set_policy(policy, parameters, request.round_s))
-        return pb.SetPolicyResponse(cluster=self._cluster.cluster())
+            require(_ROUND_S_MIN <= request.round_s <= _ROUND_S_MAX, "round_s", allowed, request.round_s)
+        await self._scheduler.set_policy(policy, parameters, request.round_s)
+        return pb.SetPolicyResponse(cluster=cluster_message(self._cluster.cluster()))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> AsyncIterator[pb.ListEventsResponse]:
-        """Events of the journal that the caller may see."""
-        async for event in self._events.read(request, caller()):
-            yield event
+        """Events of the journal, with `follow` also new ones."""
+        async for event in self._events.read(
+            caller(), after=request.after, job=request.job, events_max=request.events_max, follow=request.follow
+        ):
+            yield pb.ListEventsResponse(**vars(event))
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Context) -> AsyncIterator[pb.ReadLogsResponse]:
         """Lines of the caller's jobs."""
-        async for line in self._logs.read(request, caller()):
-            yield line
+        query = LogQuery(
+            request.job, request.rank, request.pattern, request.follow, request.tail_lines, dict(request.after)
+        )
+        async for chunk in self._logs.read(caller(), query):
+            message = log_message(chunk, self._jobs.name)
+            for part in [message] if request.batches else line_messages(message):
+                yield part
 
     # Helpers ------------------------------------------------------------------------------------------------------
 
     async def _specs(self, described: Sequence[pb.JobDescription], owner: str) -> list[JobSpec]:
         specs: list[JobSpec] = []
-        reader = checks.JobReader(owner)
+        reader = JobReader(owner)
         for row, job in enumerate(described):
             specs.append(reader.spec(f"jobs[{row}]", job))
             await _give_way(row)
         return specs
 
-    def _named(self, names: Sequence[str]) -> Ints:
-        """Serials of jobs without duplicates, in order; raises Refusal if one is not found."""
-        checks.require(1 <= len(names) <= JOBS_NAMED_MAX, "jobs", f"1 to {JOBS_NAMED_MAX} jobs", len(names))
-        client = caller()
-        return np.array(list(dict.fromkeys(self._board.find(client, name) for name in names)), dtype=np.int64)
-
-    def _in_states(self, rows: Ints, request: pb.ListJobsRequest) -> Ints:
-        if request.all_states:
-            return rows
-        if not request.states:
-            return rows[~self._scheduler.core.view().is_over[rows]]
-        return rows[np.isin(self._board.states(rows), list(request.states))]
-
     async def _messages(self, rows: Sequence[int]) -> list[pb.Job]:
         """Built in pieces, with a yield to the event loop after each."""
         found: list[pb.Job] = []
         for first in range(0, len(rows), _AT_ONCE):
-            found += self._board.messages(rows[first : first + _AT_ONCE])
+            found += map(job_message, self._jobs.statuses(rows[first : first + _AT_ONCE]))
             await asyncio.sleep(0)
         return found
-
-
-async def _done(change: Awaitable[Answer]) -> Answer:
-    """The result of a change; the scheduler's refusals become gRPC statuses."""
-    try:
-        return await change
-    except LimitReached as error:
-        raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from None
-    except Stopping as error:
-        raise Refusal(grpc.StatusCode.UNAVAILABLE, str(error)) from None
 
 
 async def _give_way(row: int) -> None:

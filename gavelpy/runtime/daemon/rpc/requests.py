@@ -14,6 +14,7 @@ from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.ids import JobId
 from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobSpec
 from gavelpy.runtime.daemon.job_history import NAMELESS
+from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
 from gavelpy.runtime.wire import client_pb2
 
 NAME = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -23,41 +24,13 @@ _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUOTING = re.compile(r"['\"\\]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED = "GAVEL_"  # variables of the runtime
-TEXT_CHARACTERS_MAX = 256
 COMMAND_CHARACTERS_MAX = 65_536
 PATH_CHARACTERS_MAX = 4_096
 TYPES_MAX = 64
 VARIABLES_MAX = 256
 ENVIRONMENT_CHARACTERS_MAX = 131_072
-_SHOWN = 80
 _NOT_FOR_WARNINGS = (Signals.SIGKILL, Signals.SIGSTOP)
 _SIGNAL_ALLOWED = f"a number in [0, {SIGNAL_MAX}] other than {', '.join(map(str, map(int, _NOT_FOR_WARNINGS)))}"
-
-
-def shown(value: object) -> str:
-    """A value for error messages: short, and without control characters."""
-    text = ascii(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-def require(ok: bool, field: str, allowed: str, value: object) -> None:
-    """Raises InvalidInput unless `ok`."""
-    if not ok:
-        raise InvalidInput(f"{field} must be {allowed}, got {shown(value)}")
-
-
-def number(field: str, value: float, *, low: float = 0.0, above: bool = False) -> float:
-    """A finite number of at least `low`, or, with `above`, more than it."""
-    if not (value > low if above else value >= low) or not value <= VALUE_MAX:  # NaN is neither
-        require(False, field, f"a number {'>' if above else '>='} {low:g} and at most {VALUE_MAX:g}", value)
-    return value
-
-
-def text(field: str, value: str, *, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Printable text of bounded length; may be empty."""
-    if len(value) > characters_max or not value.isprintable():
-        require(False, field, f"at most {characters_max} characters, none of them a control character", value)
-    return value
 
 
 class JobReader:

@@ -1,0 +1,107 @@
+"""Converts answers of the queries to messages for clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from gavelpy.model.job import JobSpec
+from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
+from gavelpy.runtime.daemon.queries.explain import Explanation, PlannedJob
+from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
+from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
+from gavelpy.runtime.daemon.queries.logs import LogChunk
+from gavelpy.runtime.wire import client_pb2 as pb
+from gavelpy.runtime.wire import log_pb2
+
+CODES = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in PublicState}
+STATES = {code: state for state, code in CODES.items()}
+
+
+def job_message(status: JobStatus) -> pb.Job:
+    """A job."""
+    return pb.Job(**(vars(status) | {"state": CODES[status.state]}))
+
+
+def description_message(spec: JobSpec) -> pb.JobDescription:
+    """A job as its owner described it."""
+    return pb.JobDescription(
+        name=spec.id,
+        steps_total=spec.steps_total,
+        gpus=spec.gpus,
+        weight=spec.weight,
+        job_type=spec.job_type,
+        rates_steps_per_s=spec.rates_steps_per_s,
+        deadline_s=spec.deadline_s if math.isfinite(spec.deadline_s) else 0.0,
+        entity=spec.entity,
+        command=spec.command,
+        working_directory=spec.working_directory,
+        environment=spec.environment,
+        one_process_a_node=spec.one_process_a_node,
+        checkpoint_every_s=spec.checkpoint_every_s,
+        warning_s=spec.warning_s,
+        warning_signal=spec.warning_signal,
+        preemptible=spec.preemptible,
+    )
+
+
+def explanation_message(found: Explanation) -> pb.GetJobResponse:
+    """One job in detail."""
+    values = vars(found) | {
+        "job": job_message(found.job),
+        "description": description_message(found.description),
+        "accounts": [pb.TypeAccount(**vars(account)) for account in found.accounts],
+    }
+    return pb.GetJobResponse(**values)
+
+
+def planned_message(planned: PlannedJob) -> pb.SubmittedJob:
+    """A job of a dry run."""
+    return pb.SubmittedJob(job=-1, name=planned.name, forecast=pb.Forecast(**vars(planned.forecast)), note=planned.note)
+
+
+def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
+    """The cluster in numbers."""
+    types = [pb.TypeStatus(**vars(found)) for found in status.types]
+    return pb.GetClusterResponse(**(vars(status) | {"types": types}))
+
+
+def node_message(status: NodeStatus) -> pb.NodeStatus:
+    """A node."""
+    return pb.NodeStatus(**vars(status))
+
+
+def log_message(chunk: LogChunk, job_name: Callable[[int], str]) -> pb.ReadLogsResponse:
+    """A batch of lines, or a notice."""
+    if chunk.notice:
+        return pb.ReadLogsResponse(notice=chunk.notice)
+    batch = log_pb2.LogBatch()
+    rows: dict[tuple[str, LogOrigin], int] = {}  # of the batch's origins
+    for piece in chunk.pieces:
+        lines = piece.lines
+        row_of = {row: rows.setdefault((piece.node_id, lines.origins[row]), len(rows)) for row in set(lines.origin)}
+        batch.origin.extend([row_of[row] for row in lines.origin])
+        batch.time_s.extend(lines.time_s)
+        batch.text.extend(lines.text)
+    for node_id, origin in rows:
+        batch.origins.add(**vars(origin), job_name=job_name(origin.job), node_id=node_id)
+    return pb.ReadLogsResponse(batch=batch, positions=chunk.positions)
+
+
+def line_messages(message: pb.ReadLogsResponse) -> Iterator[pb.ReadLogsResponse]:
+    """One message a line, for a client that does not support batches."""
+    if message.notice:
+        yield message
+    batch = message.batch
+    for row, time_s, text in zip(batch.origin, batch.time_s, batch.text, strict=True):
+        origin = batch.origins[row]
+        yield pb.ReadLogsResponse(
+            job=origin.job,
+            job_name=origin.job_name,
+            lease=origin.lease,
+            rank=origin.rank,
+            is_error_stream=origin.is_error_stream,
+            node_id=origin.node_id,
+            text=text,
+            time_s=time_s,
+        )
