@@ -13,7 +13,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, duration
 from gavelpy.cli.output import Output, console, echo_json, printable
 from gavelpy.errors import InvalidInput
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2

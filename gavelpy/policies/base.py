@@ -1,16 +1,17 @@
-"""The protocol of policies, and helpers that several policies use."""
+"""The protocol of policies, the fairness properties that they may guarantee, and helpers that several policies use."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.guarantees import Guarantee
 from gavelpy.solve.solver import Solver
 
 
@@ -39,6 +40,42 @@ class Policy(Protocol):
     def allocate(self, problem: AllocationProblem, solver: Solver | None = None) -> Allocation:
         """Shares of time for every configuration of `problem`."""
         ...  # a protocol's body
+
+
+class Guarantee(StrEnum):
+    """A property of allocations for new jobs that run alone, with equal weight, gang size and entity.
+
+    For other jobs a property may or may not hold: weights exist to make jobs unequal. r_j(x) is the rate of job j under
+    shares x, x_j the shares of job j; only jobs that can run count. `gavelpy.policies.guarantee_checks` tests them.
+    """
+
+    SHARING_INCENTIVE = "sharing_incentive"
+    """r_j(x) >= r_j(x_isolated): no job prefers an n-th of every GPU type for itself.
+
+    x_isolated is that of the policy `isolated`: W_t / (n g_j), limited by the job's time. DRF (NSDI '11), section 3.
+    """
+
+    PARETO_EFFICIENT = "pareto_efficient"
+    """No other shares raise the rate of one job without lowering that of another."""
+
+    ENVY_FREE = "envy_free"
+    """r_j(x_j) >= r_j(x_k) for all j, k: no job prefers the shares of another. Varian (1974)."""
+
+    STRATEGY_PROOF = "strategy_proof"
+    """No job gets a higher rate by declaring false rates. DRF (NSDI '11), section 3."""
+
+    @property
+    def in_words(self) -> str:
+        """The name in a sentence."""
+        match self:
+            case Guarantee.SHARING_INCENTIVE:
+                return "sharing incentive"
+            case Guarantee.PARETO_EFFICIENT:
+                return "Pareto efficient"
+            case Guarantee.ENVY_FREE:
+                return "envy-free"
+            case Guarantee.STRATEGY_PROOF:
+                return "strategy-proof"
 
 
 def goal_of(policy: Policy | type[Policy]) -> Goal:
@@ -86,3 +123,17 @@ def ruled(problem: AllocationProblem, share: Floats, objective: float) -> Alloca
     violation = max(0.0, float(over), float((time - 1.0).max(initial=0.0)))
     certificate = Certificate(objective, objective, gap=0.0, violation=violation, path="rule", solve_s=0.0)
     return Allocation(problem, share, np.full(len(problem.gpu_types), np.nan), certificate)
+
+
+_FLAGS: dict[object, bool] = {False: False, "false": False, True: True, "true": True}  # 0 == False, 1.0 == True
+
+
+def flag(name: str, value: object) -> bool:
+    """A Boolean parameter; raises InvalidInput if `value` is neither true nor false.
+
+    >>> flag("deadlines", 1.0), flag("deadlines", "false")
+    (True, False)
+    """
+    if not isinstance(value, bool | int | float | str) or value not in _FLAGS:
+        raise InvalidInput(f"{name} must be true (1) or false (0), got {value!r}")
+    return _FLAGS[value]

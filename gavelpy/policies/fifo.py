@@ -9,8 +9,7 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ruled
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee, ruled
 from gavelpy.policies.queue import PACKING_THRESHOLD, check_packing_threshold, whole_shares
 from gavelpy.solve.solver import Solver
 

@@ -11,8 +11,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.marginal_value import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.guarantees import Guarantee
-from gavelpy.policies.parameters import flag
+from gavelpy.policies.base import Guarantee, flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import Solver

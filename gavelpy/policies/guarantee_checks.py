@@ -20,8 +20,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Policy
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee, Policy
 from gavelpy.policies.isolated import Isolated
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum

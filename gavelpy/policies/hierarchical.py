@@ -12,8 +12,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem, EntityPolicy
-from gavelpy.policies.base import equal_share_rate
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee, equal_share_rate
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import ProgressiveFilling
 from gavelpy.solve.solver import Solver

@@ -8,8 +8,7 @@ from typing import ClassVar
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import equal_share_rate
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee, equal_share_rate
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMinLexicographic
 from gavelpy.solve.solver import Solver

@@ -10,9 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import equal_share_rate
-from gavelpy.policies.guarantees import Guarantee
-from gavelpy.policies.parameters import flag
+from gavelpy.policies.base import Guarantee, equal_share_rate, flag
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
 from gavelpy.solve.solver import Solver

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.marginal_value import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.solver import Solver

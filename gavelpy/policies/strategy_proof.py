@@ -10,8 +10,7 @@ import numpy as np
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import ruled
-from gavelpy.policies.guarantees import Guarantee
+from gavelpy.policies.base import Guarantee, ruled
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog
 from gavelpy.solve.program import classes_of, singletons

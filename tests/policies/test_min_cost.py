@@ -10,8 +10,13 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.deadlines import DeadlineVerdict, keepable_floors, needed_steps_per_s, possible_steps_per_s
-from gavelpy.policies.min_cost import MinCost
+from gavelpy.policies.min_cost import (
+    DeadlineVerdict,
+    MinCost,
+    feasible_deadline_floors,
+    needed_steps_per_s,
+    possible_steps_per_s,
+)
 from gavelpy.policies.registry import policy_from
 from tests.policies.brute_force import kept_level, largest_sets
 from tests.policies.golden import excess, read_case
@@ -213,7 +218,7 @@ def test_no_set_of_deadlines_is_larger(seed: int, gpus: int) -> None:
 
     verdicts = WITH_DEADLINES.verdicts(problem)
 
-    sets = largest_sets(problem, keepable_floors(problem))
+    sets = largest_sets(problem, feasible_deadline_floors(problem))
     kept = tuple(int(job) for job in np.flatnonzero([v is DeadlineVerdict.KEPT for v in verdicts.verdicts]))
     assert kept in sets
     assert sum(kept) == min(map(sum, sets))
@@ -226,7 +231,7 @@ def test_no_set_of_deadlines_is_larger_when_jobs_share_gpus(seed: int) -> None:
 
     verdicts = WITH_DEADLINES.verdicts(problem)
 
-    sets = largest_sets(problem, keepable_floors(problem))
+    sets = largest_sets(problem, feasible_deadline_floors(problem))
     assert verdicts.kept_count == verdicts.most == len(sets[0])
 
 
@@ -247,7 +252,7 @@ def test_a_hundred_contested_deadlines_are_kept_exactly() -> None:
 
     kept = np.flatnonzero([v is DeadlineVerdict.KEPT for v in verdicts.verdicts])
     assert verdicts.most == len(kept) < 100
-    assert kept_level(problem, keepable_floors(problem), kept) == pytest.approx(1.0)
+    assert kept_level(problem, feasible_deadline_floors(problem), kept) == pytest.approx(1.0)
 
 
 def test_same_problem_keeps_the_same_deadlines() -> None:
