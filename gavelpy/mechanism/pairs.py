@@ -45,8 +45,8 @@ class PairTable:
         wanted = _keys(np.minimum(jobs, partners), np.maximum(jobs, partners), gpu_type)
         keys = _keys(self.first, self.second, self.gpu_type)
         rows = np.searchsorted(keys, wanted)
-        assert (rows < len(keys)).all(), "a lease is of a pair that nobody remembers"
-        assert (keys[rows] == wanted).all(), "a lease is of a pair that nobody remembers"
+        assert (rows < len(keys)).all(), "the pair of a lease is not stored"
+        assert (keys[rows] == wanted).all(), "the pair of a lease is not stored"
         return np.asarray(rows, dtype=np.int64)
 
     def put(self, members: Ints, gpu_type: Ints, share: Floats, remembered: Bools) -> None:

@@ -70,11 +70,11 @@ def max_feasible_floors(
                 raise
             return None
 
-    wanted = (floor_steps_per_s > 0) & problem.can_run
-    allocation = attempt(wanted)
+    has_floor = (floor_steps_per_s > 0) & problem.can_run
+    allocation = attempt(has_floor)
     if allocation is not None:
-        return FeasibleFloors(allocation, wanted, int(wanted.sum()))
-    search = _Search(problem, floor_steps_per_s, wanted)
+        return FeasibleFloors(allocation, has_floor, int(has_floor.sum()))
+    search = _Search(problem, floor_steps_per_s, has_floor)
     kept, most = search.largest()
     for _ in range(CUTS_MAX):
         allocation = attempt(kept)
@@ -96,21 +96,21 @@ def _reduced(kept: Bools, most: int, attempt: Callable[[Bools], Allocation | Non
 class _Search:
     """The MILP: columns are the entries of the program, then z of each job with a floor."""
 
-    def __init__(self, problem: AllocationProblem, floor_steps_per_s: Floats, wanted: Bools) -> None:
+    def __init__(self, problem: AllocationProblem, floor_steps_per_s: Floats, has_floor: Bools) -> None:
         self._problem = problem
-        self._wanted = np.flatnonzero(wanted)
+        self._floored = np.flatnonzero(has_floor)
         program = program_of(problem, np.ones(problem.job_count), floor_steps_per_s, aggregate=False)
         self._entries = len(program.entry_type)
-        self._rows, self._limits = _rows(program, self._wanted)
+        self._rows, self._limits = _rows(program, self._floored)
         self._cuts: list[Ints] = []  # columns of z of sets that proved infeasible
 
     def cut_off(self, kept: Bools) -> None:
         """Excludes this set: at least one of its floors must be given up."""
-        self._cuts.append(self._entries + np.flatnonzero(kept[self._wanted]))
+        self._cuts.append(self._entries + np.flatnonzero(kept[self._floored]))
 
     def largest(self) -> tuple[Bools, int]:
         """A set of floors, (J,), and an upper bound on the size."""
-        none, count = np.zeros(self._entries), len(self._wanted)
+        none, count = np.zeros(self._entries), len(self._floored)
         if count > MILP_JOBS:
             parts, best = self._least(np.append(none, np.full(count, -1.0)), whole=False)
             return self._set_of(parts), int(np.floor(-best + _WHOLE))
@@ -122,7 +122,7 @@ class _Search:
 
     def _set_of(self, parts: Floats) -> Bools:
         kept = np.zeros(self._problem.job_count, dtype=np.bool_)
-        kept[self._wanted[parts >= 1 - _WHOLE]] = True
+        kept[self._floored[parts >= 1 - _WHOLE]] = True
         return kept
 
     def _least(self, cost: Floats, *, whole: bool, size: int = 0) -> tuple[Floats, float]:
@@ -158,30 +158,30 @@ class _Search:
         return found.column[self._entries :], found.bound
 
 
-def _rows(program: Program, wanted: Ints) -> tuple[csr_array, Floats]:
+def _rows(program: Program, floored_jobs: Ints) -> tuple[csr_array, Floats]:
     """Rows (time of jobs, GPUs of types, floors) over entries and z, and their upper bounds."""
     from scipy.sparse import csr_array
 
     R, T, E = len(program.jobs), len(program.problem.gpu_types), len(program.entry_type)
-    wanted_class = np.searchsorted(program.jobs, wanted)
+    floored_class = np.searchsorted(program.jobs, floored_jobs)
     place = np.full(R, -1)
-    place[wanted_class] = np.arange(len(wanted))
+    place[floored_class] = np.arange(len(floored_jobs))
     unit = np.maximum(program.floor, _LEAST_FLOOR)
     floored = (place[program.member_class] >= 0) & (program.member_rate > 0)
     member = program.member_class[floored]
     row = np.concatenate(
-        [program.member_class, R + program.entry_type, R + T + place[member], R + T + np.arange(len(wanted))]
+        [program.member_class, R + program.entry_type, R + T + place[member], R + T + np.arange(len(floored_jobs))]
     )
     column = np.concatenate(
-        [program.member_entry, np.arange(E), program.member_entry[floored], E + np.arange(len(wanted))]
+        [program.member_entry, np.arange(E), program.member_entry[floored], E + np.arange(len(floored_jobs))]
     )
     value = np.concatenate(
         [
             np.ones(len(program.member_class)),
             program.entry_load,
             -program.member_rate[floored] / unit[member],
-            program.floor[wanted_class] / unit[wanted_class],
+            program.floor[floored_class] / unit[floored_class],
         ]
     )
-    matrix = csr_array((value, (row, column)), shape=(R + T + len(wanted), E + len(wanted)))
-    return matrix, np.concatenate([np.ones(R + T), np.zeros(len(wanted))])
+    matrix = csr_array((value, (row, column)), shape=(R + T + len(floored_jobs), E + len(floored_jobs)))
+    return matrix, np.concatenate([np.ones(R + T), np.zeros(len(floored_jobs))])

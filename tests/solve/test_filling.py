@@ -322,7 +322,7 @@ def test_where_nobody_rises_nobody_runs() -> None:
     allocation = solve(problem, ProgressiveFilling(lambda _: np.zeros(2)))
 
     assert allocation.share.tolist() == [[0], [0]]
-    assert allocation.certificate.path == "nobody rises"
+    assert allocation.certificate.path == "nothing rises"
 
 
 def test_jobs_that_can_run_nowhere_count_as_saturated() -> None:
@@ -348,7 +348,7 @@ def test_jobs_said_to_be_alike_are_one_class() -> None:
         ([1.0], r"speed must have shape \(2,\), got \(1,\)"),
         ([1.0, -1.0], r"speed\[1\] must be finite and >= 0, got -1.0"),
         ([np.nan, 1.0], r"speed\[0\] must be finite and >= 0, got nan"),
-        ([1.0, 2.0], "speed must be equal for jobs that are said to be alike"),
+        ([1.0, 2.0], "speed must be equal for jobs with equal `alike`"),
     ],
 )
 def test_speeds_that_are_none_are_refused(speeds: list[float], complaint: str) -> None:

@@ -132,7 +132,7 @@ def _speeds(program: Program, objective: ProgressiveFilling, blur: float, satura
     relative = speeds[program.jobs] / best[program.jobs]
     of_class: Floats = relative[classes.representative]
     if not (np.abs(relative - of_class[classes.of_job]) <= (_ALIKE + 2.0 * blur) * relative).all():
-        raise InvalidInput("speed must be equal for jobs that are said to be alike, got different speeds")
+        raise InvalidInput("speed must be equal for jobs with equal `alike`, got different speeds")
     return of_class
 
 
@@ -161,7 +161,7 @@ def _proved(
     gaps, together = gaps_of_classes(program, filled, program.entry_shares(share), by_prices=by_prices, blur=blur)
     gap = max(float(gaps.max(initial=0.0)), (bound - objective) / objective if bound > objective else 0.0)
     prefix = "classes+" if len(program.value) < len(program.jobs) else ""
-    path = f"{prefix}{'+'.join(dict.fromkeys(filled.rungs))} x {len(filled.rungs)}" if filled.rungs else "nobody rises"
+    path = f"{prefix}{'+'.join(dict.fromkeys(filled.rungs))} x {len(filled.rungs)}" if filled.rungs else "nothing rises"
     certificate = Certificate(
         objective, bound, gap, violation_of(program, np.zeros(problem.job_count), share), path, 0.0
     )

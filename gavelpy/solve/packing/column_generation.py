@@ -159,7 +159,7 @@ class _Growing:
     def _grown(self, optimum: Optimum) -> Optimum:
         """The optimum after adding entries until no unused one would gain."""
         while True:
-            group, gpu_type = self._pool.wanted(self._duals(optimum), GAINS)
+            group, gpu_type = self._pool.improving(self._duals(optimum), GAINS)
             if not len(group):
                 return optimum
             optimum = self._with(group, gpu_type)

@@ -63,11 +63,11 @@ class Pool:
 
     def candidates(self, count: int) -> tuple[Ints, Ints]:
         """Entries of one job, and for each class of jobs the `count` others with the highest value per GPU by type."""
-        wanted = self._alone.copy()
+        selected = self._alone.copy()
         value = np.where(self._several, self._gain / self._gpus, -np.inf)
-        for chosen, of_type in zip(wanted, value, strict=True):
+        for chosen, of_type in zip(selected, value, strict=True):
             chosen[self._best(of_type, count, least=0.0)] = True
-        gpu_type, group = np.nonzero(wanted)
+        gpu_type, group = np.nonzero(selected)
         return group, gpu_type
 
     def first(self, duals: ProgramDuals | None) -> tuple[Ints, Ints]:
@@ -76,11 +76,11 @@ class Pool:
             group, gpu_type = self.candidates(AT_FIRST)
             return self._used(gpu_type * self._unused.shape[1] + group)
         worth = np.where(self._several, self._worth(duals) / self._gpus, -np.inf)
-        wanted = self._alone.copy()
-        wanted.ravel()[self._best(worth.ravel(), AT_FIRST, least=-np.inf)] = True
-        return self._used(np.flatnonzero(wanted))
+        selected = self._alone.copy()
+        selected.ravel()[self._best(worth.ravel(), AT_FIRST, least=-np.inf)] = True
+        return self._used(np.flatnonzero(selected))
 
-    def wanted(self, duals: ProgramDuals, least: float) -> tuple[Ints, Ints]:
+    def improving(self, duals: ProgramDuals, least: float) -> tuple[Ints, Ints]:
         """Unused entries that would gain more than `least`, in use from now on: AT_ONCE for each class of jobs."""
         return self._used(self._best(self._worth(duals).ravel(), AT_ONCE, least))
 
@@ -210,8 +210,8 @@ def _balanced(sample: _Sample, taken: Floats, rate: Floats, time: Floats, sharpn
     had, used = taken * p.rate, taken * p.time
     level, spent = p.per_job(had), p.per_job(used)
     rr, rt, tt = p.per_job(had * p.rate), p.per_job(had * p.time), p.per_job(used * p.time)
-    wanted = (p.count @ (level / rr)) / (p.count @ (1.0 / rr))  # so that the mean of the duals stays
-    missing, over = wanted - level, spent - 1.0
+    target = (p.count @ (level / rr)) / (p.count @ (1.0 / rr))  # so that the mean of the duals stays
+    missing, over = target - level, spent - 1.0
     scarce = (time > 0) | (over > 0)
     determinant = np.maximum(rr * tt - rt * rt, _SINGULAR * rr * tt) * sharpness
     up = np.where(scarce, (missing * tt + over * rt) / determinant, missing / (rr * sharpness))

@@ -120,8 +120,8 @@ def _no_need_at_a_mode(table: Table, vertex: Vertex, r: Restricted, need: Floats
     """Whether no need that rises with the level equals the rate of a mode, among the jobs in doubt."""
     rate = np.column_stack([table.rate[vertex.rows], np.zeros(len(vertex.rows))])
     at = np.arange(len(vertex.rows))
-    wanted = need[vertex.rows]
-    off_low, off_high = np.abs(rate[at, r.low] - wanted), np.abs(rate[at, r.high] - wanted)
+    needs = need[vertex.rows]
+    off_low, off_high = np.abs(rate[at, r.low] - needs), np.abs(rate[at, r.high] - needs)
     return bool((np.minimum(off_low, off_high)[vertex.slope[vertex.rows] > 0] > _KINK).all())
 
 

@@ -111,7 +111,7 @@ def clock_of(message: agent_pb2.ConnectRequest) -> float:
 
 
 def trouble_of(message: agent_pb2.ConnectRequest) -> str:
-    """Why a node cannot do what it is told; raises RemoteViolation."""
+    """Why a node cannot execute its orders; raises RemoteViolation."""
     if len(message.trouble) > DETAIL_MAX or not message.trouble.isprintable():
         raise RemoteViolation(
             f"trouble must be at most {DETAIL_MAX} printable characters, got {message.trouble[:80]!r}"
@@ -120,28 +120,28 @@ def trouble_of(message: agent_pb2.ConnectRequest) -> str:
 
 
 def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
-    """What a node sees of its checkpoint directory; raises RemoteViolation."""
+    """The state of the checkpoint directory as its node reports it; raises RemoteViolation."""
     if not message.HasField("checkpoints"):
         return Sight()
-    told = message.checkpoints
-    state = _SIGHTS.get(told.state)
+    reported = message.checkpoints
+    state = _SIGHTS.get(reported.state)
     if state is None:
-        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_SIGHTS)}, got {told.state}")
-    if (state is SightState.SEEN or told.directory_id) and not DIRECTORY_ID.fullmatch(told.directory_id):
+        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_SIGHTS)}, got {reported.state}")
+    if (state is SightState.SEEN or reported.directory_id) and not DIRECTORY_ID.fullmatch(reported.directory_id):
         allowed = "1 to 128 letters, digits, '.', '_' and '-'"
-        raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {told.directory_id[:80]!r}")
-    if len(told.cluster_id) > TEXT_MAX or not told.cluster_id.isprintable():
+        raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {reported.directory_id[:80]!r}")
+    if len(reported.cluster_id) > TEXT_MAX or not reported.cluster_id.isprintable():
         allowed = f"at most {TEXT_MAX} printable characters"
-        raise RemoteViolation(f"checkpoints.cluster_id must be {allowed}, got {told.cluster_id[:80]!r}")
-    if not (math.isfinite(told.age_s) and told.age_s >= 0):
-        raise RemoteViolation(f"checkpoints.age_s must not be negative, got {told.age_s!r}")
-    return Sight(state, told.directory_id, told.cluster_id, told.age_s)
+        raise RemoteViolation(f"checkpoints.cluster_id must be {allowed}, got {reported.cluster_id[:80]!r}")
+    if not (math.isfinite(reported.age_s) and reported.age_s >= 0):
+        raise RemoteViolation(f"checkpoints.age_s must not be negative, got {reported.age_s!r}")
+    return Sight(state, reported.directory_id, reported.cluster_id, reported.age_s)
 
 
 def order_message(
     order: Order, spec: JobSpec, node: Node, rendezvous_address: str, grace_s: float, finish_grace_s: float
 ) -> agent_pb2.LeaseOrder:
-    """An order as its node is told it, in the node's own clock."""
+    """The message of an order, in the time of the node's own clock."""
     message = agent_pb2.LeaseOrder(
         lease=order.lease,
         job=order.job,
