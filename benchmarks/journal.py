@@ -23,8 +23,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     ProgressReported,
 )
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from tests.journal.postgres_server import binaries, running
 
 BATCHES = (1, 10, 100, 1000)

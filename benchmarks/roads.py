@@ -21,8 +21,7 @@ from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import JobSubmitted, NodeJoined
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, NodeId, Trace
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.registry import policy_from
 from gavelpy.runtime.daemon.config import parse_config

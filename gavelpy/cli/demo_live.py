@@ -266,8 +266,7 @@ def measured_start_s(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, floa
 def _trace(jobs: Sequence[pb.GetJobResponse], rates: Mapping[str, float]) -> Trace:
     import numpy as np
 
-    from gavelpy.model.ids import JobId
-    from gavelpy.model.job import JobSpec, Trace
+    from gavelpy.model.job import JobId, JobSpec, Trace
 
     specs = []
     for answer in jobs:

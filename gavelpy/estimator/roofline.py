@@ -16,7 +16,7 @@ import numpy as np
 
 from gavelpy.estimator.kinds import Key, kind_of
 from gavelpy.model.arrays import Floats
-from gavelpy.model.gpu_specs import GpuSpecs, StepCost
+from gavelpy.model.cluster import GpuSpecs, StepCost
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 _START = (0.4, 0.6, 0.01, 0.1)

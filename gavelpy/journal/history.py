@@ -31,8 +31,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.jobs import lost_spec
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 
 NONE = -1
 _FIRST_ROWS = 64

@@ -44,7 +44,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore

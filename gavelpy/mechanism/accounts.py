@@ -10,7 +10,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.settings import PriorityRule
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 
 @dataclass(frozen=True, eq=False)

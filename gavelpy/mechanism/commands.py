@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.model.problem import AllocationProblem
 
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 
 NO_INTS: Ints = np.zeros(0, dtype=np.int64)
 NO_FLOATS: Floats = np.zeros(0, dtype=np.float64)

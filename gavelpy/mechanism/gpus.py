@@ -16,7 +16,7 @@ import numpy as np
 
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 NONE = -1
 CLUSTERS = 0  # row of the directory that the scheduler has marked as the cluster's

@@ -9,8 +9,7 @@ import numpy as np
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, Resumes, states_after
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 
 _FIRST_ROWS = 64
 INT_COLUMNS = (

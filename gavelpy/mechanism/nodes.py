@@ -29,7 +29,7 @@ from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.reports import started
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 NodeEvent = NodeJoined | NodeLost | NodeUnreachable | NodeDraining | NodeUnhealthy | AgentRejoined
 Kills = list[tuple[int, int]]  # jobs and the leases of theirs to kill

@@ -24,8 +24,7 @@ from gavelpy.mechanism.pairs import PairTable
 from gavelpy.mechanism.questions import AllocationQuestion
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobKind, JobSpec
+from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 
 VERSION = 6
 OLDEST = 1  # version that can still be read

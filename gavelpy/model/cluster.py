@@ -1,17 +1,21 @@
-"""Clusters: nodes with GPUs of one type each, and the price of a GPU-hour of each type."""
+"""Clusters: nodes with GPUs of one type each, the price of a GPU-hour of each type, and specs of GPU types.
+
+`GpuSpecs` and `StepCost` are the inputs of the roofline model.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.arrays import Floats, Ints, index_of
-from gavelpy.model.ids import NodeId
+from gavelpy.model.arrays import VALUE_MAX, Floats, Ints, index_of
+from gavelpy.model.job import NodeId
 
 GPU_COUNT_MAX = 1_000_000
 _DIGITS_MAX = 20  # int() refuses thousands of digits
@@ -110,3 +114,53 @@ def _check_counts(gpus: Mapping[str, int]) -> None:
     total = sum(gpus.values())
     if not 1 <= total <= GPU_COUNT_MAX:
         raise InvalidInput(f"cluster must hold 1 to {GPU_COUNT_MAX:,} GPUs in all, got {total:,}")
+
+
+class Precision(StrEnum):
+    """Floating-point precision of a job."""
+
+    SINGLE = "single"
+    HALF = "half"
+
+
+@dataclass(frozen=True)
+class GpuSpecs:
+    """Peak rates and memory of one GPU."""
+
+    memory_gb: float
+    bandwidth_gb_per_s: float
+    single_tflops: float
+    half_tflops: float  # of the fastest units
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+    def tflops(self, precision: Precision) -> float:
+        """Peak rate in this precision."""
+        return self.half_tflops if precision is Precision.HALF else self.single_tflops
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Cost of one step: a part per sample of the batch, and a constant part (weights, optimizer)."""
+
+    gflop_per_sample: float  # forward and backward
+    gb_per_sample: float  # moved between memory and chip
+    gb_per_step: float
+    memory_gb: float  # independent of the batch
+    memory_gb_per_sample: float
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        _positive(self)
+
+    def memory_needed_gb(self, batch: float) -> float:
+        """Memory needed on one GPU with `batch` samples."""
+        return self.memory_gb + batch * self.memory_gb_per_sample
+
+
+def _positive(specs: GpuSpecs | StepCost) -> None:
+    for each in fields(specs):
+        value = getattr(specs, each.name)
+        if not isinstance(value, Precision) and not (math.isfinite(value) and 0 < value <= VALUE_MAX):
+            raise InvalidInput(f"{each.name} must be > 0 and at most {VALUE_MAX:g}, got {value!r}")

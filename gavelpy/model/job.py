@@ -1,4 +1,4 @@
-"""Jobs as submitted, and traces: jobs with arrival times."""
+"""Jobs as submitted, their ids, and traces: jobs with arrival times."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NewType
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
-from gavelpy.model.ids import JobId
+
+# A serial is a row number that is never reused; an id is a name given by a user.
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+JobSerial = NewType("JobSerial", int)
 
 GPUS_MAX = 1_000_000
 SIGNAL_MAX = 64

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints, floats, index_of, ints, require, spread
-from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobId
 
 THOUSANDTHS = 1000
 RESOURCES = 1  # GPUs; constraints on CPUs or memory do not exist yet

@@ -19,7 +19,7 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobId
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.policies.base import Policy, varies_with_time
 from gavelpy.solve.solver import Solver

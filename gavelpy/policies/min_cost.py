@@ -12,7 +12,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, floats
-from gavelpy.model.ids import JobId
+from gavelpy.model.job import JobId
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import flag

@@ -21,8 +21,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import GPUS_MAX, JobSpec, Trace
+from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
 from gavelpy.model.throughput import Provenance, ThroughputTable
 from gavelpy.traces.fields import CsvTable, Place, csv_table, csv_text, read_text, write_text
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import GPUS_MAX, JobSpec, Trace
+from gavelpy.model.job import GPUS_MAX, JobId, JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 
 JOBS_MAX = 10_000_000

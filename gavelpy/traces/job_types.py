@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
+from gavelpy.model.cluster import GpuSpecs, Precision, StepCost
 from gavelpy.traces.fields import Place, read_text
 from gavelpy.traces.workloads import catalogue, workloads_directory
 

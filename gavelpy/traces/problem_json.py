@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
@@ -16,11 +17,59 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import GPUS_MAX
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
-from gavelpy.traces.fields import read_text
-from gavelpy.traces.json_text import JsonText, parse_json
+from gavelpy.traces.fields import JsonText, parse_json, read_text
 
-if TYPE_CHECKING:
-    from gavelpy.traces.problem_schema import JobEntry, ProblemFile
+
+class JobEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """One job; `None` stands for JSON's null."""
+
+    id: str
+    rates_steps_per_s: dict[str, Any]  # numbers; the reader checks them, so that errors name the GPU type
+    gpus: int = 1
+    weight: float = 1.0
+    steps_remaining: float = 1.0
+    steps_total: float | None = None  # None = steps_remaining
+    age_s: float = 0.0
+    deadline_s: float | None = None  # from now
+    entity: str | None = None
+    isolated_s: float = 0.0
+    attained_gpu_s: float = 0.0
+
+
+class PairEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """Two jobs that may share their GPUs."""
+
+    jobs: tuple[str, str]
+    rates_steps_per_s: dict[str, Any]  # [first, second]; the reader checks them
+
+
+class EntityEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A team."""
+
+    id: str
+    weight: float = 1.0
+    policy: Literal["fairness", "fifo"] = "fairness"
+    parent: str | None = None
+
+
+class ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole file."""
+
+    cluster: dict[str, Any]  # whole numbers; Cluster.of checks them, so that errors name the GPU type
+    jobs: list[JobEntry]
+    prices_usd_per_gpu_h: dict[str, Any] = {}
+    pairs: list[PairEntry] = []
+    entities: list[EntityEntry] = []
+
+
+# The type of the entries of each list of the file; "" = the file itself.
+ENTRIES: dict[str | int, type[msgspec.Struct]] = {
+    "": ProblemFile,
+    "jobs": JobEntry,
+    "pairs": PairEntry,
+    "entities": EntityEntry,
+}
+
 
 # Field of a job → what is allowed, and the test of it.
 NUMBERS: Mapping[str, tuple[str, Callable[[float], bool]]] = {
@@ -127,10 +176,6 @@ def _rates(columns: JobColumns, cluster: Cluster, error_of: ErrorOf) -> Floats:
 
 def _typed(document: JsonText) -> ProblemFile:
     """The document as typed entries; complaints of the decoder get the line and the value."""
-    import msgspec
-
-    from gavelpy.traces.problem_schema import ENTRIES, ProblemFile
-
     try:
         return msgspec.convert(document.value, ProblemFile)
     except msgspec.ValidationError as error:

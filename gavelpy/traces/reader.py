@@ -10,8 +10,7 @@ from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import parse_csv_throughputs, parse_csv_trace, write_csv_trace
 from gavelpy.traces.fields import read_text
-from gavelpy.traces.gavel import parse_gavel_trace, write_gavel_trace
-from gavelpy.traces.gavel_throughputs import parse_gavel_throughputs
+from gavelpy.traces.gavel import parse_gavel_throughputs, parse_gavel_trace, write_gavel_trace
 
 
 class TraceFormat(StrEnum):

@@ -11,7 +11,7 @@ import pytest
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NodeJoined
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from tests.conftest import PROJECT
 

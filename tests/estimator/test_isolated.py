@@ -12,7 +12,7 @@ from gavelpy.estimator.completion import Completion, with_estimates
 from gavelpy.estimator.gaussian import Blocks
 from gavelpy.estimator.isolated import IsolatedModel, IsolatedPosterior
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
+from gavelpy.model.cluster import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import ThroughputTable
 from tests.estimator.tables import BATCHES, FAMILY, TYPES, job_type, lawful_rates, make_table, true_rate
 

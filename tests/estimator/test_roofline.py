@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Calibration, Roofline
-from gavelpy.model.gpu_specs import GpuSpecs, Precision, StepCost
+from gavelpy.model.cluster import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import Provenance
 from tests.estimator.tables import make_table
 

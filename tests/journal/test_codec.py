@@ -43,8 +43,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.settings import MechanismSettings, QueueRule
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 TWO = np.array([3, 5])
 STEPS = np.array([1.5, np.inf])

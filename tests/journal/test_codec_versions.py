@@ -19,8 +19,7 @@ from gavelpy.mechanism.events import (
     NodeUnreachable,
     PolicyChanged,
 )
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 from tests.journal.test_codec import EXAMPLES, OF_LATER_VERSIONS, RUNTIME_JOB
 
 VERSION_1 = Path(__file__).parent / "fixtures" / "version_1.journal"  # written by the code of version 1

@@ -18,7 +18,7 @@ from gavelpy.mechanism.events import (
     PriceChanged,
     WakeupDue,
 )
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import make_spec
 
 ONE = np.array([0])

@@ -7,7 +7,7 @@ import pytest
 
 from gavelpy.journal.history import History
 from gavelpy.mechanism.events import AgentRejoined, JobSubmitted, NodeJoined, NodeLost, PriceChanged, WakeupDue
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.journal.test_history import ended, make_history, started, stays_of
 from tests.mechanism.builders import make_spec
 

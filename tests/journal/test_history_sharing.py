@@ -17,8 +17,7 @@ from gavelpy.mechanism.events import (
     NodeLost,
     Outcome,
 )
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 NONE = np.zeros(0, dtype=np.int64)
 

@@ -17,8 +17,7 @@ from gavelpy.journal.codec import encode_state
 from gavelpy.journal.sqlite import PAGE_BYTES
 from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import AllocationFailed, JobSubmitted, ProgressReported
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from tests.journal.stores import Record, begun, bytes_of, execute, expected, loaded, path_of, submission
 
 SOMEWHERE = st.floats(0.0, 1.0, exclude_max=True)  # as a fraction of a file's bytes

@@ -24,8 +24,7 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 FAST: Mapping[str, float] = {"v100": 10.0}
 

@@ -52,8 +52,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.reasons import reasons
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 RULE = "----"
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -31,7 +31,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.snapshot import snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import end, make_spec, running_core, tell
 
 N0, N9 = NodeId("n0"), NodeId("n9")

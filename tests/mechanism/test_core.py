@@ -29,7 +29,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.questions import NONE_OPEN
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import (
     answer,
     end,

@@ -16,7 +16,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_spec, tell, wake
 from tests.mechanism.test_domains import lose, node_of, run_and_save
 

@@ -23,8 +23,7 @@ from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, QueueRule
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, end, make_spec, plans, questions, start, tell, wake
 
 

@@ -10,7 +10,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import LastStepReported, NodeDraining, NodeLost, Outcome, ProgressReported
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, plans, start, tell, wake
 
 FIRST = np.array([0])

@@ -7,7 +7,7 @@ import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, NodeDraining, Outcome, ProgressReported
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
 
 

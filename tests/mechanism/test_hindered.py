@@ -8,7 +8,7 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeJoined, NodeLost, NodeUnhealthy
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, plans, questions, running_core, tell, wake
 
 N0, N1 = NodeId("n0"), NodeId("n1")

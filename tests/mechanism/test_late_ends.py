@@ -14,7 +14,7 @@ from gavelpy.mechanism.events import AgentRejoined, JobCancelled, NodeJoined, No
 from gavelpy.mechanism.late_ends import OPEN_MAX
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_spec, plans, running_core, start, tell, wake
 
 

@@ -21,7 +21,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import (
     answer,
     end,

@@ -28,7 +28,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.conftest import costly
 from tests.mechanism.builders import end, make_core, make_spec, plans, questions, start, tell, wake
 

@@ -10,8 +10,7 @@ import pytest
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeDraining, NodeJoined
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, tell, wake
 
 

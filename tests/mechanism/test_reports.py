@@ -21,7 +21,7 @@ from gavelpy.mechanism.events import (
     SchedulerRestarted,
 )
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, plans, running_core, start, tell, wake
 
 N0, N1 = NodeId("n0"), NodeId("n1")

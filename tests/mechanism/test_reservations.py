@@ -13,8 +13,7 @@ from gavelpy.mechanism.questions import NONE_OPEN
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.settings import QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake
 
 BOTH = {"v100": 10.0, "k80": 9.0}

@@ -48,8 +48,7 @@ from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 TYPES = ("v100", "k80")
 NAN, FAR = np.array([float("nan")]), np.array([9999])

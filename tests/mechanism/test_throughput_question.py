@@ -17,7 +17,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, questions, tell, wake
 
 NAN = math.nan

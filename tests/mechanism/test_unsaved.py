@@ -21,7 +21,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import Resumes
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, plans, questions, running_core, start, tell, wake
 
 FIRST = np.array([0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.cluster import GPU_COUNT_MAX, Cluster, ClusterNode
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
 

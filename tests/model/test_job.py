@@ -14,8 +14,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import encode, encode_state
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobKind, JobSpec, Trace
+from gavelpy.model.job import JobId, JobKind, JobSpec, Trace
 from tests.mechanism.builders import make_core
 
 NAN, INF = float("nan"), float("inf")

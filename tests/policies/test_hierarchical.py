@@ -17,7 +17,7 @@ from gavelpy.policies.hierarchical import Hierarchical
 from gavelpy.policies.max_min_fairness_water_filling import MaxMinFairnessWaterFilling
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSum
-from gavelpy.traces.gavel_throughputs import read_gavel_throughputs
+from gavelpy.traces.gavel import read_gavel_throughputs
 from gavelpy.traces.problem_json import read_problem
 from tests.policies.golden import GoldenCase, excess, read_case
 from tests.solve.filling_oracle import slow_filling

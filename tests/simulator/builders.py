@@ -12,8 +12,7 @@ from gavelpy.engine import Engine
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.policies.registry import policy_named
 from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import Costs, SimulationSettings

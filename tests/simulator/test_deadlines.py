@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.policies.min_cost import MinCost
 from gavelpy.simulator.compare import PolicyRun, engine_for, simulate
 from gavelpy.simulator.settings import SimulationSettings, preset

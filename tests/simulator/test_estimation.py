@@ -11,8 +11,7 @@ import pytest
 from gavelpy.engine import Engine
 from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.simulator.estimation import Estimation

@@ -6,7 +6,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import NodeDraining, NodeJoined, NodeLost
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.simulator.builders import make_job, make_simulation, make_trace
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.model.throughput import Provenance, ThroughputTable
 
 CSV_HEADER = "id,arrival_s,steps_total,gpus,weight,job_type,deadline_s,entity,rate_k80,rate_v100"

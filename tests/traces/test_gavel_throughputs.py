@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gavelpy.model.throughput import Provenance
-from gavelpy.traces.gavel_throughputs import parse_gavel_throughputs
+from gavelpy.traces.gavel import parse_gavel_throughputs
 from tests.traces.samples import GAVEL_JSON
 
 TEXT = json.dumps(GAVEL_JSON)

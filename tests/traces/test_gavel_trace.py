@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.traces.gavel import gavel_text, parse_gavel_trace, write_gavel_trace
 from tests.traces.samples import gavel_line, make_table
 

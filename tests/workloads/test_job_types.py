@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Roofline
-from gavelpy.model.gpu_specs import Precision, StepCost
+from gavelpy.model.cluster import Precision, StepCost
 from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
 from gavelpy.traces.workloads import workloads_directory

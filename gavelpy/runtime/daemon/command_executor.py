@@ -38,7 +38,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import copied, snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess

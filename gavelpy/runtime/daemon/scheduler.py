@@ -34,8 +34,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.daemon.clock import boot_id
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config

@@ -33,7 +33,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
 from gavelpy.runtime.daemon.command_executor import CommandExecutor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gavelpy.mechanism.events import JobCancelled, NodeDraining, NodeLost, Outcome
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from tests.mechanism.faults.agent import Agent
 from tests.mechanism.faults.machine import Copy, Machine
 

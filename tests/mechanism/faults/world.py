@@ -21,8 +21,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.agent.orders import Orders
 from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run

@@ -19,7 +19,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     ThroughputEstimated,
 )
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.events import event_text, jobs_of, kind_of
 from tests.runtime.daemon.harness import make_spec
 

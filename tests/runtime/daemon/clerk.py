@@ -13,7 +13,7 @@ from gavelpy.journal.store import EventStore, Submission, open_store
 from gavelpy.mechanism.commands import Command, RoundPlan
 from gavelpy.mechanism.events import Event, JobCancelled, JobSubmitted, NodeJoined, WakeupDue
 from gavelpy.mechanism.snapshot import snapshot
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.driver import numbers_after
 from gavelpy.runtime.daemon.recovery import Recovered, recover
 from tests.runtime.daemon.harness import make_config, make_spec

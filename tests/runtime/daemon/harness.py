@@ -14,8 +14,7 @@ import grpc.aio
 
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.config import Config, parse_config
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService

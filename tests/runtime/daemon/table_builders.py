@@ -12,8 +12,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, Event, JobSubmitted, LeaseEnded, NodeJoined, Outcome, WakeupDue
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Patience, Phase, Wish
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gavelpy.mechanism.events import NodeJoined, NodeLost, NodeUnreachable, Outcome, SchedulerRestarted
 from gavelpy.mechanism.lifecycle import ALIVE, NodeState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended

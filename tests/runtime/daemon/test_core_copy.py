@@ -8,8 +8,7 @@ from gavelpy.journal.codec import encode_state
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeJoined, NodeLost, WakeupDue
 from gavelpy.mechanism.snapshot import copied, snapshot
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 
 
 def make_core() -> SchedulerCore:

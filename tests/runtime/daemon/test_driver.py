@@ -18,7 +18,7 @@ from gavelpy.journal.schema import EVENTS
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
 from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon import driver
 from gavelpy.runtime.daemon.driver import Written
 from tests.runtime.daemon.harness import make_config, make_spec, running

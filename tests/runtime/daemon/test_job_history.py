@@ -20,8 +20,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     PolicyChanged,
 )
-from gavelpy.model.ids import JobId, NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import HISTORY_MAX, JobHistory, full_id, name_of
 
 ONE = np.array([1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gavelpy.mechanism.events import LeaseEnded, NodeLost, NodeUnreachable, Outcome
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import Phase, Wish
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part

@@ -12,7 +12,7 @@ from gavelpy.mechanism.events import (
     Outcome,
 )
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import Phase, Wish
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import Wish
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part

@@ -9,7 +9,7 @@ import pytest
 
 from gavelpy.estimator.learning_loop import KnownJob, MeasuredJob, RatesLearned
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.config import ThroughputSettings
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase

@@ -9,7 +9,7 @@ import pytest
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.events import Outcome
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import Order, Phase, Start, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node
 from gavelpy.runtime.daemon.rpc import agent_messages

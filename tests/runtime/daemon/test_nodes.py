@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, NodeRegistry, Stream, is_alive
 from gavelpy.runtime.shim.processes import process_facts
 

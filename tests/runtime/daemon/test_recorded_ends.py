@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.daemon.leases.lease import Part, PartReport, Phase
 from gavelpy.runtime.daemon.nodes.watch import recorded_ends

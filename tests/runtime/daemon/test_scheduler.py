@@ -14,7 +14,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.lifecycle import JobState, NodeState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService

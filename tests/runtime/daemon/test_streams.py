@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream

@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 
 from gavelpy.model.cluster import Cluster
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec, Trace
+from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.runtime.daemon.config import read_config
 from gavelpy.runtime.daemon.recovery import configured_choice, configured_settings
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.snapshot import copied
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.engine.worker_process import WorkerFailed, WorkerProcess
 

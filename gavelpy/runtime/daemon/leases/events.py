@@ -24,7 +24,7 @@ from gavelpy.mechanism.events import (
     ProgressReported,
     SavingDeclared,
 )
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import (
     Lease,
     PartReport,

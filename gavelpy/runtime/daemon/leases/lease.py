@@ -12,7 +12,7 @@ import numpy as np
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import LeaseStarted, Outcome
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 
 class Phase(IntEnum):

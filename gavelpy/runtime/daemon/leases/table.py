@@ -31,7 +31,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.unsaved import is_preemptible
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.events import LateEnds, LeaseEvents
 from gavelpy.runtime.daemon.leases.lease import (
     Lease,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gavelpy.mechanism.events import DirectorySeen, NodeJoined
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 
 _PROC = Path("/proc")
 _KEYED = "key:"

@@ -13,7 +13,7 @@ from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import NodeId
+from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.fields import shown
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.security.identity import Caller

@@ -13,8 +13,7 @@ from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.unsaved import NEVER_SAVED
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of

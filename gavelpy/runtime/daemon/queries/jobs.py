@@ -17,8 +17,7 @@ from gavelpy.mechanism import back_off, unsaved
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Wish, is_by_time
 from gavelpy.runtime.daemon.queries.fields import require, shown

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import Outcome
-from gavelpy.model.ids import NodeId
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Sight, SightState

@@ -11,8 +11,7 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.ids import JobId
-from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobSpec
+from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobSpec
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
 from gavelpy.runtime.wire import client_pb2
