@@ -70,10 +70,10 @@ def describe(
       gavel trace describe trace.csv
       gavel trace describe trace.csv -o json
     """
-    from gavelpy.traces.describe import describe as figures
+    from gavelpy.model.job import statistics_of
     from gavelpy.traces.reader import read_trace
 
-    found = figures(read_trace(trace, throughputs=believed_table_of(throughputs)))
+    found = statistics_of(read_trace(trace, throughputs=believed_table_of(throughputs)))
     if output is Output.JSON:
         echo_json(found)
         return

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from gavelpy.model.job import Trace
+from gavelpy.model.job import Trace, statistics_of
 from gavelpy.traces.csv_format import parse_csv_trace
-from gavelpy.traces.describe import describe
 
 TRACE = parse_csv_trace(
     "id,arrival_s,steps_total,gpus,weight,job_type,deadline_s,entity,rate_k80,rate_v100\n"
@@ -20,7 +19,7 @@ TRACE = parse_csv_trace(
 
 
 def test_figures_of_a_small_trace() -> None:
-    found = describe(TRACE)
+    found = statistics_of(TRACE)
 
     assert found["jobs"] == 3
     assert found["span_s"] == 7200.0
@@ -37,14 +36,14 @@ def test_figures_of_a_small_trace() -> None:
 
 
 def test_figures_are_ready_for_json() -> None:
-    assert json.loads(json.dumps(describe(TRACE)))["jobs"] == 3
+    assert json.loads(json.dumps(statistics_of(TRACE)))["jobs"] == 3
 
 
 def test_jobs_that_arrive_at_once_have_no_rate() -> None:
-    assert describe(parse_csv_trace("id,arrival_s,steps_total\na,5,1\nb,5,1\n"))["arrival_rate_jobs_per_h"] is None
+    assert statistics_of(parse_csv_trace("id,arrival_s,steps_total\na,5,1\nb,5,1\n"))["arrival_rate_jobs_per_h"] is None
 
 
 def test_trace_without_jobs_has_figures() -> None:
-    found = describe(Trace((), np.zeros(0)))
+    found = statistics_of(Trace((), np.zeros(0)))
 
     assert (found["jobs"], found["span_s"], found["steps"], found["weighted_share"]) == (0, 0.0, {}, 0.0)
