@@ -19,6 +19,7 @@ from gavelpy.solve.program import Program
 GAP_MAX = 1e-8
 GAP_MAX_CONCAVE = 1e-6
 VIOLATION_MAX = 1e-9
+EVEN_SPLIT = "even split"  # path of its certificate
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,6 @@ def best_of(answers: Sequence[Answer], fallen: Mapping[str, str], gap_max: float
     jobs = f", for {best.unproved} jobs" if best.unproved else ""
     warning = f"feasible, but proved to a gap of {c.gap:.1e} only, not to {gap_max:.0e}{jobs} ({reasons})"
     return replace(best, certificate=replace(c, warning=warning))
-
-
-PATH = "even split"
 
 
 def even_shares(program: Program) -> Floats:

@@ -22,7 +22,7 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, PATH, VIOLATION_MAX, Answer, best_of, even_shares
+from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer, best_of, even_shares
 from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, repaired, violation_of
 from gavelpy.solve.interior import Form, SumLog
 from gavelpy.solve.interior import optimum as interior_optimum
@@ -67,7 +67,7 @@ def best_concave(problem: AllocationProblem, objective: ConcaveObjective, solver
         solver.falls[rung.name] += 1
     feasible = [answer for answer in feasible if np.isfinite(answer.certificate.gap)]
     if not feasible:
-        even = _by_tangent(program, objective, even_shares(program), PATH, solver)
+        even = _by_tangent(program, objective, even_shares(program), EVEN_SPLIT, solver)
         feasible = [even] if even.certificate.violation <= VIOLATION_MAX else []
     if feasible:
         return best_of(feasible, fallen, GAP_MAX_CONCAVE)

@@ -28,24 +28,20 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, PATH, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
+from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
 from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s, repaired
 from gavelpy.solve.finish_time_search import Curves, Rising, by_highs
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.highest_level import height
 from gavelpy.solve.prices.starting_prices import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
-from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort
-
-if TYPE_CHECKING:
-    from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort, Solver
 
 _FEW_TYPES = 4  # devex pricing saves a third of the time up to this number; with 8 types it takes half as much again
 _SLACK = 5e-9
@@ -85,7 +81,7 @@ def best_finish_time(problem: AllocationProblem, objective: MinMaxFinishTime, so
     if not feasible:
         even = Candidate(even_shares(program), even_duals(program), math.inf)
         even = replace(even, duals=replace(even.duals, floor=even.duals.level, level=even.duals.floor))
-        feasible.append(_proved(program, curves, even, 0.0, PATH)[0])
+        feasible.append(_proved(program, curves, even, 0.0, EVEN_SPLIT)[0])
     return best_of(feasible, fallen, GAP_MAX)
 
 

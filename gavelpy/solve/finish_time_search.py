@@ -6,10 +6,10 @@ budgets, capacities of the T types. Columns: E entries, and s. `Curves` are the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,14 +18,7 @@ from gavelpy.model.arrays import Floats, Ints
 from gavelpy.solve.certificate import Candidate, Duals
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run
-
-if TYPE_CHECKING:
-    from gavelpy.solve.solver import Solver
-
-
-import math
-from dataclasses import dataclass
+from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run, Solver
 
 _STEPS_MAX = 100  # of the search, which needs about eight
 _BELOW = 1e-6  # relative distance of the first ratio below its bound, so that the first LP is not at a kink

@@ -21,7 +21,7 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, PATH, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
+from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
 from gavelpy.solve.certificate import (
     MARGIN,
     Candidate,
@@ -96,7 +96,7 @@ def _evenly(problem: AllocationProblem, objective: LinearObjective) -> Answer:
     share, duals = even_shares(program), even_duals(program)
     if isinstance(objective, MaxSum):
         duals = replace(duals, price=np.zeros(len(duals.price)))
-    certificate, prices = certified(program, objective, share, duals, PATH)
+    certificate, prices = certified(program, objective, share, duals, EVEN_SPLIT)
     return Answer(share, prices, certificate)
 
 

@@ -110,7 +110,7 @@ class ProgressiveFilling:
     speed: Callable[[Bools], Floats]
     alike: Ints = field(
         default_factory=_no_ints
-    )  # (J,) equal for jobs whose speeds are always proportional to their rates; empty = no such jobs
+    )  # (J,) equal for jobs with proportional speeds and rates; empty = none
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alike", ints("alike", self.alike, np.shape(self.alike)[:1]))

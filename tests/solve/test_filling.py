@@ -233,11 +233,11 @@ def test_a_filling_whose_third_level_is_not_found_keeps_the_first_two(monkeypatc
     whole = solve(problem, MaxMinLexicographic(scale_of(problem)))
     level, starts = saturation.highest_water_level, set()
 
-    def fails_later(market: Residual, rise: Targets, *arguments: Any, **options: Any) -> Any:
+    def fails_later(residual: Residual, rise: Targets, *arguments: Any, **options: Any) -> Any:
         starts.add(rise.start)
         if sorted(starts).index(rise.start) >= 2:
             raise SolverFailed("Unknown", jobs=20, gpu_types=3)
-        return level(market, rise, *arguments, **options)
+        return level(residual, rise, *arguments, **options)
 
     monkeypatch.setattr(saturation, "highest_water_level", fails_later)
 

@@ -17,7 +17,7 @@ from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats, floats, require
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, PATH, VIOLATION_MAX, Answer, best_of, even_shares
+from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, VIOLATION_MAX, Answer, best_of, even_shares
 from gavelpy.solve.certificate import DUST, prices_of, rate_steps_per_s, repaired, violation_of
 from gavelpy.solve.filling.gaps import gaps_of_classes, limits, proofs_of_prices
 from gavelpy.solve.filling.polishing import CLASSES_MAX, polished
@@ -82,7 +82,7 @@ def _evenly(program: Program, targets: Targets) -> Answer:
     gaps, _ = gaps_of_classes(program, filled, program.entry_shares(share), by_prices=False, blur=0.0)
     gap = float(gaps.max(initial=0.0))
     unproved = int(program.classes.count[gaps > GAP_MAX_LAST].sum())
-    return Answer(share, prices, Certificate(objective, bound, gap, 0.0, PATH, 0.0), unproved)
+    return Answer(share, prices, Certificate(objective, bound, gap, 0.0, EVEN_SPLIT, 0.0), unproved)
 
 
 Filler = Callable[[Program, Targets, Solver], Filled]

@@ -13,7 +13,6 @@ starts from the last basis, and the last duals prove the level that is reached (
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,10 +23,7 @@ from gavelpy.solve.certificate import failed
 from gavelpy.solve.filling.targets import Targets
 from gavelpy.solve.prices.highest_level import height
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import REFINED, HighsEffort, Run
-
-if TYPE_CHECKING:
-    from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import REFINED, HighsEffort, Run, Solver
 
 BY_PRICES = "prices"  # name of the price engine's rung
 NEWTON_MIN = 512  # jobs, and classes with a target; below, HiGHS is faster
@@ -37,11 +33,8 @@ _NO_RISE, _NO_RISE_REFINED = 1e-10, 1e-14  # of a level: a smaller rise comes fr
 _STEPS_MAX = 200
 _WHOLE = 0.9  # of the cost of all reductions: the sum of the duals if a reduction is necessary
 _FINE_QUICK, _FINE_CAREFUL = 10.0, 1.0  # units of shares and duals, since HiGHS's tolerances are absolute
-_RELAXED_QUICK, _RELAXED_CAREFUL, _RELAXED_REFINED = (
-    1e-12,
-    1e-10,
-    4e-16,
-)  # part of a saturated rate that may be missing: later levels have no slack
+# Part of a saturated rate that may be missing: later levels have no slack.
+_RELAXED_QUICK, _RELAXED_CAREFUL, _RELAXED_REFINED = 1e-12, 1e-10, 4e-16
 _ZOOM_BELOW = 1e-2  # of the expected rise
 _LEAST_GIVE = 1e-9  # of the largest: least w, so that HiGHS drops no coefficient
 

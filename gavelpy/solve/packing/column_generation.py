@@ -11,7 +11,6 @@ GPUs, divided between its members in these proportions, gives them the same.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +20,7 @@ from gavelpy.solve import linear
 from gavelpy.solve.certificate import MARGIN, Candidate, FloorsRefused
 from gavelpy.solve.packing.column_pool import Pool, ProgramDuals, guessed
 from gavelpy.solve.program import Program
-from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run
-
-if TYPE_CHECKING:
-    from gavelpy.solve.solver import Solver
+from gavelpy.solve.solver import HighsEffort, Model, Optimum, Run, Solver
 
 GAINS = 1e-9  # least gain of an entry that is added; duals are about 1, and right to 1e-10
 
