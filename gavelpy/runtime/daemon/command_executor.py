@@ -49,7 +49,7 @@ from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import Absences
 from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
-from gavelpy.runtime.daemon.nodes.watch import SilenceJudge, recorded_ends
+from gavelpy.runtime.daemon.nodes.watch import NodeWatch
 from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ TALK_TIMEOUT_S_MIN = 20.0  # of a stream; `silent_after_s` if that is longer
 HEARTBEATS_PER_S = 1_000  # of all nodes: with more nodes, the interval is longer
 REFRESH_S = 1.0  # after which orders are repeated, for few nodes
 NODES_REFRESHED_PER_S = 500  # for many nodes
-_OF_NODES = (NodeUnreachable, NodeLost, NodeDraining, NodeUnhealthy, DirectorySeen, NodeJoined, AgentRejoined)
+NodeEvent = NodeUnreachable | NodeLost | NodeDraining | NodeUnhealthy | DirectorySeen | NodeJoined | AgentRejoined
 UNMEASURED = ThroughputSettings(estimate=False)
 
 
@@ -86,40 +86,33 @@ class CommandExecutor:
 
     def __init__(
         self,
-        around: ExecutorContext,
+        context: ExecutorContext,
         settings: NodeSettings,
         host_id: str,
         throughputs: ThroughputSettings = UNMEASURED,
         views: str = "",
     ) -> None:
-        self.around = around
+        self.context = context
         self.settings = settings
-        self.core = around.core  # read only
+        self.core = context.core  # read only
         patience = Patience(
             settings.lease_overlap_s,
             max(settings.lease_overlap_s, settings.unsaved_overlap_s),
             settings.grace_s,
             settings.lease_margin_s,
         )
-        self.leases = LeaseTable(around.core, patience, around.facts.starts)
-        self.leases.rebuild(around.clock.slack_s)
-        facts, self._began_s = around.facts, around.clock.now_s()
-        self.nodes = NodeRegistry(host_id, self._began_s, lambda node_id: facts.agents.get(node_id, ""))
-        self.absences = Absences(settings, views, self._began_s)
+        self.leases = LeaseTable(context.core, patience, context.facts.starts)
+        self.leases.rebuild(context.clock.slack_s)
+        facts, began_s = context.facts, context.clock.now_s()
+        self.nodes = NodeRegistry(host_id, began_s, lambda node_id: facts.agents.get(node_id, ""))
+        self.absences = Absences(settings, views, began_s)
         self.leases.runs_until_s = self._runs_until_s
-        self._silence = SilenceJudge(settings.silent_after_s, settings.mass_silence_s)
-        self.measuring = Measuring(around.core, throughputs)
-        self.poke: Callable[[], None] = lambda: None  # wakes the driver to drain events
-        pool = self.core.pool
-        states = zip(pool.node_ids, pool.node_state, strict=True)
-        self.unheard = {
-            node for node, state in states if state is not NodeState.LOST
-        }  # not yet since the start, or unreachable
-        self._silent: set[NodeId] = {
-            node for node, is_silent in zip(pool.node_ids, pool.node_silent, strict=True) if is_silent
-        }
-        self._tellings: list[Callable[[], Event]] = []  # of nodes; made when they are drained
-        self._telling: set[tuple[type, NodeId]] = set()
+        self._watch = NodeWatch(context.core, self.nodes, self.leases, settings, began_s)
+        self.measuring = Measuring(context.core, throughputs)
+        self.wake_driver: Callable[[], None] = lambda: None  # wakes the driver to drain events
+        self.unreported = set(self._watch.living())  # not yet since the start, or unreachable
+        self._events: list[Callable[[], Event]] = []  # of nodes, for the next batch
+        self._pending: set[tuple[type, NodeId]] = set()  # kinds of events that are not applied yet
 
     @property
     def heartbeat_interval_s(self) -> float:
@@ -132,13 +125,13 @@ class CommandExecutor:
     def connected(self, node: Node) -> None:
         """A node has opened a stream; its first report follows at once."""
         state = self._state(node.node_id)
-        is_other = state is not None and differs(self.core.pool, node, self.around.cluster_id)
+        is_other = state is not None and differs(self.core.pool, node, self.context.cluster_id)
         if state not in (None, NodeState.LOST) and (is_other or self._is_anew(node)):
             is_drained = state is NodeState.DRAINING and not is_other
             force = self.core.pool.node_forced[self.core.pool.node_row[node.node_id]]
             self._join(node)
             if is_drained:  # it stays so with a new agent
-                self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
+                self._queue(NodeDraining(node.node_id, force))
         logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
 
     def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
@@ -150,24 +143,24 @@ class CommandExecutor:
         self.leases.heard(node.node_id, reports, now_s, is_confirmed_dead=is_confirmed_dead)
         if self._state(node.node_id) in (None, NodeState.LOST):
             self._join(node)
-        elif node.node_id in self.unheard:
+        elif node.node_id in self.unreported:
             node.is_ready = False
-            self._tell(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
+            self._queue_later(AgentRejoined, node.node_id, lambda: self.leases.rejoined(node.node_id))
         if node.is_draining and self._state(node.node_id) is NodeState.UP:
             force = self.core.settings.keep_unsaved  # the node shuts down in any case
-            self._tell(NodeDraining, node.node_id, lambda: NodeDraining(node.node_id, force))
-        if (seen := directory_seen(self.core.pool, node, self.around.cluster_id)) is not None:
-            self._tell(DirectorySeen, node.node_id, lambda: seen)
+            self._queue(NodeDraining(node.node_id, force))
+        if (seen := directory_seen(self.core.pool, node, self.context.cluster_id)) is not None:
+            self._queue(seen)
         if node.trouble != self._hindrance(node.node_id):
-            self._tell(NodeUnhealthy, node.node_id, lambda: NodeUnhealthy(node.node_id, node.trouble))
-        self.around.metrics.heartbeats.inc()
+            self._queue_later(NodeUnhealthy, node.node_id, lambda: NodeUnhealthy(node.node_id, node.trouble))
+        self.context.metrics.heartbeats.inc()
         if self.leases.has_facts:
-            self.poke()
+            self.wake_driver()
         self.wake_changed()
 
     def _join(self, node: Node) -> None:
         node.is_ready = False
-        self._tell(NodeJoined, node.node_id, lambda: joined(self.core.pool, node, self.around.cluster_id))
+        self._queue_later(NodeJoined, node.node_id, lambda: joined(self.core.pool, node, self.context.cluster_id))
 
     def _hindrance(self, node_id: NodeId) -> str:
         """Why a node cannot start leases, by the core's state; empty = it can."""
@@ -177,27 +170,30 @@ class CommandExecutor:
     def _is_anew(self, node: Node) -> bool:
         """Whether the node has another agent than the journal's, or the journal has none."""
         identity = node.hello.identity
-        return bool(identity) and self.around.facts.agents.get(node.node_id) != identity
+        return bool(identity) and self.context.facts.agents.get(node.node_id) != identity
 
     def _state(self, node_id: NodeId) -> NodeState | None:
         row = self.core.pool.node_row.get(node_id)
         return None if row is None else self.core.pool.node_state[row]
 
-    def _tell(self, kind: type, node_id: NodeId, make: Callable[[], Event]) -> None:
-        """Adds an event of a node to the next batch, unless one of this kind is pending."""
-        if (kind, node_id) in self._telling:
-            return
-        self._telling.add((kind, node_id))
-        self._tellings.append(make)
-        self.poke()
+    def _queue(self, event: NodeEvent) -> None:
+        """Adds an event of a node to the next batch, unless one of its kind is pending."""
+        self._queue_later(type(event), event.node_id, lambda: event)
+
+    def _queue_later(self, kind: type, node_id: NodeId, make: Callable[[], Event]) -> None:
+        """As `_queue`, but makes the event when the batch is collected."""
+        if (kind, node_id) not in self._pending:
+            self._pending.add((kind, node_id))
+            self._events.append(make)
+            self.wake_driver()
 
     # For the driver -----------------------------------------------------------------------------------------------
 
     def drain(self, now_s: float) -> list[Event]:  # noqa: ARG002 the protocol's
         """Ends of leases before events of nodes: reports that a node sent before its loss count."""
         events = self.leases.drain()
-        tellings, self._tellings = self._tellings, []
-        return events + [make() for make in tellings]
+        made, self._events = self._events, []
+        return events + [make() for make in made]
 
     def progress(self) -> list[Event]:
         """Progress of running jobs."""
@@ -206,8 +202,8 @@ class CommandExecutor:
 
     def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
         """Executes the commands that the core returned for an event."""
-        self.around.facts.apply(event, now_s, self.core)
-        self.around.metrics.count_event(event)
+        self.context.facts.apply(event, now_s, self.core)
+        self.context.metrics.count_event(event)
         match event:
             case LeaseStarted():
                 for lease in event.leases.tolist():
@@ -220,52 +216,52 @@ class CommandExecutor:
             case NodeJoined() | AgentRejoined():
                 self._is_back(event.node_id)
             case NodeUnreachable():
-                self._silent.add(event.node_id)
-                self.unheard.add(event.node_id)
+                self._watch.silent.add(event.node_id)
+                self.unreported.add(event.node_id)
             case NodeLost():
                 self.leases.lost(event.node_id, now_s, f"node {event.node_id} was lost")
                 self.nodes.declared_lost(event.node_id, is_forgotten=event.is_forgotten)
-                self.unheard.discard(event.node_id)
+                self.unreported.discard(event.node_id)
             case PolicyChanged():
-                self.around.policy_changed(event)
+                self.context.policy_changed(event)
             case ConfigChanged():
-                self.around.engine.plan_over(event.settings.round_s)
+                self.context.engine.plan_over(event.settings.round_s)
             case _:
                 pass
-        if isinstance(event, _OF_NODES):
-            self._telling.discard((type(event), event.node_id))
+        if isinstance(event, NodeEvent):
+            self._pending.discard((type(event), event.node_id))
             logger.info("node", extra={"event": type(event).__name__, "node_id": event.node_id})
         for command in commands:
             self._execute(command)
 
     def _is_back(self, node_id: NodeId) -> None:
         node = self.nodes.get(node_id)
-        self._silent.discard(node_id)
+        self._watch.silent.discard(node_id)
         if node is not None and node.is_connected:
-            self.unheard.discard(node_id)
+            self.unreported.discard(node_id)
             node.is_ready = True
             self.leases.changed.add(node_id)
 
     def batch_applied(self) -> None:
         """Wakes streams with new orders and callers that wait for a change."""
         self.wake_changed()
-        self.around.batch_applied()
+        self.context.batch_applied()
         if self.leases.has_facts:
-            self.poke()
+            self.wake_driver()
 
     def state(self) -> Callable[[], dict[str, Any]]:
         """A function that encodes the state of now, for a snapshot."""
-        core, facts = copied(self.core), self.around.facts.snapshot()
+        core, facts = copied(self.core), self.context.facts.snapshot()
         return lambda: {"core": snapshot(core), "facts": facts}
 
     def measured(self, what: str, seconds: float) -> None:
         """Records a duration in the metrics."""
-        self.around.metrics.measured(what, seconds)
+        self.context.metrics.measured(what, seconds)
 
     def _execute(self, command: Command) -> None:
         match command:
             case SolveAllocation() | EstimateThroughput():
-                self.around.engine.ask(command)
+                self.context.engine.ask(command)
             case RoundPlan():
                 self.leases.plan(command)
                 _log_plan(command)
@@ -275,7 +271,7 @@ class CommandExecutor:
             case Report():
                 logger.warning(command.text, extra={"topic": command.topic})
             case QueryAgent():
-                pass  # the next report of the node answers it: see `unheard`
+                pass  # the next report of the node answers it: see `unreported`
             case _:
                 assert_never(command)
 
@@ -295,7 +291,7 @@ class CommandExecutor:
         """Looks periodically for nodes that are unreachable or dead, and for leases that have expired."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
-            self.look(max(self.around.clock.now_s(), self.core.now_s))
+            self.look(max(self.context.clock.now_s(), self.core.now_s))
 
     def look(self, now_s: float) -> None:
         """Checks all streams, nodes and leases once."""
@@ -303,85 +299,31 @@ class CommandExecutor:
         refresh_s = max(REFRESH_S, len(self.nodes) / NODES_REFRESHED_PER_S)
         for node in self.nodes:
             node.look_at_stream(now_s, talk_s, WRITE_TIMEOUT_S, refresh_s)
-        pool = self.core.pool
-        states = zip(pool.node_ids, pool.node_state, strict=True)
-        living = [node_id for node_id, state in states if state is not NodeState.LOST]
-        self._judge_silence([node_id for node_id in living if node_id not in self._silent], now_s)
-        for node_id in living:
-            self._look_at(node_id, now_s)
+        for event in self._watch.look(now_s):
+            self._queue(event)
         self.absences.update(self._members(), now_s)
-        self.leases.expire(now_s, self._silent)
+        self.leases.expire(now_s, self._watch.silent)
         if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
-            self.around.engine.ask(question)
+            self.context.engine.ask(question)
         if self.leases.has_facts:
-            self.poke()
+            self.wake_driver()
         self.wake_changed()
 
     def _members(self) -> list[Member]:
         """The agents of all nodes that are not lost: they decide on leases while no scheduler runs."""
-        pool, newest = self.core.pool, self.absences.newest
-        before = {member.node_id: member for member in newest.members} if newest is not None else {}
-        members = []
-        for node_id, state in zip(pool.node_ids, pool.node_state, strict=True):
-            node = self.nodes.get(node_id)
-            member = before.get(node_id)
-            if node is not None:
-                hello = node.hello
-                member = Member(node_id, hello.state_id, hello.peer_address) if hello.peer_address else None
-            if member is not None and state is not NodeState.LOST:
-                members.append(member)
-        return members
+        newest = self.absences.newest
+        known = {member.node_id: member for member in newest.members} if newest is not None else {}
+        for node in self.nodes:
+            known.pop(node.node_id, None)
+            if node.hello.peer_address:
+                known[node.node_id] = Member(node.node_id, node.hello.state_id, node.hello.peer_address)
+        return [known[node_id] for node_id in self._watch.living() if node_id in known]
 
     def _runs_until_s(self, node_id: NodeId, promised_s: float, now_s: float) -> float:
         """Until when a lease may run on an unreachable node: other agents may have agreed to extend it."""
         node = self.nodes.get(node_id)
         received_s = node.received_at_s if node is not None else -math.inf
         return self.absences.runs_until_s(node_id, promised_s, received_s, now_s)
-
-    def _judge_silence(self, expected: Sequence[NodeId], now_s: float) -> None:
-        ages_s = [now_s - self._heard_s(node_id) for node_id in expected]
-        if self._silence.look(ages_s, now_s):
-            extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
-            logger.warning("nearly all nodes are unreachable at once: declaring them so is delayed", extra=extra)
-
-    def _heard_s(self, node_id: NodeId) -> float:
-        node = self.nodes.get(node_id)
-        return self._began_s if node is None else node.received_at_s
-
-    def _look_at(self, node_id: NodeId, now_s: float) -> None:
-        node = self.nodes.get(node_id)
-        if node is not None and node.is_connected and now_s - node.received_at_s < self.settings.silent_after_s:
-            return
-        if node is not None and not node.is_connected and self._is_gone(node):
-            ends = self._recorded_ends(node)
-            if ends:  # its jobs ended by themselves while the agent was away
-                self.leases.recorded(node_id, ends, now_s)
-                return
-            if ends is not None:
-                self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
-                return
-        is_due = now_s - self._heard_s(node_id) >= self.settings.silent_after_s
-        if node_id in self._silent or not is_due or self._silence.is_excused(now_s):
-            return
-        if self.settings.on_node_lost == "fence":
-            self._tell(NodeLost, node_id, lambda: NodeLost(node_id))
-        else:
-            self._tell(NodeUnreachable, node_id, lambda: NodeUnreachable(node_id))
-
-    def _is_gone(self, node: Node) -> bool:
-        """Whether a node on this host had leases, and the agent and all shims were known and have ended.
-
-        An idle node counts as unreachable instead.
-        """
-        parts = [lease.parts[node.node_id] for lease in self.leases.on_node(node.node_id)]
-        shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
-        return bool(shims) and self.nodes.is_gone(node, shims)
-
-    def _recorded_ends(self, node: Node) -> list[PartReport] | None:
-        """Ends of leases of a node on this host, as its shims have recorded them; None if unknown."""
-        leases = self.leases.on_node(node.node_id)
-        parts = [(lease.lease, lease.job, lease.parts[node.node_id]) for lease in leases]
-        return recorded_ends(node.hello.state_directory, [entry for entry in parts if entry[2].is_sent])
 
 
 def _log_plan(plan: RoundPlan) -> None:

@@ -142,7 +142,7 @@ class Driver:
         self._queue.append(_Entry(lambda _: (event,), 1))
         self._work.set()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """The shell has events to drain."""
         self._work.set()
 

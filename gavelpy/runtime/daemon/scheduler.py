@@ -102,7 +102,7 @@ class Scheduler:
         self.storage = StorageWorkers()  # for storage that may hang
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
         self.driver = Driver(self.core, store, self.clock, self.execution, recovered.sequence, recovered.replayed)
-        self.execution.poke = self.driver.poke
+        self.execution.wake_driver = self.driver.wake
         self.began_s = self.clock.now_s()
         self.version = 0  # grows with every batch of events
         self.is_ready = asyncio.Event()  # the recovered state is in force

@@ -118,7 +118,7 @@ def test_a_snapshot_that_had_to_wait_is_taken_though_nothing_more_happens(
             assert first._written.is_much
 
             first._snapshot_allowed_s = perf_counter() + 0.2
-            first.poke()
+            first.wake()
             await cluster.until(lambda: not first._written.is_much, "it is taken")
         with open_store(f"sqlite:///{tmp_path}/journal.sqlite") as store:
             loaded = store.load()

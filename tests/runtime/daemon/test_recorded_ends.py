@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def test_a_damaged_record_is_unknown(tmp_path: Path) -> None:
 def test_the_directory_of_another_user_is_unknown(tmp_path: Path) -> None:
     make_directory(tmp_path, 3)
     (tmp_path / lease_files.LEASES_DIRECTORY).chmod(0)
+    gc.collect()  # finalizers of earlier tests must not run as another user
     user = os.geteuid()
     os.seteuid(user or NOT_ROOT)  # root may read every file
 

@@ -76,7 +76,7 @@ def test_acknowledged_jobs_outlive_a_crash_and_running_ones_are_adopted(tmp_path
         (lease,) = agent.leases
 
         async with running(make_config(tmp_path)) as after, agent.connected(after):
-            await after.until(lambda: not after.scheduler.execution.unheard, "the node is heard")
+            await after.until(lambda: not after.scheduler.execution.unreported, "the node is heard")
             assert list(agent.leases) == [lease]
             assert len(agent.launches) == 1
             assert after.scheduler.incarnation == before.scheduler.incarnation + 1

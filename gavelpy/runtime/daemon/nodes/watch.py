@@ -1,10 +1,12 @@
-"""Delays declaring nodes unreachable when nearly all of them become so at once.
+"""Detects nodes that are unreachable or dead.
+
+A node is unreachable when its last message is too old. It is dead for certain if it ran on this host and its agent and
+all its shims have ended; then the ends of leases that the shims have recorded count first.
 
 Nodes fail one by one. If nearly all stop reporting at the same time, they share the cause: a switch, or a scheduler
 that was suspended and has not read its messages. Declaring them unreachable would end their leases for no reason, so
-their deadline is extended for a bounded time; when they return, the others have the usual time.
-
-A single node, and nodes that were unreachable before, are no evidence of such an event.
+their deadline is extended for a bounded time; when they return, the others have the usual time. A single node, and
+nodes that were unreachable before, are no evidence of such an event.
 """
 
 from __future__ import annotations
@@ -16,10 +18,17 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.mechanism.events import Outcome
+from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import NodeLost, NodeUnreachable, Outcome
+from gavelpy.mechanism.lifecycle import NodeState
+from gavelpy.model.job import NodeId
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.daemon.config import NodeSettings
 from gavelpy.runtime.daemon.leases.lease import Part, PartReport, Phase
+from gavelpy.runtime.daemon.leases.table import LeaseTable
+from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry
 
+logger = logging.getLogger(__name__)
 NODES_MIN: Final = 2
 SHARE_MIN: Final = 0.8  # of the nodes that are expected to report
 _QUIET: Final = 0.5  # of `silent_after_s`: longer than the interval of a healthy node
@@ -51,11 +60,80 @@ class SilenceJudge:
         return is_new and self._extension_s > 0
 
 
-logger = logging.getLogger(__name__)
+class NodeWatch:
+    """Decides which nodes are unreachable or dead. `silent`: nodes that the core counts as unreachable."""
+
+    def __init__(
+        self, core: SchedulerCore, nodes: NodeRegistry, leases: LeaseTable, settings: NodeSettings, began_s: float
+    ) -> None:
+        pool = core.pool
+        self.silent = {node for node, is_silent in zip(pool.node_ids, pool.node_silent, strict=True) if is_silent}
+        self._core, self._nodes, self._leases = core, nodes, leases  # read only, except for ends of leases
+        self._settings = settings
+        self._began_s = began_s
+        self._silence = SilenceJudge(settings.silent_after_s, settings.mass_silence_s)
+
+    def living(self) -> list[NodeId]:
+        """Nodes that are not lost."""
+        pool = self._core.pool
+        states = zip(pool.node_ids, pool.node_state, strict=True)
+        return [node_id for node_id, state in states if state is not NodeState.LOST]
+
+    def look(self, now_s: float) -> list[NodeLost | NodeUnreachable]:
+        """Events of nodes that are lost or unreachable now. Passes ends that dead nodes have recorded to the leases."""
+        living = self.living()
+        expected = [node_id for node_id in living if node_id not in self.silent]
+        ages_s = [now_s - self._received_s(node_id) for node_id in expected]
+        if self._silence.look(ages_s, now_s):
+            extra = {"nodes": len(expected), "oldest_s": round(max(ages_s), 1)}
+            logger.warning("nearly all nodes are unreachable at once: declaring them so is delayed", extra=extra)
+        found = (self._look_at(node_id, now_s) for node_id in living)
+        return [event for event in found if event is not None]
+
+    def _received_s(self, node_id: NodeId) -> float:
+        """Time of the last message of a node."""
+        node = self._nodes.get(node_id)
+        return self._began_s if node is None else node.received_at_s
+
+    def _look_at(self, node_id: NodeId, now_s: float) -> NodeLost | NodeUnreachable | None:
+        node, silent_after_s = self._nodes.get(node_id), self._settings.silent_after_s
+        if node is not None and node.is_connected and now_s - node.received_at_s < silent_after_s:
+            return None
+        if node is not None and not node.is_connected and self._is_gone(node):
+            ends = self._recorded_ends(node)
+            if ends:  # its jobs ended by themselves while the agent was away
+                self._leases.recorded(node_id, ends, now_s)
+                return None
+            if ends is not None:
+                return NodeLost(node_id)
+        is_due = now_s - self._received_s(node_id) >= silent_after_s
+        if node_id in self.silent or not is_due or self._silence.is_excused(now_s):
+            return None
+        return NodeLost(node_id) if self._settings.on_node_lost == "fence" else NodeUnreachable(node_id)
+
+    def _is_gone(self, node: Node) -> bool:
+        """Whether a node on this host had leases, and the agent and all shims were known and have ended.
+
+        An idle node counts as unreachable instead.
+        """
+        parts = [lease.parts[node.node_id] for lease in self._leases.on_node(node.node_id)]
+        shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
+        return bool(shims) and self._nodes.is_gone(node, shims)
+
+    def _recorded_ends(self, node: Node) -> list[PartReport] | None:
+        """Ends of leases of a node on this host, as its shims have recorded them; None if unknown."""
+        leases = self._leases.on_node(node.node_id)
+        parts = [(lease.lease, lease.job, lease.parts[node.node_id]) for lease in leases]
+        return recorded_ends(node.hello.state_directory, [entry for entry in parts if entry[2].is_sent])
 
 
 def recorded_ends(state_directory: str, parts: Iterable[tuple[int, int, Part]]) -> list[PartReport] | None:
-    """Recorded ends of these (lease, job, part); None if the records cannot be read."""
+    """Ends of these (lease, job, part) that shims on this host have recorded; None if they cannot be read.
+
+    A shim writes `end.json` last, when no process of its lease is left. A shim that has ended without this file was
+    killed. The agent sends its state directory when it connects; the scheduler reads it only if both run on one host
+    and the file permissions allow it.
+    """
     leases = Path(state_directory) / lease_files.LEASES_DIRECTORY
     if not state_directory:
         return None

@@ -1,1 +1,10 @@
-"""The gRPC server, with its services for clients and for agents."""
+"""The gRPC server with its two services.
+
+server              listens, with authentication and limits
+client_service      the service for clients
+client_messages     answers of the queries as messages
+requests            jobs in requests: validation
+agent_service       the service for agents
+agent_messages      reports and orders as messages: validation
+agent_logs          requests log lines from agents
+"""
