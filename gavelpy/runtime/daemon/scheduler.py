@@ -41,8 +41,7 @@ from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
 from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
-from gavelpy.runtime.daemon.engine.measuring import estimation_choice
-from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
@@ -93,7 +92,8 @@ class Scheduler:
         self.choice = recovered.choice  # the policy in force
         self.metrics = SchedulerMetrics()
         self.logs = LogNodes()
-        estimation = estimation_choice(config.throughputs, config.mechanism.round_s)
+        given = config.throughputs
+        estimation = EstimationChoice(given.estimate, given.model, given.profile_gpu_s, config.mechanism.round_s)
         choice = replace(self.choice, round_s=self.core.settings.round_s)
         self.engine = EngineProcess(choice, self._answered, estimation=estimation)
         self.execution = CommandExecutor(self, config.nodes, boot_id(), config.throughputs, recovered.views)

@@ -17,8 +17,7 @@ from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, Through
 from gavelpy.policies.base import planned_over_rounds
 from gavelpy.policies.registry import policy_named
 from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
-from gavelpy.runtime.daemon.engine.measuring import EstimationChoice
-from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, PolicyChoice
+from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, EstimationChoice, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake
 
 FASTER = {"v100": 2.0, "k80": 1.0}

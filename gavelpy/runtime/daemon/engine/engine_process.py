@@ -19,8 +19,7 @@ import numpy as np
 from gavelpy.estimator.learning_loop import LearnRates, RatesLearned
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
-from gavelpy.runtime.daemon.engine.measuring import EstimationChoice
-from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.worker_process import WorkerFailed, WorkerProcess
 
 logger = logging.getLogger(__name__)

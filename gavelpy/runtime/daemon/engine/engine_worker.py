@@ -12,8 +12,7 @@ from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.model.problem import BlindView
 from gavelpy.runtime.daemon.engine.engine_process import Answer, Question
-from gavelpy.runtime.daemon.engine.measuring import EstimationChoice
-from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
+from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import NO_TABLE, believable_table, read_model
 from gavelpy.solve.solver import Solver
 

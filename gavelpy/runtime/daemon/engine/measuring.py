@@ -32,21 +32,6 @@ READ_EVERY_S = 10.0  # or once a round, if that is shorter
 SECONDS_MIN = 1.0  # shortest reading at the end of a lease
 
 
-@dataclass(frozen=True)
-class EstimationChoice:
-    """Whether and how rates are estimated."""
-
-    is_on: bool = False
-    model_file: str = ""  # of `gavel throughput fit`; "" = the shipped model
-    profile_gpu_s: float = 0.0  # GPU-seconds of each allocation for measurements
-    probe_s: float = 360.0  # duration of one measurement: a round
-
-
-def estimation_choice(settings: ThroughputSettings, round_s: float) -> EstimationChoice:
-    """The engine's settings from the configuration."""
-    return EstimationChoice(settings.estimate, settings.model, settings.profile_gpu_s, round_s)
-
-
 @dataclass(slots=True)
 class _Run:
     """A running lease, and its steps at the last reading."""
