@@ -46,6 +46,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
+from gavelpy.mechanism.original_gavel import settings_of, settings_values
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec
 
@@ -217,7 +218,7 @@ def decode_state(data: bytes) -> dict[str, Any]:
 
 def _settings(settings: MechanismSettings) -> tuple[int, dict[str, Any]]:
     """The version of a record of these settings, and their fields without those of later versions."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    values = settings_values(settings)
     newer = [
         _LATER_SETTINGS[f.name] for f in fields(settings) if f.name in _LATER_SETTINGS and values[f.name] != f.default
     ]
@@ -233,7 +234,7 @@ def _value(name: str, annotation: str, value: Any) -> Any:
                     msgspec.convert(value, JobSpec)
                 )  # a new one: msgspec leaves out fields that were missing
             case "MechanismSettings":
-                return replace(msgspec.convert(value, MechanismSettings))
+                return settings_of(value)
             case "Outcome":
                 return Outcome(value)
     except (msgspec.ValidationError, InvalidInput, ValueError) as error:

@@ -8,7 +8,6 @@ import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
-from gavelpy.mechanism.settings import PriorityRule
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 
@@ -39,11 +38,9 @@ def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
     jobs, pool = core.jobs, core.pool
     owed_s, received_s, share = (jobs.total(name)[job].copy() for name in ("owed_s", "received_s", "target"))
     elapsed_s, is_alive = now_s - core.settled_s, jobs.state[job] <= ALIVE[-1]
-    if is_alive and core.settings.priority is PriorityRule.LAG:
-        fade = 0.5 ** (elapsed_s / core.settings.lag_half_life_s)
-        owed_s, received_s = owed_s * fade, received_s * fade
     if is_alive:
-        owed_s += share * elapsed_s
+        fade = core.settings.rules.fade(core.settings, elapsed_s)
+        owed_s, received_s = owed_s * fade + share * elapsed_s, received_s * fade
     lease, since_s = int(jobs.lease[job]), float(jobs.since_s[job])
     if lease >= 0 and since_s >= 0:
         received_s[jobs.lease_type[job]] += now_s - since_s

@@ -53,7 +53,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import CoreView, view_of
 from gavelpy.model.arrays import Bools, Ints
 
@@ -214,10 +214,9 @@ class SchedulerCore:
         commands: list[Command] = []
         if isinstance(event, AllocationSolved):
             self._settle()
-            self.question.apply(event, self.jobs, priorities.forgotten_s(self.settings))
+            self.question.apply(event, self.jobs, self.settings.rules.forgotten_s(self.settings))
             unsaved.claim(self.jobs, self.kept.jobs)
-            if self.settings.priority is PriorityRule.OSDI20:
-                priorities.start_over(self.jobs, self.settings)
+            self.settings.rules.allocation_arrived(self.jobs, self.settings)
         else:
             self.question.put_off(self.now_s, self.settings.round_s)
             commands.append(Report("allocation-failed", event.detail))
@@ -248,7 +247,7 @@ class SchedulerCore:
         by_type = (
             chosen if self.pool.shares_checkpoints else chosen._replace(domains=self.pool.domain_type[chosen.domains])
         )
-        self.round_end_s = self.now_s + rounds.round_length_s(jobs, self.settings, by_type)
+        self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and is_by_urgency and rounds.is_settled(jobs, self.settings, by_type, kept):
             self.round_end_s = self.now_s + rounds.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
@@ -306,7 +305,7 @@ class SchedulerCore:
 
     def _submitted(self, event: JobSubmitted) -> list[Command]:
         row = self.jobs.add(event.spec, self.pool.gpu_types, self.now_s)
-        self.jobs.received_s[row] = priorities.newcomer_received_s(self.settings)
+        self.jobs.received_s[row] = self.settings.rules.newcomer_received_s(self.settings)
         if not event.spec.rates_steps_per_s:
             self.throughput.want([row])
             self.attention_s = self.now_s

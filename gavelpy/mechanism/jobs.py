@@ -23,7 +23,7 @@ FLOAT_COLUMNS = (
     "began_s", "worked_s", "retry_at_s", "done_at_s",
 )  # fmt: skip
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
-WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s", "deficit_s")
+WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
 
 
 class JobTable:
@@ -74,7 +74,6 @@ class JobTable:
     target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for co-located time
     owed_s: Floats  # (N, T) target integrated over time
     received_s: Floats  # (N, T) time under lease, alone
-    deficit_s: Floats  # (N, T) OSDI20: owed minus received time up to the last allocation
 
     def __init__(self, type_count: int) -> None:
         self.count = 0
@@ -85,6 +84,7 @@ class JobTable:
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see late_ends
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see back_off
         self.entities: list[str] = []
+        self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
         for name in INT_COLUMNS:
             setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
@@ -128,6 +128,8 @@ class JobTable:
         for name in WIDE_COLUMNS:
             column = getattr(self, name)
             setattr(self, name, np.column_stack([column, np.zeros(len(column))]))
+        for name, column in self.rule_columns.items():
+            self.rule_columns[name] = np.column_stack([column, np.zeros(len(column))])
         for row, spec in enumerate(self.specs):
             unknown = 0.0 if spec.rates_steps_per_s else math.nan
             self.rate[row, -1] = spec.rates_steps_per_s.get(gpu_type, unknown)
@@ -223,6 +225,14 @@ class JobTable:
                 column = getattr(self, name)
                 extra = np.full(column.shape, -1 if name in INT_COLUMNS else 0, dtype=column.dtype)
                 setattr(self, name, np.concatenate([column, extra]))
+            for name, column in self.rule_columns.items():
+                self.rule_columns[name] = np.concatenate([column, np.zeros_like(column)])
+
+    def rule_column(self, name: str) -> Floats:
+        """A column of the rules in force, (N, T); added if missing."""
+        if name not in self.rule_columns:
+            self.rule_columns[name] = np.zeros_like(self.owed_s)
+        return self.rule_columns[name]
 
 
 def lost_spec(serial: int) -> JobSpec:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism.events import NO_FLOATS, NO_INTS
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 INT_COLUMNS = ("first", "second", "gpu_type")
@@ -31,9 +30,9 @@ class PairTable:
 
     def __init__(self) -> None:
         for name in INT_COLUMNS:
-            setattr(self, name, NO_INTS)
+            setattr(self, name, np.zeros(0, dtype=np.int64))
         for name in FLOAT_COLUMNS:
-            setattr(self, name, NO_FLOATS)
+            setattr(self, name, np.zeros(0))
 
     @property
     def count(self) -> int:

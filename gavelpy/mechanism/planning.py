@@ -8,21 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from gavelpy.mechanism import guard, reservations
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.leases import LeaseBook, leases_on
-from gavelpy.mechanism.selection import (
-    Chosen,
-    Reserved,
-    alone,
-    select_by_type,
-    select_global,
-    select_packed,
-)
-from gavelpy.mechanism.settings import MechanismSettings, QueueRule
+from gavelpy.mechanism.selection import Chosen, Reserved
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.unsaved import Kept
 from gavelpy.model.arrays import Ints
 
@@ -75,14 +66,8 @@ class Planner:
 
     def _select(self, rows: Ints, free: Ints) -> Chosen:
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
-        if settings.newcomers_wait:
-            rows = rows[jobs.solved[rows] >= 0]
+        rows = settings.rules.candidates(jobs, rows)
         if pool.any_silent:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
-        if settings.queue is QueueRule.GLOBAL:
-            if jobs.pairs.count:
-                return select_packed(jobs, rows, free, settings, by_domain, self.reserved)
-            return alone(select_global(jobs, rows, free, settings, by_domain, self.reserved))
-        order = self.type_order if len(self.type_order) else np.arange(len(pool.gpu_types))
-        return alone(select_by_type(jobs, rows, free, settings, order, by_domain, self.reserved))
+        return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, self.reserved)

@@ -14,27 +14,13 @@ from gavelpy.model.arrays import Floats, Ints
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
 
-def round_length_s(jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
-    """Length of the coming round; with whole_steps, up to the last step that any chosen job completes.
-
-    A job with a step longer than a round gets time for one step, as it would never complete one otherwise. The domains
-    of `chosen` are GPU types.
-    """
-    if not settings.whole_steps or not len(chosen.jobs):
-        return settings.round_s
-    rows, rate = chosen.jobs, jobs.rate[chosen.jobs, chosen.domains]
-    steps = np.maximum(np.floor(rate * settings.round_s), 1.0)
-    steps = np.minimum(steps, np.ceil(jobs.steps_total[rows] - jobs.steps_done[rows]))
-    return float(np.max(steps / rate)) or settings.round_s
-
-
 def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
     """Whether the following rounds would be equal to this one until something changes.
 
     Each chosen job has a share of 1 on its type and with its partner; waiting jobs have none. The leases of `fixed`
     jobs continue in any case.
     """
-    if settings.settled_rounds_max == 1 or settings.whole_steps:
+    if settings.settled_rounds_max == 1 or not settings.rules.may_merge_rounds:
         return False
     active = jobs.active
     waiting = active[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[active]]

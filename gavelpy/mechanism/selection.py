@@ -8,15 +8,16 @@ Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, sect
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.priorities import priority
-from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.settings import MechanismSettings
 
 Selection = tuple[Ints, Ints]  # jobs (K,), the domains of their GPUs (K,)
 
@@ -60,13 +61,13 @@ def select_global(
     """
     local, gpu_type = np.nonzero(jobs.target[rows] > 0)
     pairs = rows[local]
-    urgency, lag, share = _merit(jobs, pairs, gpu_type, settings)
+    urgency, lag, share = merit(jobs, pairs, gpu_type, settings)
     order = np.lexsort((gpu_type, pairs, -share, -lag, -urgency))
     left = free.copy()
     slots = gpu_type if domains is None else domains.slots(rows)[local, gpu_type]
-    chosen = _take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
+    chosen = take(pairs[order], slots[order], jobs.gpus, left, domains, reserved)
     if settings.fill_leftover:
-        chosen = _joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, domains, reserved))
+        chosen = joined(chosen, select_leftover(jobs, rows[~jobs.marks(chosen[0])[rows]], left, domains, reserved))
     return chosen
 
 
@@ -88,7 +89,7 @@ def select_packed(
     first = np.concatenate([rows[local], pairs.first[both]])
     second = np.concatenate([np.full(len(local), -1), pairs.second[both]])
     gpu_type = np.concatenate([alone_type, pairs.gpu_type[both]])
-    of_alone = _merit(jobs, rows[local], alone_type, settings)
+    of_alone = merit(jobs, rows[local], alone_type, settings)
     of_pairs = _merit_of_pairs(jobs, both, settings)
     urgency, lag, share = (np.concatenate(parts) for parts in zip(of_alone, of_pairs, strict=True))
     order = np.lexsort((second, gpu_type, first, -share, -lag, -urgency))
@@ -134,47 +135,17 @@ def select_leftover(
     return np.array(chosen_jobs, dtype=np.int64), np.array(chosen_domains, dtype=np.int64)
 
 
-def select_by_type(
-    jobs: JobTable,
-    rows: Ints,
-    free: Ints,
-    settings: MechanismSettings,
-    type_order: Ints,
-    domains: Domains | None = None,
-    reserved: Reserved | None = None,
-) -> Selection:
-    """One queue per GPU type, types in the given order; with `fill_leftover`, jobs without a share come last.
-
-    Order as in the original Gavel: priority, deficit, share, arrival.
-    """
-    left = free.copy()
-    waiting = rows
-    chosen: Selection = (rows[:0], rows[:0])
-    for gpu_type in type_order.tolist():
-        runs = jobs.rate[waiting, gpu_type] > 0
-        if not settings.fill_leftover:
-            runs &= jobs.target[waiting, gpu_type] > 0
-        here = waiting[runs]
-        types = np.full(len(here), gpu_type)
-        urgency, _, share = _merit(jobs, here, types, settings)
-        order = np.lexsort((here, -share, -jobs.deficit_s[here, gpu_type], -urgency))
-        slots = types if domains is None else domains.slots(here)[:, gpu_type][order]
-        taken = _take(here[order], slots, jobs.gpus, left, domains, reserved)
-        chosen = _joined(chosen, taken)
-        waiting = waiting[~jobs.marks(taken[0])[waiting]]
-    return chosen
-
-
-def _merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
+def merit(jobs: JobTable, pairs: Ints, gpu_type: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
+    """Urgency, owed minus received time, and share of (job, type) pairs, (K,) each."""
     share = jobs.target[pairs, gpu_type]
     owed, received = jobs.owed_s[pairs, gpu_type], jobs.received_s[pairs, gpu_type]
-    return priority(share, owed, received, settings), owed - received, share
+    return settings.rules.urgency(share, owed, received, settings), owed - received, share
 
 
 def _merit_of_pairs(jobs: JobTable, rows: Ints, settings: MechanismSettings) -> tuple[Floats, Floats, Floats]:
     pairs = jobs.pairs
     share, owed, received = pairs.target[rows], pairs.owed_s[rows], pairs.received_s[rows]
-    return priority(share, owed, received, settings), owed - received, share
+    return settings.rules.urgency(share, owed, received, settings), owed - received, share
 
 
 def _common_slots(domains: Domains, first: Ints, second: Ints, gpu_type: Ints) -> Ints:
@@ -232,7 +203,7 @@ def _take_packed(
     domains: Domains | None,
     reserved: Reserved | None,
 ) -> Chosen:
-    """As `_take`, for single jobs (second is -1) and pairs."""
+    """As `take`, for single jobs (second is -1) and pairs."""
     left = _Left(free, domains, reserved)
     total = sum(left.free)
     taken: set[int] = set()
@@ -257,7 +228,7 @@ def _take_packed(
     return Chosen(*np.array(chosen, dtype=np.int64).reshape(-1, 3).T)
 
 
-def _take(
+def take(
     pairs: Ints, slots: Ints, gpus: Ints, free: Ints, domains: Domains | None, reserved: Reserved | None
 ) -> Selection:
     """Takes GPUs for the jobs of a queue in order, each job at most once; updates `free`."""
@@ -288,5 +259,6 @@ def _take(
     return pairs[chosen], np.array([found[position] for position in chosen], dtype=np.int64)
 
 
-def _joined(first: Selection, second: Selection) -> Selection:
+def joined(first: Selection, second: Selection) -> Selection:
+    """Both selections."""
     return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from gavelpy.errors import InvalidInput
-
-
-class PriorityRule(StrEnum):
-    """How urgency is computed."""
-
-    LAG = "lag"  # time owed / time received since arrival, with a half-life
-    OSDI20 = "osdi20"  # share / received share since the last allocation, as in the original Gavel
-
-
-class QueueRule(StrEnum):
-    """Order in which (job, GPU type) pairs get GPUs."""
-
-    GLOBAL = "global"  # one queue over all types, then leftover GPUs
-    BY_TYPE = "by_type"  # one queue per type, types in the order of WakeupDue
+from gavelpy.mechanism.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -35,13 +21,9 @@ class MechanismSettings:
     solve_within_round: bool = True  # false: only at the end of a round
     fill_within_round: bool = True  # waiting jobs get free GPUs at once
     fill_leftover: bool = True  # GPUs that no share uses go to any job that can use them
-    newcomers_wait: bool = False  # a job gets no GPU before its first allocation, as in the original
-    whole_steps: bool = False  # a round ends with the last whole step; the rest is lost, as in the original
     settled_rounds_max: int = 1  # longest round without changes, in rounds; any change ends it
     solve_patience_s: float = 10.0  # how long a plan waits for an allocation that is being computed
-    priority: PriorityRule = PriorityRule.LAG
-    queue: QueueRule = QueueRule.GLOBAL
-    lag_half_life_s: float = 3600.0  # LAG: half-life of owed and received time
+    lag_half_life_s: float = 3600.0  # half-life of owed and received time
     failures_max: int = 5  # a job that fails more often is not retried
     packing: bool = False  # the policy may co-locate two jobs
     lease_min_s: float = 0.0  # lease protection: minimum run time before preemption
@@ -54,6 +36,7 @@ class MechanismSettings:
     keep_unsaved: bool = False  # a job that is not known to resume from checkpoints is not preempted
     finish_grace_s: float = 0.0  # time after its last step in which a job is not stopped; 0 = none
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
+    rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
     def with_round(self, round_s: float) -> MechanismSettings:
         """These settings with another round length and the settings that scale with it."""
@@ -75,12 +58,7 @@ class MechanismSettings:
         _in_range("loss_nodes_max", self.loss_nodes_max, 0, 1_000_000)
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
-        _one_of("priority", self.priority, PriorityRule)
-        _one_of("queue", self.queue, QueueRule)
-        if self.packing and self.queue is not QueueRule.GLOBAL:
-            raise InvalidInput(f"queue must be {QueueRule.GLOBAL} where packing is on, got {str(self.queue)!r}")
-        if self.packing and self.whole_steps:
-            raise InvalidInput("whole_steps must be False where packing is on, got True: steps of pairs are not whole")
+        self.rules.check(self)
 
 
 # `lease_min_s` in rounds, where real jobs run. A lease that began with its round may be preempted at its end, even if
@@ -96,14 +74,6 @@ SOLVE_AT_LEAST_ROUNDS = 5
 START_SETTINGS: Mapping[str, Any] = MappingProxyType(  # Any: fields of MechanismSettings
     {"retry_s": 10.0, "retry_max_s": 300.0, "losses_free": 1, "start_max_s": 300.0}
 )
-
-
-def _one_of(name: str, value: object, kind: type[StrEnum]) -> None:
-    """A plain string compares equal to its member, but the core compares with `is`."""
-    if not isinstance(value, kind):
-        raise InvalidInput(
-            f"{name} must be one of {', '.join(f'{kind.__name__}.{k.name}' for k in kind)}, got {value!r}"
-        )
 
 
 def _in_range(name: str, value: float, low: float, high: float) -> None:

@@ -7,7 +7,7 @@ versions are readable; fields that they lack get the value for unknown.
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
+from gavelpy.mechanism.original_gavel import DEFICIT, settings_of, settings_values
 from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
 from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
 from gavelpy.mechanism.pairs import PairTable
 from gavelpy.mechanism.questions import AllocationQuestion
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 
@@ -42,7 +42,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
     n = jobs.count
     return {
         "version": VERSION,
-        "settings": asdict(core.settings),
+        "settings": settings_values(core.settings),
         "core": {name: getattr(core, name) for name in _CORE},
         "type_order": core.type_order.copy(),
         "unmeasured": list(core.throughput.wanted),
@@ -66,7 +66,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "gpus": {name: getattr(pool, name).astype(np.int64) for name in _GPU_COLUMNS},
         "specs": [[getattr(spec, name) for name in _JOB_FIELDS] for spec in jobs.specs],
         "spec_fields": list(_JOB_FIELDS),
-        "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)},
+        "jobs": {name: getattr(jobs, name)[:n].copy() for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS)}
+        | {DEFICIT: jobs.rule_columns.get(DEFICIT, np.zeros_like(jobs.owed_s))[:n].copy()},
         "pairs": {name: getattr(jobs.pairs, name).copy() for name in (*PAIR_INT_COLUMNS, *PAIR_FLOAT_COLUMNS)},
         "entities": list(jobs.entities),
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
@@ -205,7 +206,7 @@ def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:
-    core = SchedulerCore(_settings(state["settings"]))
+    core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))
     core.leases.in_force = len(core.jobs.leased)
@@ -221,11 +222,6 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
     core.kept = unsaved.kept(core.leases, core.settings, core.woken_s)
     return core
-
-
-def _settings(values: dict[str, Any]) -> MechanismSettings:
-    kinds = {"priority": PriorityRule(values["priority"]), "queue": QueueRule(values["queue"])}
-    return MechanismSettings(**(values | kinds))
 
 
 def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
@@ -263,6 +259,8 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
+    if np.any(state["jobs"][DEFICIT]):
+        jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]
     return jobs
 
 

@@ -26,10 +26,9 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.simulator.co_location import CoLocation
-from gavelpy.simulator.settings import Costs
+from gavelpy.simulator.settings import Costs, StepCount
 
 NONE = -1
-STEP_ROUNDING = 1e-6  # a step this close to its end is done
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +76,12 @@ class VirtualCluster:
         steps_total: Floats,
         costs: Costs,
         *,
-        whole_steps: bool = False,
+        steps: StepCount | None = None,
         co_location: CoLocation | None = None,
     ) -> None:
         J = len(steps_total)
         self.costs = costs
-        self.whole_steps = whole_steps
+        self.steps = steps or StepCount()
         self.co_location = co_location
         self.gpu_type_of = gpu_type_of  # (G,)
         self.true_rate = true_rate  # (J, T) steps/s
@@ -116,8 +115,7 @@ class VirtualCluster:
         """Schedules the stops and starts of a plan, and the jobs that finish before its end."""
         if len(plan.revoke_jobs):
             self._stop(plan.revoke_jobs, plan.revoke_leases, now_s)
-        if self.whole_steps:
-            self._break_steps(plan.extend_jobs, now_s)
+        self.steps.extended(self, plan.extend_jobs, now_s)
         if len(plan.grant_jobs):
             self._start(plan.grant_jobs, plan.grant_leases, plan.grant_gpu_offsets, plan.grant_gpus, now_s)
         self._until_s = plan.until_s
@@ -213,14 +211,11 @@ class VirtualCluster:
     # Helpers -----------------------------------------------------------------------------------------------------
 
     def _steps(self, rows: Ints, now_s: float) -> Floats:
-        done = self.rate[rows] * np.maximum(now_s - self.counted_s[rows], 0.0)
-        if self.whole_steps:
-            done = np.floor(done + STEP_ROUNDING)
+        done = self.steps.done(self.rate[rows] * np.maximum(now_s - self.counted_s[rows], 0.0))
         return np.minimum(self.steps_at_start[rows] + done, self.steps_total[rows])
 
-    def _break_steps(self, rows: Ints, now_s: float) -> None:
-        """Continuing jobs begin a new step now; jobs about to finish are on the timeline already."""
-        rows = rows[(self.began_s[rows] < now_s) & ~self.is_watched[rows]]
+    def count_again(self, rows: Ints, now_s: float) -> None:
+        """Counts the steps of these running jobs from now on, on top of those that are done."""
         self.steps_at_start[rows] = self._steps(rows, now_s)
         self.began_s[rows] = self.counted_s[rows] = now_s
         self._expect_finish(rows)

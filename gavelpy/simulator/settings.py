@@ -1,11 +1,11 @@
-"""Settings of a simulation: the mechanism, costs of starts and stops, and named presets."""
+"""Settings of a simulation: the mechanism, and costs of starts and stops."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.settings import (
@@ -13,10 +13,12 @@ from gavelpy.mechanism.settings import (
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
-    PriorityRule,
-    QueueRule,
 )
+from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import BlindView
+
+if TYPE_CHECKING:
+    from gavelpy.simulator.cluster import VirtualCluster
 
 WORK_MIN = 0.5  # least part of a turn that is work, without a warning
 SETTLED_ROUNDS = 1_000_000  # virtual leases need no renewal: rounds without changes are merged
@@ -54,6 +56,18 @@ def default_mechanism() -> MechanismSettings:
 
 
 @dataclass(frozen=True)
+class StepCount:
+    """How virtual jobs count their steps: continuously, also across rounds."""
+
+    def done(self, steps: Floats) -> Floats:
+        """Steps that count, of these."""
+        return steps
+
+    def extended(self, cluster: VirtualCluster, rows: Ints, now_s: float) -> None:
+        """The leases of these jobs continue into another round: their steps continue, too."""
+
+
+@dataclass(frozen=True)
 class SimulationSettings:
     """All parameters of a simulation except trace, cluster, policy and seed."""
 
@@ -61,6 +75,7 @@ class SimulationSettings:
     costs: Costs = field(default_factory=Costs)
     blind_view: Mapping[str, BlindView] = field(default_factory=dict)  # by policy; default: the mean rate
     plans_slack: bool = True  # policies that plan deadlines know the round length and the cost of a turn
+    steps: StepCount = field(default_factory=StepCount)
     shuffled: frozenset[str] = frozenset()  # labels of runs with a random type order in each round
 
     def blind_view_of(self, policy: str) -> BlindView:
@@ -79,34 +94,3 @@ class SimulationSettings:
             f"to {turn_s:g} s go to its start and its checkpoint; longer rounds (round_s {turn_s / (1.0 - WORK_MIN):g} "
             "or more) waste less"
         )
-
-
-GAVEL_OSDI20 = SimulationSettings(
-    mechanism=MechanismSettings(
-        round_s=360.0,
-        solve_interval_s=1920.0,
-        solve_within_round=False,
-        fill_within_round=False,
-        newcomers_wait=True,
-        whole_steps=True,
-        priority=PriorityRule.OSDI20,
-        queue=QueueRule.BY_TYPE,
-    ),
-    costs=Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0),
-    plans_slack=False,
-    blind_view=MappingProxyType(
-        {"max_min_fairness": BlindView.ONES, "las": BlindView.ONES, "min_makespan": BlindView.FIRST}
-    ),
-    shuffled=frozenset({"isolated", "isolated@blind", "max_min_fairness@blind", "las@blind", "min_makespan@blind"}),
-)
-
-PRESETS: Mapping[str, SimulationSettings] = MappingProxyType(
-    {"default": SimulationSettings(), "gavel-osdi20": GAVEL_OSDI20}
-)
-
-
-def preset(name: str) -> SimulationSettings:
-    """The settings of that name; raises InvalidInput with the known names."""
-    if name not in PRESETS:
-        raise InvalidInput(f"preset must be one of {', '.join(sorted(PRESETS))}, got {name!r}")
-    return PRESETS[name]

@@ -39,6 +39,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.original_gavel import settings_values
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.cluster import Cluster
@@ -128,7 +129,7 @@ class Simulation(VirtualScheduler):
             np.array(rates, dtype=np.float64).reshape(len(jobs), len(view.gpu_types)),
             np.array([job.steps_total for job in jobs], dtype=np.float64),
             self.settings.costs,
-            whole_steps=self.settings.mechanism.whole_steps,
+            steps=self.settings.steps,
             co_location=self._co_location(view.gpu_types) if self.settings.mechanism.packing else None,
         )
 
@@ -232,13 +233,13 @@ class Simulation(VirtualScheduler):
 
     def _parameters(self) -> dict[str, Any]:
         mechanism, costs = self.settings.mechanism, self.settings.costs
+        stored = settings_values(mechanism)
         return {
             "round_s": mechanism.round_s,
             "solve_interval_s": mechanism.solve_interval_s,
             "solve_within_round": mechanism.solve_within_round,
             "fill_within_round": mechanism.fill_within_round,
-            "priority": str(mechanism.priority),
-            "queue": str(mechanism.queue),
+            **{name: str(stored[name]) for name in ("priority", "queue")},
             "lag_half_life_s": mechanism.lag_half_life_s,
             "solve_at_least_every_s": mechanism.solve_at_least_every_s,
             "lease_min_s": mechanism.lease_min_s,

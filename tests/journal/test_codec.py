@@ -42,7 +42,8 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.settings import MechanismSettings, QueueRule
+from gavelpy.mechanism.original_gavel import rules_of
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobId, JobSpec, NodeId
 
 TWO = np.array([3, 5])
@@ -94,7 +95,7 @@ EXAMPLES: list[Event] = [
     JobSubmitted(RUNTIME_JOB),
     JobCancelled(7),
     PriceChanged("v100", 2.48),
-    ConfigChanged(MechanismSettings(round_s=60.0, queue=QueueRule.BY_TYPE)),
+    ConfigChanged(MechanismSettings(round_s=60.0, rules=rules_of({"queue": "by_type"}))),
     LeaseStarted(TWO, TWO, np.array([0, 1, 3]), np.array([9, 4, 5])),
     LeaseEnded(TWO, TWO, STEPS, Outcome.LOST),
     LeaseEnded(TWO, TWO, STEPS, Outcome.STOPPED, True),

@@ -23,6 +23,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.original_gavel import STORED_RULES, rules_of
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobId, JobSpec, NodeId
 
@@ -63,9 +64,14 @@ def make_jobs(
     return jobs
 
 
+def make_mechanism(**values: Any) -> MechanismSettings:  # Any: fields of MechanismSettings, and rules by name
+    rules = {name: values.pop(name) for name in STORED_RULES if name in values}
+    return MechanismSettings(rules=rules_of(rules), **values)
+
+
 def make_core(*specs: JobSpec, servers: Sequence[tuple[str, int]] = (("v100", 1),), **settings: Any) -> SchedulerCore:
     """A core at time 0 with nodes n0, n1, ... and these jobs, before its first wake-up."""
-    core = SchedulerCore(MechanismSettings(**settings))
+    core = SchedulerCore(make_mechanism(**settings))
     for i, (gpu_type, count) in enumerate(servers):
         tell(core, NodeJoined(NodeId(f"n{i}"), gpu_type, count))
     for spec in specs:

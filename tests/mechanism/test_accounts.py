@@ -12,7 +12,7 @@ from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, ConfigChanged, JobCancelled
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.settings import PriorityRule
+from gavelpy.mechanism.original_gavel import PriorityRule
 from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.arrays import Floats
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, start, tell, wake

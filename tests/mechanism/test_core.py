@@ -27,14 +27,16 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.mechanism.questions import NONE_OPEN
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import (
     answer,
     end,
     fail,
     make_core,
+    make_mechanism,
     make_spec,
     plans,
     questions,
@@ -47,7 +49,7 @@ from tests.mechanism.builders import (
 INSTANT_WAKEUPS_MAX = 6
 TYPES = ("v100", "k80")
 SETTINGS = st.builds(
-    MechanismSettings,
+    make_mechanism,
     solve_interval_s=st.sampled_from([0.0, 100.0, 1920.0]),
     solve_within_round=st.booleans(),
     fill_within_round=st.booleans(),

@@ -21,15 +21,15 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.original_gavel import QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
-from gavelpy.mechanism.settings import MechanismSettings, QueueRule
 from gavelpy.model.job import JobSpec, NodeId
-from tests.mechanism.builders import answer, end, make_spec, plans, questions, start, tell, wake
+from tests.mechanism.builders import answer, end, make_mechanism, make_spec, plans, questions, start, tell, wake
 
 
 def blind_core(*specs: JobSpec, servers: str, gpus: int = 1, **settings: object) -> SchedulerCore:
     """Nodes n0, n1, ... of V100: s sees the shared checkpoints, b does not."""
-    core = SchedulerCore(MechanismSettings(**settings))
+    core = SchedulerCore(make_mechanism(**settings))
     for i, kind in enumerate(servers):
         core.handle(NodeJoined(NodeId(f"n{i}"), "v100", gpus, kind == "s"), 0.0)
     submit(core, *specs)
@@ -188,7 +188,7 @@ def test_what_was_saved_on_a_server_that_now_sees_can_go_anywhere() -> None:
 def test_jobs_follow_their_checkpoints_through_many_rounds(
     servers: list[tuple[bool, int]], sizes: list[int], queue: QueueRule, data: st.DataObject
 ) -> None:
-    core = SchedulerCore(MechanismSettings(queue=queue))
+    core = SchedulerCore(make_mechanism(queue=queue))
     for i, (sees, gpus) in enumerate(servers):
         core.handle(NodeJoined(NodeId(f"n{i}"), "v100", gpus, sees), 0.0)
     submit(core, *(make_spec(f"j{k}", gpus=size) for k, size in enumerate(sizes)))

@@ -25,12 +25,12 @@ from gavelpy.mechanism.events import (
     Outcome,
 )
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
 from tests.conftest import costly
-from tests.mechanism.builders import end, make_core, make_spec, plans, questions, start, tell, wake
+from tests.mechanism.builders import end, make_core, make_mechanism, make_spec, plans, questions, start, tell, wake
 
 ROUND_S = 360.0
 Share = tuple[int, float]  # a job and its share alone on the first type
@@ -325,7 +325,7 @@ def test_shares_of_no_pair_are_refused(
 @pytest.mark.parametrize("wrong", [{"queue": QueueRule.BY_TYPE}, {"whole_steps": True}])
 def test_settings_that_no_pair_can_live_with_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="where packing is on"):
-        MechanismSettings(packing=True, **wrong)
+        make_mechanism(packing=True, **wrong)
 
 
 # In the long run -------------------------------------------------------------------------------------------------

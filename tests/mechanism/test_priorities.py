@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.priorities import credit, newcomer_received_s, priority, settle, start_over
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
-from tests.mechanism.builders import make_jobs
+from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule
+from gavelpy.mechanism.priorities import credit, settle
+from gavelpy.mechanism.settings import MechanismSettings
+from tests.mechanism.builders import make_jobs, make_mechanism
 
 LAG = MechanismSettings(round_s=360.0, lag_half_life_s=3600.0)
-OSDI20 = MechanismSettings(round_s=360.0, priority=PriorityRule.OSDI20)
+OSDI20 = make_mechanism(round_s=360.0, priority=PriorityRule.OSDI20)
 TIMES = st.floats(0.0, 1e6)
 
 
 def urgency(share: float, owed_s: float, received_s: float, settings: MechanismSettings) -> float:
-    return float(priority(np.array([share]), np.array([owed_s]), np.array([received_s]), settings)[0])
+    return float(settings.rules.urgency(np.array([share]), np.array([owed_s]), np.array([received_s]), settings)[0])
 
 
 def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
@@ -122,12 +123,12 @@ def test_jobs_that_are_over_are_owed_nothing_more() -> None:
 def test_osdi20_starts_over_at_half_a_round_and_remembers_what_was_missed() -> None:
     jobs = make_jobs([[1.0]], owed_s=[[500.0]], received_s=[[480.0]])
 
-    start_over(jobs, OSDI20)
+    OSDI20.rules.allocation_arrived(jobs, OSDI20)
 
     assert (jobs.owed_s[0, 0], jobs.received_s[0, 0]) == (0.0, 180.0)
-    assert jobs.deficit_s[0, 0] == 500.0 - (480.0 - 180.0)
+    assert jobs.rule_column(DEFICIT)[0, 0] == 500.0 - (480.0 - 180.0)
 
 
 @pytest.mark.parametrize(("settings", "received_s"), [(LAG, 0.0), (OSDI20, 180.0)])
 def test_newcomer_starts_with_what_its_rule_says(settings: MechanismSettings, received_s: float) -> None:
-    assert newcomer_received_s(settings) == received_s
+    assert settings.rules.newcomer_received_s(settings) == received_s

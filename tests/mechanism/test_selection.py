@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.priorities import priority
-from gavelpy.mechanism.selection import Selection, select_by_type, select_global, select_leftover, select_packed
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule
+from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule, select_by_type
+from gavelpy.mechanism.selection import Selection, select_global, select_leftover, select_packed
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Ints
-from tests.mechanism.builders import make_jobs
+from tests.mechanism.builders import make_jobs, make_mechanism
 
 T = 3
 SHARES = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0])
 SECONDS = st.sampled_from([0.0, 90.0, 360.0, 1000.0])
 RATES = st.sampled_from([0.0, 1.0, 2.0, 7.0])
-SETTINGS = st.builds(MechanismSettings, fill_leftover=st.booleans(), priority=st.sampled_from(PriorityRule))
+SETTINGS = st.builds(make_mechanism, fill_leftover=st.booleans(), priority=st.sampled_from(PriorityRule))
 
 
 class Case(NamedTuple):
@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn) -> Case:
     jobs = make_jobs(
         rates.tolist(), gpus=sizes, target=target.tolist(), owed_s=table(SECONDS), received_s=table(SECONDS)
     )
-    jobs.deficit_s[:J] = table(SECONDS)
+    jobs.rule_column(DEFICIT)[:J] = table(SECONDS)
     rows = draw(st.lists(st.sampled_from(range(J)), unique=True).map(sorted))
     free = draw(st.lists(st.integers(0, 4), min_size=T, max_size=T))
     return Case(jobs, np.array(rows, dtype=np.int64), np.array(free))
@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def urgency(jobs: JobTable, job: int, kind: int, settings: MechanismSettings) -> float:
     share, owed_s, received_s = (column[[job], [kind]] for column in (jobs.target, jobs.owed_s, jobs.received_s))
-    return float(priority(share, owed_s, received_s, settings)[0])
+    return float(settings.rules.urgency(share, owed_s, received_s, settings)[0])
 
 
 def greedy(jobs: JobTable, queue: list[tuple[int, int]], left: list[int]) -> list[tuple[int, int]]:
@@ -99,7 +99,12 @@ def dumb_by_type(case: Case, settings: MechanismSettings, order: list[int]) -> l
         here = [job for job in here if settings.fill_leftover or jobs.target[job, kind] > 0]
 
         def key(job: int, kind: int = kind) -> tuple[float, ...]:
-            return (-urgency(jobs, job, kind, settings), -jobs.deficit_s[job, kind], -jobs.target[job, kind], job)
+            return (
+                -urgency(jobs, job, kind, settings),
+                -jobs.rule_column(DEFICIT)[job, kind],
+                -jobs.target[job, kind],
+                job,
+            )
 
         chosen += greedy(jobs, [(job, kind) for job in sorted(here, key=key)], left)
     return chosen
@@ -143,7 +148,7 @@ def test_nobody_is_chosen_twice_and_no_gpu_is_given_twice(
 
 @given(case=cases(), settings=SETTINGS)
 def test_with_leftovers_no_gpu_idles_that_a_waiting_job_could_use(case: Case, settings: MechanismSettings) -> None:
-    filled = MechanismSettings(priority=settings.priority, fill_leftover=True)
+    filled = MechanismSettings(rules=settings.rules, fill_leftover=True)
 
     jobs, types = select_global(*case, filled)
 
@@ -154,7 +159,7 @@ def test_with_leftovers_no_gpu_idles_that_a_waiting_job_could_use(case: Case, se
 
 @given(case=cases(), settings=SETTINGS)
 def test_without_leftovers_a_share_is_needed(case: Case, settings: MechanismSettings) -> None:
-    strict = MechanismSettings(priority=settings.priority, fill_leftover=False)
+    strict = MechanismSettings(rules=settings.rules, fill_leftover=False)
 
     jobs, types = select_global(*case, strict)
 
@@ -232,7 +237,14 @@ def dumb_packed(case: Case, settings: MechanismSettings) -> list[tuple[int, int,
         if pairs.target[row] > 0 and {first, second} <= rows:
             claim = [column[row : row + 1] for column in (pairs.target, pairs.owed_s, pairs.received_s)]
             lag = float(pairs.owed_s[row] - pairs.received_s[row])
-            key = (-float(priority(*claim, settings)[0]), -lag, -float(pairs.target[row]), first, kind, second)
+            key = (
+                -float(settings.rules.urgency(*claim, settings)[0]),
+                -lag,
+                -float(pairs.target[row]),
+                first,
+                kind,
+                second,
+            )
             units.append((key, first, second, kind))
     chosen: list[tuple[int, int, int]] = []
     taken: set[int] = set()

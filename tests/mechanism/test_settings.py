@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule, settings_values
+from tests.mechanism.builders import make_mechanism
 
 
 @pytest.mark.parametrize(
@@ -33,16 +34,14 @@ from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRul
         ("retry_s", math.inf),
         ("retry_max_s", -1.0),
         ("retry_max_s", 86_401.0),
-        ("priority", "lag"),
         ("priority", "fastest"),
         ("priority", None),
-        ("queue", "global"),
         ("queue", 1),
     ],
 )
 def test_bad_value_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=rf"^{name} must be .*, got {value!r}"):
-        MechanismSettings(**{name: value})
+        make_mechanism(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -63,4 +62,4 @@ def test_bad_value_is_refused_by_name(name: str, value: Any) -> None:
     ],
 )
 def test_value_at_the_edge_of_its_range_is_taken(name: str, value: Any) -> None:
-    assert getattr(MechanismSettings(**{name: value}), name) == value
+    assert settings_values(make_mechanism(**{name: value}))[name] == value

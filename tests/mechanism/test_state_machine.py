@@ -44,11 +44,12 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.mechanism.reasons import reasons
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
+from tests.mechanism.builders import make_mechanism
 
 TYPES = ("v100", "k80")
 NAN, FAR = np.array([float("nan")]), np.array([9999])
@@ -123,7 +124,7 @@ class CarelessWorld(RuleBasedStateMachine):
         start_max_s: float,
         keep_unsaved: bool,
     ) -> None:
-        self.core.settings = MechanismSettings(
+        self.core.settings = make_mechanism(
             fill_within_round=fill,
             fill_leftover=leftover,
             priority=rule,

@@ -10,13 +10,13 @@ import numpy as np
 
 from gavelpy.engine import Engine
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted
-from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.policies.registry import policy_named
 from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import Costs, SimulationSettings
 from gavelpy.simulator.simulate import Observer, Simulation
+from tests.mechanism.builders import make_mechanism
 
 NO_COSTS = Costs(checkpoint_s=0.0, restart_s=0.0, migration_s=0.0)
 
@@ -33,7 +33,7 @@ def make_trace(*jobs: JobSpec, arrival_s: Iterable[float] | None = None) -> Trac
 
 def make_settings(costs: Costs = NO_COSTS, **mechanism: Any) -> SimulationSettings:  # Any: fields of MechanismSettings
     """Default settings without costs."""
-    return SimulationSettings(mechanism=MechanismSettings(**mechanism), costs=costs)
+    return SimulationSettings(mechanism=make_mechanism(**mechanism), costs=costs)
 
 
 def random_trace(seed: int, jobs: int = 40, *, types: tuple[str, ...] = ("v100", "p100", "k80")) -> Trace:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gavelpy.mechanism.settings import QueueRule
+from gavelpy.mechanism.original_gavel import OriginalRules, QueueRule
 from gavelpy.model.cluster import Cluster
 from gavelpy.simulator.compare import simulate
-from gavelpy.simulator.settings import GAVEL_OSDI20
+from gavelpy.simulator.presets import GAVEL_OSDI20
+from gavelpy.simulator.settings import StepCount
 from gavelpy.traces.reader import read_throughputs, read_trace
 
 pytestmark = pytest.mark.reference
@@ -34,13 +35,15 @@ def test_packed_runs_are_near_the_originals(
     measured = found[(found["trace"] == TRACE) & (found["policy"] == theirs)].iloc[0]
     folder = reference_directory / "data" / "gavel"
     table = read_throughputs(folder / "simulation_throughputs.json")
-    mechanism = replace(GAVEL_OSDI20.mechanism, queue=QueueRule.GLOBAL, whole_steps=False, packing=True)
+    mechanism = replace(
+        GAVEL_OSDI20.mechanism, rules=OriginalRules(queue=QueueRule.GLOBAL, whole_steps=False), packing=True
+    )
 
     ours = simulate(
         read_trace(folder / "traces" / TRACE, throughputs=table),
         Cluster.parse("v100:6,p100:6,k80:6", gpus_per_node=1),
         policy,
-        settings=replace(GAVEL_OSDI20, mechanism=mechanism),
+        settings=replace(GAVEL_OSDI20, mechanism=mechanism, steps=StepCount()),
         throughputs=table,
         window=(0, 40),
     ).metrics

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.invariants import check
 from gavelpy.model.job import Trace
-from gavelpy.simulator.settings import Costs, SimulationSettings, preset
+from gavelpy.simulator.presets import preset
+from gavelpy.simulator.settings import Costs, SimulationSettings
 from tests.simulator.builders import (
     NO_COSTS,
     GpuAudit,

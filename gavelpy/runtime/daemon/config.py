@@ -6,13 +6,15 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.original_gavel import settings_of, settings_values
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
     SOLVE_AT_LEAST_ROUNDS,
@@ -233,16 +235,19 @@ class _Source:
     def section(self, name: str, kind: type[Settings], given: object) -> Settings:
         if not isinstance(given, dict):
             raise self.complaint("", name, f"{name} must be a table, [{name}], got {given!r}")
-        allowed = [field.name for field in _fields(kind)]
+        allowed = _names(kind)
         for field in given:
             if field not in allowed:
                 raise self.complaint(name, field, f"{name}.{field} is not known; allowed are {', '.join(allowed)}")
         values = _mechanism(given) if kind is MechanismSettings else given
         try:
-            settings = msgspec.convert(values, kind)
+            convert: Any = settings_of if kind is MechanismSettings else partial(msgspec.convert, type=kind)
+            settings: Settings = convert(values)  # Any: of either library
         except msgspec.ValidationError as error:
             field, text = _explained(name, error, given)
             raise self.complaint(name, field, text) from None
+        except InvalidInput as error:  # rules of the mechanism
+            raise self.complaint(name, error.args[0].split()[0], f"{name}.{error.args[0]}") from None
         return settings
 
     def complaint(self, section: str, field: str, text: str) -> InvalidInput:
@@ -293,8 +298,10 @@ def _is_http_address(listen: str) -> bool:
         raise InvalidInput(f"http_listen must be HOST:PORT or [IPv6]:PORT, got {listen[:200]!r}") from None
 
 
-def _fields(kind: type[Any]) -> tuple[Any, ...]:  # field descriptions of either library
-    return fields(kind) if kind is MechanismSettings else msgspec.structs.fields(kind)
+def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library
+    if kind is MechanismSettings:
+        return list(settings_values(MechanismSettings()))
+    return [field.name for field in msgspec.structs.fields(kind)]
 
 
 def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str, object]) -> tuple[str, str]:

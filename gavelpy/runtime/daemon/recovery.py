@@ -20,6 +20,7 @@ from gavelpy.journal.loss_detection import Loss, Numbers
 from gavelpy.journal.store import EventStore
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, SchedulerRestarted
+from gavelpy.mechanism.original_gavel import settings_values
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.checkpoint_directory import owner_of, used_numbers
@@ -174,7 +175,8 @@ def configured_text(config: Config) -> str:
     """Policy and mechanism of the file as text, to detect changes later."""
     choice = asdict(replace(configured_choice(config), throughputs_file=""))
     del choice["throughputs_version"]
-    mechanism = {name: value for name, value in asdict(config.mechanism).items() if name != "packing"}  # always off
+    mechanism = settings_values(config.mechanism)
+    del mechanism["packing"]  # always off
     return json.dumps([choice, mechanism], sort_keys=True)
 
 

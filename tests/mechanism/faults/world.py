@@ -20,9 +20,10 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
-from gavelpy.mechanism.settings import MechanismSettings, PriorityRule, QueueRule
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.agent.orders import Orders
+from tests.mechanism.builders import make_mechanism
 from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run
 from tests.mechanism.faults.service import ENGINE_S_MAX, Service
@@ -104,7 +105,7 @@ class World:
         self.called: dict[
             tuple[str, int], int
         ] = {}  # incarnation of the scheduler at the other end, by node and stream
-        settings = MechanismSettings(
+        settings = make_mechanism(
             round_s=rng.choice([12.0, 20.0, 40.0]),
             solve_patience_s=rng.choice([0.0, 5.0]),
             fill_within_round=rng.random() < 0.8,

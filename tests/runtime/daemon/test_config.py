@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.original_gavel import rules_of
 from gavelpy.runtime.daemon.config import parse_config, read_config
 
 LEAST = '[scheduler]\nstate_directory = "/var/lib/gavel"\n'
@@ -38,7 +39,7 @@ def test_every_section_is_read() -> None:
     )
 
     assert config.policy.parameters == {"by": "total"}
-    assert (config.mechanism.round_s, config.mechanism.queue) == (60.0, "by_type")
+    assert (config.mechanism.round_s, config.mechanism.rules) == (60.0, rules_of({"queue": "by_type"}))
     assert config.mechanism_given == {"round_s", "queue"}
     assert (config.nodes.on_node_lost, config.limits.jobs_living_max) == ("fence", 7)
 
