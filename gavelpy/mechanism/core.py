@@ -15,7 +15,7 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, back_off, domains, finishing, guard, nodes, priorities, reports, rounds, unsaved
+from gavelpy.mechanism import accept, back_off, domains, finishing, guard, nodes, planning, priorities, reports, unsaved
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -248,8 +248,8 @@ class SchedulerCore:
             chosen if self.pool.shares_checkpoints else chosen._replace(domains=self.pool.domain_type[chosen.domains])
         )
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and is_by_urgency and rounds.is_settled(jobs, self.settings, by_type, kept):
-            self.round_end_s = self.now_s + rounds.settled_length_s(self.settings, self.question.asked_s, self.now_s)
+        if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, kept):
+            self.round_end_s = self.now_s + planning.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
         leases.extend(staying, self.round_end_s)

@@ -1,21 +1,27 @@
-"""Plans the jobs of a round, or of free GPUs within a round.
+"""Plans the jobs of a round, or of free GPUs within a round, and whether a round may last longer than `round_s`.
 
 Combines `selection` (by urgency), `guard` (protects recent leases) and `reservations` (reserves GPUs for gangs).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from gavelpy.mechanism import guard, reservations
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
+from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.unsaved import Kept
-from gavelpy.model.arrays import Ints
+from gavelpy.model.arrays import Floats, Ints
+
+ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +77,34 @@ class Planner:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, self.reserved)
+
+
+def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
+    """Whether the following rounds would be equal to this one until something changes.
+
+    Each chosen job has a share of 1 on its type and with its partner; waiting jobs have none. The leases of `fixed`
+    jobs continue in any case.
+    """
+    if settings.settled_rounds_max == 1 or not settings.rules.may_merge_rounds:
+        return False
+    active = jobs.active
+    waiting = active[~jobs.marks(np.concatenate([chosen.jobs, fixed]))[active]]
+    return bool((_share(jobs, chosen) >= ALL_TIME).all() and not jobs.share[waiting].any())
+
+
+def settled_length_s(settings: MechanismSettings, asked_s: float, now_s: float) -> float:
+    """Length of a settled round: whole rounds, until the allocation requested at `asked_s` is too old."""
+    if not settings.solve_at_least_every_s:
+        return settings.settled_rounds_max * settings.round_s
+    left_s = asked_s + settings.solve_at_least_every_s - now_s
+    return settings.round_s * min(settings.settled_rounds_max, max(1, math.ceil(left_s / settings.round_s)))
+
+
+def _share(jobs: JobTable, chosen: Chosen) -> Floats:
+    """Share of each chosen job, alone or with its partner, (K,)."""
+    share = jobs.target[chosen.jobs, chosen.domains]
+    paired = np.flatnonzero(chosen.partner >= 0)
+    if len(paired):
+        rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.domains[paired])
+        share[paired] = jobs.pairs.target[rows]
+    return share
