@@ -15,7 +15,17 @@ from typing import assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import accept, back_off, domains, finishing, guard, nodes, planning, priorities, reports, unsaved
+from gavelpy.mechanism import (
+    accept,
+    back_off,
+    domains,
+    lease_protection,
+    nodes,
+    non_preemptible,
+    planning,
+    priorities,
+    reports,
+)
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
     NO_INTS,
@@ -51,7 +61,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
 from gavelpy.mechanism.planning import Planner
-from gavelpy.mechanism.questions import NONE_OPEN, AllocationQuestion, ThroughputQuestion
+from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import CoreView, view_of
@@ -69,8 +79,8 @@ class SchedulerCore:
         self.pool = GpuPool()
         self.jobs = JobTable(type_count=0)
         self.leases = LeaseBook(self.jobs, self.pool)
-        self.question = AllocationQuestion()
-        self.kept = unsaved.NONE_KEPT  # jobs that are not preempted, recomputed after each event; see `unsaved`
+        self.question = AllocationRequest()
+        self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.now_s = 0.0
         self.settled_s = self.woken_s = 0.0  # end of the booked owed and received time; the last WakeupDue
         self.incarnation = self.round = 0
@@ -80,7 +90,7 @@ class SchedulerCore:
         self.retry_due_s = NEVER_S  # when the next pause of a failed job ends
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
-        self.throughput = ThroughputQuestion()
+        self.throughput = ThroughputRequest()
 
     # Interface ---------------------------------------------------------------------------------------------------
 
@@ -132,7 +142,7 @@ class SchedulerCore:
                 self._settle()  # book the time up to now under the old settings
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
-                    self.jobs.held_type[: self.jobs.count] = guard.NOT_HELD
+                    self.jobs.held_type[: self.jobs.count] = lease_protection.NOT_HELD
                 self.retry_due_s = back_off.shorten(self.jobs, self.settings, self.now_s)
                 self._disturb()
                 return []
@@ -174,10 +184,10 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        can_run = domains.can_run(self.jobs, self.pool, rows, self.kept.open_gpus).any(axis=1)
+        can_run = domains.can_run(self.jobs, self.pool, rows, self.exempt.open_gpus).any(axis=1)
         if len(fixed := self._fixed):
             can_run &= ~np.isin(rows, fixed)
-        return np.asarray(can_run & finishing.may_begin(self.jobs, rows, self.now_s))
+        return np.asarray(can_run & non_preemptible.may_begin(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""
@@ -203,7 +213,7 @@ class SchedulerCore:
             active = self.jobs.active
             rows = active[self.runnable(active)]
             packing = self.settings.packing
-            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing, self.kept))
+            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
         self.awaiting = self.question.open_epoch != NONE_OPEN and self.now_s < patience_ends_s
         return commands if self.awaiting else [*commands, *self._decide()]
@@ -215,7 +225,7 @@ class SchedulerCore:
         if isinstance(event, AllocationSolved):
             self._settle()
             self.question.apply(event, self.jobs, self.settings.rules.forgotten_s(self.settings))
-            unsaved.claim(self.jobs, self.kept.jobs)
+            non_preemptible.claim(self.jobs, self.exempt.jobs)
             self.settings.rules.allocation_arrived(self.jobs, self.settings)
         else:
             self.question.put_off(self.now_s, self.settings.round_s)
@@ -233,12 +243,12 @@ class SchedulerCore:
         jobs, leases = self.jobs, self.leases
         active = jobs.active
         rows = active[self.runnable(active)]
-        kept = self.kept.jobs
+        exempt = self.exempt.jobs
         chosen, is_by_urgency = self.planner.round(rows, leases.capacity(self._fixed))
         leased = jobs.leased
-        fixed = np.union1d(leases.pinned, unsaved.reachable(leases, kept))
+        fixed = np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt))
         staying = np.union1d(leases.staying(chosen), fixed)
-        leaving = leased[~jobs.marks(np.union1d(staying, kept))[leased]]
+        leaving = leased[~jobs.marks(np.union1d(staying, exempt))[leased]]
         if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # no job can run: no round until the next change
             return []
@@ -248,7 +258,7 @@ class SchedulerCore:
             chosen if self.pool.shares_checkpoints else chosen._replace(domains=self.pool.domain_type[chosen.domains])
         )
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
-        if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, kept):
+        if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, exempt):
             self.round_end_s = self.now_s + planning.settled_length_s(self.settings, self.question.asked_s, self.now_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
@@ -276,7 +286,7 @@ class SchedulerCore:
     def planner(self) -> Planner:
         """The inputs of a plan made now."""
         is_solved = not self.question.stale and self.question.open_epoch == NONE_OPEN
-        return Planner(self.leases, self.settings, self.kept, self.type_order, is_solved, self.now_s)
+        return Planner(self.leases, self.settings, self.exempt, self.type_order, is_solved, self.now_s)
 
     def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
         revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s, self.round_end_s)
@@ -288,15 +298,15 @@ class SchedulerCore:
     @property
     def _fixed(self) -> Ints:
         """Jobs whose leases no plan may end, ascending."""
-        return np.union1d(self.leases.pinned, self.kept.jobs) if self.pool.any_hindered else self.kept.jobs
+        return np.union1d(self.leases.pinned, self.exempt.jobs) if self.pool.any_hindered else self.exempt.jobs
 
     def _keep(self) -> None:
         """Recomputes the jobs that are not preempted; a change makes the allocation out of date."""
-        before, self.kept = self.kept.jobs, unsaved.kept(self.leases, self.settings, self.woken_s)
-        if not np.array_equal(before, self.kept.jobs):
+        before, self.exempt = self.exempt.jobs, non_preemptible.exempt(self.leases, self.settings, self.woken_s)
+        if not np.array_equal(before, self.exempt.jobs):
             self._settle()
-            unsaved.release(self.jobs, before)
-            unsaved.claim(self.jobs, self.kept.jobs)
+            non_preemptible.release(self.jobs, before)
+            non_preemptible.claim(self.jobs, self.exempt.jobs)
             self.question.renew()
             if self.is_in_round:
                 self._unsettle()
@@ -344,7 +354,7 @@ class SchedulerCore:
         self._disturb()
         self._end_idle_round()
         commands: list[Command] = [KillLease(job, lease) for job, lease in changed.kills]
-        late = unsaved.behind(self.leases, self.kept.jobs, self.round_end_s) if self.is_in_round else NO_INTS
+        late = non_preemptible.behind(self.leases, self.exempt.jobs, self.round_end_s) if self.is_in_round else NO_INTS
         if len(late):
             self.leases.extend(late, self.round_end_s)
             commands.append(self._granted(NONE_CHOSEN, late, NO_INTS))
@@ -354,7 +364,7 @@ class SchedulerCore:
         self.incarnation = incarnation
         if self.question.forget():
             self.awaiting = False
-        self.throughput = ThroughputQuestion()
+        self.throughput = ThroughputRequest()
         self.throughput.want(self.jobs.unmeasured.tolist())
         self._disturb()
         states = zip(self.pool.node_ids, self.pool.node_state, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import unsaved
+from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
@@ -20,7 +20,7 @@ def check(core: SchedulerCore) -> None:
     _check_checkpoints(core)
     _check_accounts(core)
     _check_pauses(core)
-    _check_kept(core)
+    _check_exempt(core)
     _check_timer(core)
 
 
@@ -162,16 +162,16 @@ def _check_pauses(core: SchedulerCore) -> None:
     assert core.retry_due_s <= ahead_s.min(initial=np.inf), "no wakeup is due when a pause ends"
 
 
-def _check_kept(core: SchedulerCore) -> None:
-    jobs, kept = core.jobs, unsaved.kept(core.leases, core.settings, core.woken_s)
-    assert np.array_equal(core.kept.jobs, kept.jobs), "the list of jobs that no plan may preempt is wrong"
-    ours, theirs = core.kept.open_gpus, kept.open_gpus
-    assert (ours is None) == (theirs is None) == (not len(kept.jobs)), (
-        "the open GPUs are set without a kept job, or the reverse"
+def _check_exempt(core: SchedulerCore) -> None:
+    jobs, exempt = core.jobs, non_preemptible.exempt(core.leases, core.settings, core.woken_s)
+    assert np.array_equal(core.exempt.jobs, exempt.jobs), "the list of jobs that no plan may preempt is wrong"
+    ours, theirs = core.exempt.open_gpus, exempt.open_gpus
+    assert (ours is None) == (theirs is None) == (not len(exempt.jobs)), (
+        "the open GPUs are set without an exempt job, or the reverse"
     )
     assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is wrong"
-    single = kept.jobs[jobs.partner[kept.jobs] < 0]
-    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "a kept job has a share below 1"
+    single = exempt.jobs[jobs.partner[exempt.jobs] < 0]
+    assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "an exempt job has a share below 1"
 
 
 def _check_timer(core: SchedulerCore) -> None:

@@ -47,10 +47,10 @@ class JobTable:
     misses: Ints  # (N,) consecutive leases without progress; see back_off
     losses: Ints  # (N,) consecutive starts that were lost with their nodes
     avoid: Ints  # (N,) row of the node that lost the last of them
-    slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see guard
+    slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see lease_protection
     resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
-    held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see guard
+    held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see lease_protection
 
     weight: Floats  # (N,)
     steps_total: Floats

@@ -1,6 +1,6 @@
 """Plans the jobs of a round, or of free GPUs within a round, and whether a round may last longer than `round_s`.
 
-Combines `selection` (by urgency), `guard` (protects recent leases) and `reservations` (reserves GPUs for gangs).
+Combines `selection` (by urgency), `lease_protection` (of recent leases) and `reservations` (of GPUs for gangs).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from gavelpy.mechanism import guard, reservations
+from gavelpy.mechanism import lease_protection, reservations
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.mechanism.unsaved import Kept
 from gavelpy.model.arrays import Floats, Ints
 
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
@@ -30,7 +30,7 @@ class Planner:
 
     leases: LeaseBook
     settings: MechanismSettings
-    kept: Kept  # jobs that are not preempted
+    exempt: NonPreemptible  # jobs that are not preempted
     type_order: Ints  # of the queues by type; empty = in the order of type numbers
     is_solved: bool  # the allocation in force is up to date
     now_s: float
@@ -41,34 +41,34 @@ class Planner:
         `capacity` (L,): GPUs of each domain that may be allocated.
         """
         jobs = self.leases.jobs
-        wanted = chosen = guard.unguarded(self.leases, rows, capacity, self._select)
+        wanted = chosen = lease_protection.unguarded(self.leases, rows, capacity, self._select)
         if self.settings.lease_min_s:
-            young = guard.kept(self.leases, self.settings, self.now_s, self.kept.jobs)
-            chosen = guard.planned(self.leases, rows, capacity, wanted, young, self._select)
+            protected = lease_protection.protected_leases(self.leases, self.settings, self.now_s, self.exempt.jobs)
+            chosen = lease_protection.planned(self.leases, rows, capacity, wanted, protected, self._select)
         else:
-            jobs.held_type[: jobs.count] = guard.NOT_HELD
+            jobs.held_type[: jobs.count] = lease_protection.NOT_HELD
         self.reserve()
-        jobs.held_type[chosen.jobs] = guard.NOT_HELD
+        jobs.held_type[chosen.jobs] = lease_protection.NOT_HELD
         return chosen, chosen is wanted
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
         pool = self.leases.pool
         free = pool.domain_counts(pool.usable & (pool.job == NONE))
-        chosen = guard.filled(self.leases, waiting, free, self._select)
+        chosen = lease_protection.filled(self.leases, waiting, free, self._select)
         self.reserve()
-        self.leases.jobs.held_type[chosen.jobs] = guard.NOT_HELD
+        self.leases.jobs.held_type[chosen.jobs] = lease_protection.NOT_HELD
         return chosen
 
     def reserve(self) -> None:
         """Marks gangs with reserved GPUs, so that they come first when they can start."""
         if self.reserved is not None:
-            reservations.mark(self.leases, self.kept, self.reserved, is_solved=self.is_solved)
+            reservations.mark(self.leases, self.exempt, self.reserved, is_solved=self.is_solved)
 
     @cached_property
     def reserved(self) -> Reserved | None:
         """GPUs that only some jobs may take."""
-        return reservations.reserved(self.leases, self.settings, self.kept, self.now_s, is_solved=self.is_solved)
+        return reservations.reserved(self.leases, self.settings, self.exempt, self.now_s, is_solved=self.is_solved)
 
     def _select(self, rows: Ints, free: Ints) -> Chosen:
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings

@@ -83,8 +83,8 @@ class _Explanation:
     def __init__(self, core: SchedulerCore, waiting: Ints) -> None:
         jobs, pool = core.jobs, core.pool
         self.core, self.jobs, self.pool = core, jobs, pool
-        self.most = max_gang(jobs, pool, waiting, core.kept.open_gpus)
-        self.most_usable = max_gang(jobs, pool, waiting) if len(core.kept.jobs) else self.most
+        self.most = max_gang(jobs, pool, waiting, core.exempt.open_gpus)
+        self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) else self.most
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
@@ -173,10 +173,10 @@ class _Explanation:
 
     def _behind_unsaved(self, types: Ints, gpus: int) -> Reason:
         """GPUs of these types would suffice if jobs that are not preempted did not hold them."""
-        jobs, pool, kept = self.jobs, self.pool, self.core.kept.jobs
-        kept = kept[np.isin(jobs.lease_type[kept], types)]
-        owner = "a job that has" if len(kept) == 1 else f"{len(kept)} jobs that have"
-        tail = "is not preempted" if len(kept) == 1 else "are not preempted"
+        jobs, pool, exempt = self.jobs, self.pool, self.core.exempt.jobs
+        exempt = exempt[np.isin(jobs.lease_type[exempt], types)]
+        owner = "a job that has" if len(exempt) == 1 else f"{len(exempt)} jobs that have"
+        tail = "is not preempted" if len(exempt) == 1 else "are not preempted"
         where = _names([pool.gpu_types[t] for t in types], "or")
         text = f"waits for {gpus} {where}, held by {owner} never saved a checkpoint and {tail}"
         return Reason(ReasonKind.BEHIND_UNSAVED, text)

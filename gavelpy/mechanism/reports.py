@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, finishing, late_ends, unsaved
+from gavelpy.mechanism import back_off, late_ends, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     LastStepReported,
@@ -58,9 +58,9 @@ def running(
             jobs.steps_done[rows] = np.clip(event.steps_done[current], jobs.steps_saved[rows], jobs.steps_total[rows])
             _works(jobs, rows, now_s)
         case SavingDeclared():
-            unsaved.declared(jobs, event.jobs[current])
+            non_preemptible.declared(jobs, event.jobs[current])
         case LastStepReported():
-            finishing.reported(jobs, event.jobs[current], now_s)
+            non_preemptible.reported(jobs, event.jobs[current], now_s)
         case CheckpointSaved():
             _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases
@@ -95,7 +95,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         at = event.jobs[saves], event.leases[saves], event.steps_done[saves]
         _save(jobs, leases.pool, *at, is_ours=not event.is_by_time)
     if event.outcome is Outcome.STOPPED:
-        unsaved.stopped(jobs, np.setdiff1d(rows, late))
+        non_preemptible.stopped(jobs, np.setdiff1d(rows, late))
     if event.outcome is not Outcome.LOST:
         late_ends.close(jobs, rows, event.leases[counts])
     elif settings.late_ends:

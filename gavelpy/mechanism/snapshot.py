@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.mechanism import unsaved
+from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
@@ -22,7 +22,7 @@ from gavelpy.mechanism.original_gavel import DEFICIT, settings_of, settings_valu
 from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
 from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
 from gavelpy.mechanism.pairs import PairTable
-from gavelpy.mechanism.questions import AllocationQuestion
+from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 
@@ -216,11 +216,11 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core.throughput.wanted = list(state["unmeasured"])
     core.throughput.asked = np.array(state["asked_rates"], dtype=np.int64)
     core.leases.next_lease = state["next_lease"]
-    core.question = AllocationQuestion()
+    core.question = AllocationRequest()
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
-    core.kept = unsaved.kept(core.leases, core.settings, core.woken_s)
+    core.exempt = non_preemptible.exempt(core.leases, core.settings, core.woken_s)
     return core
 
 

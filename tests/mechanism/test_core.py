@@ -28,7 +28,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
-from gavelpy.mechanism.questions import NONE_OPEN
+from gavelpy.mechanism.requests import NONE_OPEN
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import (

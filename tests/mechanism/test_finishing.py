@@ -107,7 +107,7 @@ def test_a_job_that_is_lost_while_it_finishes_resumes(lose: str) -> None:
     end(core, 0, 0, Outcome.LOST) if lose == "the lease" else tell(core, NodeLost(NodeId("n0")))
 
     assert core.jobs.state[0] == JobState.WAITING
-    assert not len(core.kept.jobs)
+    assert not len(core.exempt.jobs)
 
 
 def test_that_a_job_is_finishing_outlives_a_restart() -> None:

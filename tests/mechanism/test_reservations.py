@@ -10,8 +10,8 @@ import pytest
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, JobSubmitted, NodeJoined, Outcome
 from gavelpy.mechanism.original_gavel import QueueRule
-from gavelpy.mechanism.questions import NONE_OPEN
 from gavelpy.mechanism.reasons import ReasonKind, reasons
+from gavelpy.mechanism.requests import NONE_OPEN
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, end, make_core, make_spec, running_core, start, tell, wake

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from gavelpy.engine import Engine
-from gavelpy.mechanism import unsaved
+from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     Event,
@@ -98,7 +98,7 @@ class Forecast(VirtualScheduler):
             if rate > 0 and jobs.lease_type[row] >= 0:
                 self._cluster.true_rate[row, jobs.lease_type[row]] = rate
         rows = np.arange(n)
-        saves = unsaved.is_preemptible(jobs, rows)
+        saves = non_preemptible.is_preemptible(jobs, rows)
         by_program = saves & (jobs.resumes[:n] != Resumes.BY_OWNER)
         self._saving = {jobs.specs[row].job_type for row in np.flatnonzero(by_program).tolist()} - {""}
         if core.settings.keep_unsaved:

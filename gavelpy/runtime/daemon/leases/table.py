@@ -29,7 +29,7 @@ from gavelpy.mechanism.events import (
     ProgressReported,
 )
 from gavelpy.mechanism.lifecycle import JobState, Resumes
-from gavelpy.mechanism.unsaved import is_preemptible
+from gavelpy.mechanism.non_preemptible import is_preemptible
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.events import LateEnds, LeaseEvents

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import NotFound
-from gavelpy.mechanism import back_off, unsaved
+from gavelpy.mechanism import back_off, non_preemptible
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.model.arrays import Ints
@@ -198,7 +198,7 @@ class JobQueries:
         scheduler = self._scheduler
         jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
         gpu_type, nodes, rate = self.place(job)
-        is_preemptible, evidence = unsaved.in_words(jobs, scheduler.core.settings, job)
+        is_preemptible, evidence = non_preemptible.in_words(jobs, scheduler.core.settings, job)
         return JobStatus(
             job=job,
             name=name_of(spec.id),

@@ -31,7 +31,7 @@ Select = Callable[[Ints, Ints], Chosen]  # of these jobs (K,), with this many fr
 NOT_HELD = -1
 
 
-def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
+def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
     """The protected leases; of a co-located pair both, or neither.
 
     A granted lease counts from the grant, a started one from its start, so a lease that never starts is not protected
@@ -39,17 +39,17 @@ def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: In
     """
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
-    rows = jobs.with_partners(rows[_are_young(jobs, rows, settings, now_s)])
+    rows = jobs.with_partners(rows[_are_protected(jobs, rows, settings, now_s)])
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
     if pool.any_silent:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
     partner = jobs.partner[rows]
     rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
-    young = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])
-    return _of(young, leases, leases.staying(young))
+    protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])
+    return _of(protected, leases, leases.staying(protected))
 
 
-def _are_young(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
+def _are_protected(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
     """Whether the leases of these jobs are protected, (K,)."""
     age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
     is_new = age_s < settings.lease_min_s
@@ -73,7 +73,7 @@ def unguarded(leases: LeaseBook, rows: Ints, free: Ints, select: Select) -> Chos
     return _joined(first, select(rows[~jobs.marks(first.jobs)[rows]], free - _taken(leases, first)))
 
 
-def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young: Chosen, select: Select) -> Chosen:
+def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, protected: Chosen, select: Select) -> Chosen:
     """Jobs that run in the coming round: `wanted` itself if that ends no protected lease.
 
     `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be used. Gangs that lose to protection get
@@ -82,22 +82,22 @@ def planned(leases: LeaseBook, rows: Ints, capacity: Ints, wanted: Chosen, young
     jobs = leases.jobs
     is_first = jobs.held_type[: jobs.count] != NOT_HELD
     jobs.held_type[: jobs.count] = NOT_HELD
-    if jobs.marks(leases.staying(wanted))[young.jobs].all():
+    if jobs.marks(leases.staying(wanted))[protected.jobs].all():
         return wanted
-    is_kept = jobs.marks(young.jobs)
-    asked = wanted.jobs[~is_kept[wanted.jobs]]
-    free = capacity - _taken(leases, young)
+    is_protected = jobs.marks(protected.jobs)
+    asked = wanted.jobs[~is_protected[wanted.jobs]]
+    free = capacity - _taken(leases, protected)
     first = select(np.sort(asked[is_first[asked]]), free)
     free = free - _taken(leases, first)
     first = _joined(first, select(np.sort(asked[~is_first[asked]]), free))
-    free = capacity - _taken(leases, young) - _taken(leases, first)
-    rest = rows[~is_kept[rows] & ~jobs.marks(asked)[rows]]
-    if not _hold(leases, wanted, is_chosen=jobs.marks(np.concatenate([young.jobs, first.jobs]))):
-        return _joined(young, first, select(rest, free))
+    free = capacity - _taken(leases, protected) - _taken(leases, first)
+    rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
+    if not _hold(leases, wanted, is_chosen=jobs.marks(np.concatenate([protected.jobs, first.jobs]))):
+        return _joined(protected, first, select(rest, free))
     again = _unchanged(leases, select(rest[jobs.lease[rest] >= 0], free))
     free = free - _taken(leases, again)
     others = select(rest[~jobs.marks(again.jobs)[rest]], _less_held(leases, rows, free))
-    return _joined(young, first, again, others)
+    return _joined(protected, first, again, others)
 
 
 def filled(leases: LeaseBook, waiting: Ints, free: Ints, select: Select) -> Chosen:

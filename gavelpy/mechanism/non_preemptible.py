@@ -1,4 +1,4 @@
-"""Exempts jobs from preemption that would lose all their work: their leases are extended until they end.
+"""Exempts jobs from preemption: those that would lose all their work, and those that did their last step.
 
 Theory of operation. A program that never saves a checkpoint starts from scratch under each lease, so stopping it for
 the sake of a better share destroys work, and again in the next round. With `keep_unsaved` a job is preempted only if it
@@ -6,11 +6,18 @@ is known to resume: its owner submitted it as preemptible, its program registere
 saves when its lease ends), or a checkpoint of it is on record. If a lease is stopped and no checkpoint follows, the
 declaration becomes void; from then on only a checkpoint counts.
 
-All other jobs keep their GPUs. Plans exclude these GPUs, and so does the capacity that the policy divides; the jobs are
-not part of its problem. The core books a share of all of their time on their GPU type, so when a job becomes
-preemptible, it is owed exactly what it received. Gangs that wait for these GPUs have reservations: see `reservations`.
+A job that has reported its last step only has to write its last checkpoint, clean up and exit. Preempting it would turn
+a finished job into an unfinished one. It is exempt until `finish_grace_s` after the report; if it has not exited by the
+end of the round in which that time ends, its lease is revoked like any other. Nodes report an exit after that as
+finished. Only a report of the job counts, never an estimate by time. If the lease fails or is lost, the job resumes
+from its last checkpoint.
 
-This exempts jobs from preemption only. Cancelling a job, draining its node by force and losing the node end the lease.
+Exempt jobs keep their GPUs: their leases are extended until they end. Plans exclude these GPUs, and so does the
+capacity that the policy divides; the jobs are not part of its problem. The core books a share of all of their time on
+their GPU type, so when a job becomes preemptible, it is owed exactly what it received. Gangs that wait for these GPUs
+have reservations: see `reservations`.
+
+The exemption is from preemption only. Cancelling a job, draining its node by force and losing the node end the lease.
 A lease on an unreachable node is not extended, as the order could not reach the node, but it is not revoked either: if
 the node returns before the lease ends, the job continues.
 """
@@ -21,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import finishing
+from gavelpy.mechanism import back_off
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
@@ -31,14 +38,14 @@ from gavelpy.model.arrays import Bools, Ints
 NEVER_SAVED = "never saved: not preemptible until its first checkpoint"
 
 
-class Kept(NamedTuple):
+class NonPreemptible(NamedTuple):
     """The jobs that no plan may preempt, and the GPUs left to others."""
 
     jobs: Ints  # (K,) ascending
     open_gpus: Bools | None  # (G,) usable and held by none of them; None = there are no such jobs
 
 
-NONE_KEPT = Kept(np.zeros(0, dtype=np.int64), None)
+ALL_PREEMPTIBLE = NonPreemptible(np.zeros(0, dtype=np.int64), None)
 
 
 def is_preemptible(jobs: JobTable, rows: Ints) -> Bools:
@@ -73,19 +80,19 @@ def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[boo
             return False, NEVER_SAVED
 
 
-def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Kept:
+def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonPreemptible:
     """The jobs that no plan may preempt, finishing jobs included; if one of a pair is among them, both are.
 
     A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping, and
     not on an unhealthy node.
     """
     if not settings.keep_unsaved and not settings.finish_grace_s:
-        return NONE_KEPT
+        return ALL_PREEMPTIBLE
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased
-    is_done = finishing.is_kept(jobs, rows, settings, now_s)
+    is_done = is_exempt(jobs, rows, settings, now_s)
     if settings.keep_unsaved:
-        rows = rows[is_done | ~(is_preemptible(jobs, rows) | finishing.is_finishing(jobs, rows))]
+        rows = rows[is_done | ~(is_preemptible(jobs, rows) | is_finishing(jobs, rows))]
     else:
         rows = rows[is_done]
     promised = jobs.state[rows] == JobState.GRANTED
@@ -97,7 +104,7 @@ def kept(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> Kept:
     rows = jobs.with_partners(rows)
     if pool.any_forced:
         rows = rows[~jobs.marks(pool.jobs_holding(pool.forced))[rows]]
-    return Kept(rows, leases.open_gpus(rows)) if len(rows) else NONE_KEPT
+    return NonPreemptible(rows, leases.open_gpus(rows)) if len(rows) else ALL_PREEMPTIBLE
 
 
 def reachable(leases: LeaseBook, rows: Ints) -> Ints:
@@ -145,3 +152,27 @@ def _waits_for_older(jobs: JobTable, rows: Ints, gpu_count: int) -> Bools:
     for k in np.flatnonzero(~waits & (jobs.gpus[rows] > 1)).tolist():
         waits[k] = ending[jobs.gpus_held(int(rows[k]))].any()
     return np.asarray(waits)
+
+
+def reported(jobs: JobTable, rows: Ints, now_s: float) -> None:
+    """Books that these jobs reported their last step under their current leases; the first report counts."""
+    rows = rows[jobs.done_lease[rows] != jobs.lease[rows]]
+    jobs.done_lease[rows] = jobs.lease[rows]
+    jobs.done_at_s[rows] = now_s
+
+
+def is_finishing(jobs: JobTable, rows: Ints) -> Bools:
+    """Whether these jobs did their last step under a lease that has not ended, (K,)."""
+    lease = jobs.done_lease[rows]
+    return np.asarray((lease >= 0) & ((lease == jobs.lease[rows]) | (lease == jobs.stopping[rows])))
+
+
+def may_begin(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
+    """Whether these jobs may get leases: neither finishing nor in a pause, (K,)."""
+    return np.asarray(back_off.is_over(jobs, rows, now_s) & ~is_finishing(jobs, rows))
+
+
+def is_exempt(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
+    """Whether these leased jobs are finishing and still within `finish_grace_s`, (K,)."""
+    is_done = jobs.done_lease[rows] == jobs.lease[rows]
+    return np.asarray(is_done & (now_s < jobs.done_at_s[rows] + settings.finish_grace_s))

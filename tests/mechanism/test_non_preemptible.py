@@ -66,11 +66,11 @@ def test_a_lease_that_cannot_have_begun_may_be_taken_back() -> None:
     wake(core)
     answer(core, (1, 0, 1.0))
     wake(core, 360.0)
-    assert core.kept.jobs.tolist() == []
+    assert core.exempt.jobs.tolist() == []
 
     tell(core, LeaseEnded(FIRST, FIRST, np.array([10.0]), Outcome.STOPPED), 361.0)
 
-    assert core.kept.jobs.tolist() == [1]
+    assert core.exempt.jobs.tolist() == [1]
 
 
 def test_a_pair_continues_together_if_one_of_it_cannot_resume() -> None:
@@ -95,13 +95,13 @@ def test_cancelling_and_the_loss_of_the_node_end_a_lease_of_a_job_that_never_sav
     tell(core, NodeLost(NodeId("n1")))
 
     assert core.jobs.lease[:2].tolist() == [-1, -1]
-    assert core.kept.jobs.tolist() == []
+    assert core.exempt.jobs.tolist() == []
 
 
 def test_a_declaration_that_was_not_kept_is_void_until_a_checkpoint_is_saved() -> None:
     core = running_core(make_spec("a"), keep_unsaved=True)
     tell(core, SavingDeclared(FIRST, FIRST))
-    assert core.kept.jobs.tolist() == []
+    assert core.exempt.jobs.tolist() == []
 
     tell(core, LeaseEnded(FIRST, FIRST, np.array([0.0]), Outcome.STOPPED), 10.0)
 
@@ -125,18 +125,18 @@ def test_steps_counted_by_time_make_no_job_preemptible() -> None:
     answer(core, (0, 0, 1.0))
     start(core, 0)
 
-    assert core.kept.jobs.tolist() == [0]
+    assert core.exempt.jobs.tolist() == [0]
 
 
 def test_the_setting_may_be_changed_while_jobs_run() -> None:
     core = running_core(make_spec("a"))
-    assert core.kept.jobs.tolist() == []
+    assert core.exempt.jobs.tolist() == []
 
     tell(core, ConfigChanged(replace(core.settings, keep_unsaved=True)))
-    assert core.kept.jobs.tolist() == [0]
+    assert core.exempt.jobs.tolist() == [0]
     tell(core, ConfigChanged(replace(core.settings, keep_unsaved=False)))
 
-    assert core.kept.jobs.tolist() == []
+    assert core.exempt.jobs.tolist() == []
 
 
 def test_a_restored_core_keeps_the_same_jobs() -> None:
@@ -144,5 +144,5 @@ def test_a_restored_core_keeps_the_same_jobs() -> None:
 
     copy = restore(decode_state(encode_state(snapshot(core))))
 
-    assert copy.kept.jobs.tolist() == core.kept.jobs.tolist() == [0]
+    assert copy.exempt.jobs.tolist() == core.exempt.jobs.tolist() == [0]
     assert encode_state(snapshot(copy)) == encode_state(snapshot(core))

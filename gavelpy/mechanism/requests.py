@@ -16,7 +16,7 @@ from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstima
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.mechanism.unsaved import NONE_KEPT, Kept
+from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
@@ -24,7 +24,7 @@ NONE_OPEN = -1
 FAILURES_MAX = 16  # consecutive failures until there is no retry without a change; the last pause is 2 ** 15 rounds
 
 
-class AllocationQuestion:
+class AllocationRequest:
     """Whether the allocation in force is out of date, and the open request for a new one."""
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ class AllocationQuestion:
         rows: Ints,
         now_s: float,
         packing: bool = False,
-        kept: Kept = NONE_KEPT,
+        exempt: NonPreemptible = ALL_PREEMPTIBLE,
     ) -> list[SolveAllocation]:
-        """Opens a request for these jobs, if there are any. `kept` jobs and their GPUs are excluded."""
+        """Opens a request for these jobs, if there are any. `exempt` jobs and their GPUs are excluded."""
         self.stale = False
         if not len(rows):
             return []
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
-        problem = problem_of(jobs, pool, rows, now_s, kept)
+        problem = problem_of(jobs, pool, rows, now_s, exempt)
         job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if packing else ()
         return [SolveAllocation(self.epoch, problem, rows, packing, job_types)]
 
@@ -119,7 +119,7 @@ def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> 
     pairs.put(members, gpu_type, share, lives & (in_use | is_worth_it))
 
 
-class ThroughputQuestion:
+class ThroughputRequest:
     """Jobs with unknown rates, and the open request for some of them."""
 
     def __init__(self) -> None:
@@ -152,16 +152,18 @@ class ThroughputQuestion:
         return bool(len(rows))
 
 
-def problem_of(jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, kept: Kept = NONE_KEPT) -> AllocationProblem:
+def problem_of(
+    jobs: JobTable, pool: GpuPool, rows: Ints, now_s: float, exempt: NonPreemptible = ALL_PREEMPTIBLE
+) -> AllocationProblem:
     """The allocation problem of these jobs now; also books the isolated time of the steps since the last problem.
 
-    The capacity excludes GPUs that `kept` jobs hold. Isolated shares divide the whole cluster among all jobs.
+    The capacity excludes GPUs that `exempt` jobs hold. Isolated shares divide the whole cluster among all jobs.
     """
-    counts = pool.counts if kept.open_gpus is None else pool.type_counts(kept.open_gpus)
+    counts = pool.counts if exempt.open_gpus is None else pool.type_counts(exempt.open_gpus)
     gpus = jobs.gpus[rows]
-    usable = can_run(jobs, pool, rows, kept.open_gpus)  # false: the rate is unknown, or the gang too large
+    usable = can_run(jobs, pool, rows, exempt.open_gpus)  # false: the rate is unknown, or the gang too large
     rate = np.where(usable, jobs.rate[rows], 0.0)
-    _book_isolated(jobs, np.union1d(rows, kept.jobs) if len(kept.jobs) else rows, pool.counts)
+    _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     order = np.arange(len(rows))
     return AllocationProblem(
