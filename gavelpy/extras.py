@@ -14,7 +14,7 @@ EXTRA_OF: Final = {
          "pynvml", "re2", "cryptography"),
         "runtime",
     ),
-    **dict.fromkeys(("plotly", "jinja2"), "report"),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
     "torch": "torch",
 }  # fmt: skip
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli import parsing as p
 from gavelpy.cli import simulate as s
 from gavelpy.cli.demo_live import check_installed, run_live
 
@@ -19,6 +18,7 @@ _TRACE = "demo_trace.csv"  # in the workloads directory
 
 def demo(
     report: Annotated[Path, typer.Option(metavar="FILE", help="HTML report to write.")] = Path("out/demo/report.html"),
+    figures: o.FiguresOption = None,
     seed: o.SeedOption = 0,
     live: Annotated[
         bool,
@@ -35,16 +35,14 @@ def demo(
       gavel demo --no-live
     """
     from gavelpy.model.cluster import Cluster
-    from gavelpy.report import html
     from gavelpy.simulator.compare import PolicyRun
     from gavelpy.simulator.presets import preset
     from gavelpy.traces.reader import read_trace
     from gavelpy.traces.workloads import workloads_directory
 
-    html.check_installed()
+    s.check_report(report, figures)
     if live:
         check_installed()
-    p.writable_file("--report", report)
     trace = read_trace(workloads_directory() / _TRACE)
     experiment = s.Experiment(
         trace=trace,
@@ -56,7 +54,7 @@ def demo(
     typer.echo(experiment.title)
     results = s.run(experiment)
     s.show(results)
-    s.write_report(report, experiment, results)
+    s.write_report(report, figures, experiment, results)
     typer.echo(f"\nreport: {report}")
     if live:
         run_live(report.parent / "live")

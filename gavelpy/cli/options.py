@@ -323,6 +323,12 @@ WindowOption = Annotated[
 ReportOption = Annotated[
     Path | None, typer.Option(metavar="FILE", rich_help_panel=_RESULTS, help="HTML report to write.")
 ]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", rich_help_panel=_RESULTS, help="Directory to write each figure to, as SVG, PDF and CSV."
+    ),
+]
 JournalOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", rich_help_panel=_RESULTS, help="Directory to write the journal of each run to."),

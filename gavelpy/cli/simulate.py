@@ -107,6 +107,7 @@ def simulate(
     window: o.WindowOption = None,
     output: o.OutputOption = Output.TABLE,
     report: o.ReportOption = None,
+    figures: o.FiguresOption = None,
     journal: o.JournalOption = None,
 ) -> None:
     """Simulate a trace on a cluster under one or more policies.
@@ -124,7 +125,7 @@ def simulate(
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
     starts = {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
-    _check_report(report)
+    check_report(report, figures)
     table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
@@ -140,14 +141,15 @@ def simulate(
         | _given({"generate": choices.given() if generate is not None else None, "packing": packing or None})
         | _given({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
     )
-    _warn_of_little_work(experiment.settings)
-    _output(experiment, run(experiment), report, output)
+    _output(experiment, run(experiment), report, figures, output)
 
 
 def run(experiment: Experiment) -> dict[str, SimulationResult]:
     """The results by label; shows progress bars on a terminal."""
     from gavelpy.simulator.compare import compare
 
+    if experiment.settings.little_work:
+        notify(f"warning: {experiment.settings.little_work}")
     with progress_bar() as progress:
         return compare(
             experiment.trace,
@@ -175,12 +177,32 @@ def show(results: Mapping[str, SimulationResult]) -> None:
         out.print(printable(sentence))
 
 
-def write_report(path: Path, experiment: Experiment, results: Mapping[str, SimulationResult]) -> None:
-    """Writes the HTML report to `path`."""
+def write_report(
+    path: Path | None, figures: Path | None, experiment: Experiment, results: Mapping[str, SimulationResult]
+) -> None:
+    """Writes the HTML report to `path`, and the figures and tables into the directory `figures`."""
+    found = list(results.values())
+    if path is not None:
+        from gavelpy.report import html
+
+        parameters = experiment.parameters | {"seed": experiment.seed}
+        html.write(path, found, title=experiment.title, parameters=parameters)
+    if figures is not None:
+        from gavelpy.report.export import write_figures
+
+        notify(f"{len(write_figures(figures, found))} files of figures and tables written to {figures}")
+
+
+def check_report(path: Path | None, figures: Path | None) -> None:
+    """Raises InvalidInput if an extra is missing, or the file or the directory cannot be written."""
     from gavelpy.report import html
 
-    parameters = experiment.parameters | {"seed": experiment.seed}
-    html.write(path, list(results.values()), title=experiment.title, parameters=parameters)
+    if path is not None:
+        html.check_installed()
+        p.writable_file("--report", path)
+    if figures is not None:
+        html.check_installed("--figures")
+        p.writable_directory("--figures", figures)
 
 
 def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
@@ -192,10 +214,14 @@ def list_prices(gpu_types: Sequence[str]) -> dict[str, float]:
 
 
 def _output(
-    experiment: Experiment, results: Mapping[str, SimulationResult], report: Path | None, output: Output
+    experiment: Experiment,
+    results: Mapping[str, SimulationResult],
+    report: Path | None,
+    figures: Path | None,
+    output: Output,
 ) -> None:
+    write_report(report, figures, experiment, results)
     if report is not None:
-        write_report(report, experiment, results)
         notify(f"report: {report}")
     if output is Output.JSON:
         found = {label: result.metrics.to_json() for label, result in results.items()}
@@ -203,11 +229,6 @@ def _output(
     else:
         show(results)
     _end_if_stalled(results)
-
-
-def _warn_of_little_work(settings: SimulationSettings) -> None:
-    if settings.little_work:
-        notify(f"warning: {settings.little_work}")
 
 
 def _end_if_stalled(results: Mapping[str, SimulationResult]) -> None:
@@ -237,14 +258,6 @@ def _learning(estimate: bool, claims_off: float | None, profile_gpu_s: float | N
     if not estimate and profile_gpu_s is not None:
         raise InvalidInput(f"--profile-gpu-s needs --estimate, got --profile-gpu-s {profile_gpu_s:g} without")
     return Learning(claims_off or 0.0, profile_gpu_s or 0.0) if estimate else None
-
-
-def _check_report(path: Path | None) -> None:
-    from gavelpy.report import html
-
-    if path is not None:
-        html.check_installed()
-        p.writable_file("--report", path)
 
 
 def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:

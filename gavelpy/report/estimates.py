@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import Bools, Floats
-from gavelpy.report.html import check_installed
+from gavelpy.report.figure import Axis, Figure, Marks, Scale
+from gavelpy.report.html import page_of, write_page
 from gavelpy.report.plots import POLICY_COLOURS
 
 _POINTS_MAX = 2000  # per family; an even sample of more
@@ -30,58 +28,37 @@ class Panel:
     unit: str = "steps/s"
 
 
-def figure(panel: Panel) -> Any:  # plotly has no types
-    """Points by family on logarithmic axes; a cross is a true rate outside its 90 % interval."""
-    from plotly.graph_objects import Figure
-
-    drawn = Figure()
-    for number, name in enumerate(sorted(set(panel.label))):
-        mine = np.flatnonzero([label == name for label in panel.label])
+def figure(panel: Panel, name: str) -> Figure:
+    """Points by family on logarithmic axes; a hollow one is a true rate outside its 90 % interval."""
+    groups = []
+    label = np.array(panel.label, dtype=object)
+    for number, family in enumerate(sorted(set(panel.label))):
+        mine = np.flatnonzero(label == family)
         mine = mine[np.linspace(0, len(mine) - 1, min(len(mine), _POINTS_MAX)).astype(np.int64)]
-        drawn.add_scatter(
-            x=panel.truth[mine].tolist(),
-            y=panel.estimate[mine].tolist(),
-            mode="markers",
-            name=name,
-            marker={
-                "color": POLICY_COLOURS[number % len(POLICY_COLOURS)],
-                "symbol": ["circle" if inside else "x" for inside in panel.is_inside[mine].tolist()],
-                "size": 6,
-            },
-            hovertemplate="true %{x:.3g}, estimated %{y:.3g}",
-        )
-    ends = [float(panel.truth.min(initial=1.0)), float(panel.truth.max(initial=1.0))]
-    drawn.add_scatter(x=ends, y=ends, mode="lines", name="equal", line={"color": "#7f8790", "width": 1})
-    drawn.update_layout(height=520, margin={"l": 60, "r": 20, "t": 20, "b": 50}, template="plotly_white")
-    drawn.update_xaxes(type="log", title=f"true, {panel.unit}")
-    drawn.update_yaxes(type="log", title=f"estimated, {panel.unit}")
-    return drawn
+        colour = POLICY_COLOURS[number % len(POLICY_COLOURS)]
+        for title, rows, is_hollow in (
+            (family, mine[panel.is_inside[mine]], False),
+            (f"{family}, outside its interval", mine[~panel.is_inside[mine]], True),
+        ):
+            text = (family,) * len(rows)
+            groups.append(Marks(title, colour, panel.truth[rows], panel.estimate[rows], text, is_hollow=is_hollow))
+    x, y = (Axis(f"{kind}, {panel.unit}", Scale.LOG) for kind in ("true", "estimated"))
+    return Figure(name, panel.title, x, y, marks={"": tuple(groups)}, has_diagonal=True, height=520)
 
 
 def render(panels: Sequence[Panel]) -> str:
     """The whole page; deterministic."""
-    from plotly.offline import get_plotlyjs
-
-    check_installed()
-    parts = []
-    for number, panel in enumerate(panels):
-        plot = figure(panel).to_html(full_html=False, include_plotlyjs=False, div_id=f"panel{number}")
-        parts.append(f"<h2>{escape(panel.title)}</h2>\n<p>{escape(_sentence(panel))}</p>\n{plot}")
-    style = "body{font-family:system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    head = f"<meta charset='utf-8'><title>Estimated against true rates</title><style>{style}</style>"
-    body = "<h1>Estimated against true rates</h1>\n" + "\n".join(parts)
-    script = f"<script>{get_plotlyjs()}</script>"
-    return f"<!doctype html><html lang='en'><head>{head}{script}</head><body>{body}</body></html>\n"
+    figures = [figure(panel, f"panel{number}") for number, panel in enumerate(panels)]
+    return page_of(
+        "estimates.html",
+        figures,
+        panels=[(f.name, f.title, _sentence(p)) for f, p in zip(figures, panels, strict=True)],
+    )
 
 
 def write(path: Path, panels: Sequence[Panel]) -> None:
     """Writes the page to `path`, creating its directory. Raises InvalidInput if it cannot be written."""
-    page = render(panels)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"--report cannot be written ({error.strerror})", file=str(path)) from error
+    write_page(path, render(panels))
 
 
 def _sentence(panel: Panel) -> str:

@@ -2,63 +2,81 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput
 from gavelpy.extras import require
 from gavelpy.report import plots, timeline
-from gavelpy.report.comparison import comparison_columns
-from gavelpy.report.result import Result, is_blind
+from gavelpy.report.comparison import Result, comparison_columns, is_blind
+from gavelpy.report.figure import Figure
 from gavelpy.report.summary import sentences, unfinished
 
 _STUCK_MAX = 40
+_UPLOT = "uPlot-1.6.32"
 _UNIT = re.compile(r"(\d) (%|h\b|min\b|s\b)")  # a number and its unit stay on one line
 
 
-def check_installed() -> None:
-    """Raises InvalidInput, with the command that installs them, if plotly or jinja2 is missing."""
-    require("--report", ("plotly", "jinja2"))
+def check_installed(option: str = "--report") -> None:
+    """Raises InvalidInput, with the command that installs it, if jinja2, or for `--figures` matplotlib, is missing."""
+    require(option, ("jinja2",) if option == "--report" else ("matplotlib",))
 
 
 def render(results: Sequence[Result], *, title: str, parameters: Mapping[str, Any]) -> str:  # Any: JSON values
     """The whole page; deterministic."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
-
-    check_installed()
-    environment = Environment(loader=PackageLoader("gavelpy.report"), autoescape=True, undefined=StrictUndefined)
-    drawn = {
-        "glance": plots.glance(results),
-        "completion": plots.completion_times(results),
-        "utilization": plots.utilization(results),
-        "families": timeline.families(results),
-        "timeline": timeline.timeline(results),
-        "shares": timeline.shares(results),
-    }
-    page = environment.get_template("report.html").render(
+    figures = [*plots.comparisons(results), *timeline.of_each_run(results)]
+    names = [figure.name for figure in figures]
+    return page_of(
+        "report.html",
+        figures,
         title=title,
         sentences=[_UNIT.sub("\\1\u00a0\\2", sentence) for sentence in sentences(results)],
         columns=[column for _, column in comparison_columns(results)],
         labels=[result.label for result in results],
+        metrics=plots.key_metrics(results),
+        names=names,
+        marginal=[name for name in names if name.startswith("marginal_value_")],
+        families=timeline.families(results),
         shown=_first_shown(results),
         delivered={result.label: _percent(timeline.delivered(result)) for result in results},
         stuck=_stuck(results),
         parameters={name: _plain(value) for name, value in parameters.items()},
-        figures=Markup(_safe_json({name: json.loads(figure.to_json()) for name, figure in drawn.items()})),
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    )
+
+
+def page_of(template: str, figures: Sequence[Figure], **values: Any) -> str:  # Any: what the template uses
+    """The page of a template with these figures, which `figures.js` draws."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    check_installed()
+    environment = Environment(loader=PackageLoader("gavelpy.report"), autoescape=True, undefined=StrictUndefined)
+    vendor = resources.files("gavelpy.report") / "vendor"
+    document = json.dumps({figure.name: figure.to_json() for figure in figures}, separators=(",", ":"), allow_nan=False)
+    packed = base64.b64encode(gzip.compress(document.encode(), 9, mtime=0)).decode()
+    page = environment.get_template(template).render(
+        figures=packed,
+        uplot=Markup((vendor / f"{_UPLOT}.iife.min.js").read_text("utf-8")),
+        uplot_css=Markup((vendor / f"{_UPLOT}.min.css").read_text("utf-8")),
+        **values,
     )
     return page + "\n"
 
 
 def write(path: Path, results: Sequence[Result], *, title: str, parameters: Mapping[str, Any]) -> None:
     """Writes the page to `path`, creating its directory. Raises InvalidInput if it cannot be written."""
-    page = render(results, title=title, parameters=parameters)
+    write_page(path, render(results, title=title, parameters=parameters))
+
+
+def write_page(path: Path, page: str) -> None:
+    """Writes a page of any template."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8")
@@ -93,8 +111,3 @@ def _plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_plain, value))
     return "none" if value is None else str(value)
-
-
-def _safe_json(value: object) -> str:
-    """JSON that cannot close the script element around it."""
-    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/").replace("<!--", "<\\u0021--")

@@ -1,19 +1,21 @@
-"""Plots that compare runs: key metrics, completion times, utilization over time.
+"""Figures that compare runs: completion times, fairness, utilization, queue, marginal values, and bars of key metrics.
 
-Each policy has one colour in all plots; its blind run is fainter and dashed. Traces of any size give plots of bounded
-size.
+Each policy has one colour in all figures; its blind run is fainter and dashed. Traces of any size give figures of
+bounded size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.report.comparison import COLUMNS, cells, time_unit
-from gavelpy.report.result import Result, is_blind, policy_of
+from gavelpy.model.arrays import Floats
+from gavelpy.report.comparison import COLUMNS, Result, cells, is_blind, policy_of, time_unit
+from gavelpy.report.figure import Axis, Curve, Figure, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +24,20 @@ if TYPE_CHECKING:
 POLICY_COLOURS = ("#d9622b", "#2f7fc1", "#1b9e77", "#b66bb0", "#d9a01c", "#4fb3e3", "#7f8790", "#a3623a")
 _CDF_POINTS_MAX = 300
 _BINS_MAX = 160
-_GLANCE = ("avg_jct_s", "p99_jct_s", "makespan_s", "ftf_worst")
+_KEY_METRICS = ("avg_jct_s", "p99_jct_s", "makespan_s", "ftf_worst")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One metric of all runs; `length`: 0 to 1 of the longest bar, 0 without a value."""
+
+    title: str
+    labels: tuple[str, ...]
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    length: tuple[float, ...]
+    colours: tuple[str, ...]
+    is_faint: tuple[bool, ...]
 
 
 def colours(results: Sequence[Result]) -> dict[str, str]:
@@ -31,133 +46,170 @@ def colours(results: Sequence[Result]) -> dict[str, str]:
     return {policy: POLICY_COLOURS[i % len(POLICY_COLOURS)] for i, policy in enumerate(policies)}
 
 
-def glance(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Bar charts of the four key metrics: one panel per metric, one bar per run."""
-    from plotly.subplots import make_subplots
+def comparisons(results: Sequence[Result]) -> list[Figure]:
+    """All figures with a curve for each run."""
+    return [
+        completion_times(results),
+        *fairness(results),
+        *utilization(results),
+        queue_length(results),
+        *marginal_values(results),
+    ]
 
-    shown = [next(column for column in COLUMNS if column.field == field) for field in _GLANCE]
-    filled = [cells(column, results) for column in shown]
-    titles = [f"{c.title} [{c.unit}]" if c.unit else c.title for c in filled]
-    figure = make_subplots(1, len(shown), shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.035)
+
+def key_metrics(results: Sequence[Result]) -> list[Bars]:
+    """Bars of four metrics."""
     palette = colours(results)
-    for panel, (column, texts) in enumerate(zip(shown, filled, strict=True), start=1):
-        values = [float(getattr(result.metrics, column.field)) for result in results]
-        figure.add_bar(
-            row=1,
-            col=panel,
-            orientation="h",
-            y=[result.label for result in results],
-            x=[value if math.isfinite(value) else None for value in values],
-            text=list(texts.texts),
-            textposition="outside",
-            cliponaxis=False,
-            marker={
-                "color": [palette[policy_of(result.label)] for result in results],
-                "opacity": [0.5 if is_blind(result.label) else 1.0 for result in results],
-                "line": {"width": 0},
-            },
-            hovertemplate="%{y}: %{text}<extra></extra>",
-            showlegend=False,
-        )
-        figure.update_xaxes(range=[0, 1.24 * max((v for v in values if math.isfinite(v)), default=1.0)], col=panel)
-    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False)
-    figure.update_xaxes(showticklabels=False, showgrid=False)
-    figure.update_layout(height=60 + 34 * len(results), bargap=0.25, margin={"l": 10, "r": 20, "t": 34, "b": 10})
-    return figure
-
-
-def completion_times(results: Sequence[Result]) -> Any:  # plotly has no types
-    """CDF of job completion times per run, over all measured jobs: unfinished ones keep it below one."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    curves = [_cumulative(result.jobs) for result in results]
-    unit, scale = time_unit(max((float(np.median(x)) for x, _ in curves if len(x)), default=0.0))
-    for result, (times_s, fraction) in zip(results, curves, strict=True):
-        figure.add_scatter(
-            x=np.round(times_s / scale, 4).tolist(),
-            y=np.round(fraction, 4).tolist(),
-            mode="lines",
-            name=result.label,
-            line=_line(result.label, colours(results), width=2.4),
-            hovertemplate=f"%{{y:.0%}} within %{{x:,.2f}} {unit}<extra>{result.label}</extra>",
-        )
-    figure.update_xaxes(title_text=f"completion time [{unit}], log scale", type="log", dtick=_log_ticks(curves))
-    figure.update_yaxes(title_text="jobs finished", tickformat=".0%", range=[0, 1.01])
-    figure.update_layout(height=430, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 10, "b": 50})
-    return figure
-
-
-def utilization(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Leased fraction of each GPU type over time: one panel per type, one line per run."""
-    from plotly.subplots import make_subplots
-
-    gpu_types = list(dict.fromkeys(str(t) for result in results for t in result.utilization.columns))
-    titles = [f"{gpu_type}, fraction leased" for gpu_type in gpu_types]
-    figure = make_subplots(
-        max(len(gpu_types), 1),
-        1,
-        shared_xaxes=True,
-        subplot_titles=titles or None,
-        vertical_spacing=0.28 / max(len(gpu_types), 3),
-    )
-    palette = colours(results)
-    longest_s = max((float(r.utilization.index[-1]) for r in results if len(r.utilization)), default=0.0)
-    unit, scale = time_unit(longest_s)
-    for result in results:
-        coarse = _coarser(result.utilization)
-        for row, gpu_type in enumerate(gpu_types, start=1):
-            if gpu_type not in coarse.columns:
-                continue
-            figure.add_scatter(
-                row=row,
-                col=1,
-                x=np.round(coarse.index.to_numpy(dtype=float) / scale, 3).tolist(),
-                y=np.round(coarse[gpu_type].to_numpy(dtype=float), 4).tolist(),
-                mode="lines",
-                name=result.label,
-                legendgroup=result.label,
-                showlegend=row == 1,
-                line=_line(result.label, palette, width=1.8),
-                hovertemplate=f"%{{y:.0%}} at %{{x:,.1f}} {unit}<extra>{result.label}, {gpu_type}</extra>",
+    labels = tuple(result.label for result in results)
+    found = []
+    for column in (next(column for column in COLUMNS if column.field == field) for field in _KEY_METRICS):
+        filled = cells(column, results)
+        values = tuple(float(getattr(result.metrics, column.field)) for result in results)
+        longest = max((v for v in values if math.isfinite(v)), default=0.0) or 1.0
+        found.append(
+            Bars(
+                f"{filled.title} [{filled.unit}]" if filled.unit else filled.title,
+                labels,
+                values,
+                filled.texts,
+                tuple(v / longest if math.isfinite(v) else 0.0 for v in values),
+                tuple(palette[policy_of(label)] for label in labels),
+                tuple(map(is_blind, labels)),
             )
-    figure.update_yaxes(tickformat=".0%", range=[0, 1.04], dtick=0.5)
-    figure.update_xaxes(title_text=f"time [{unit}]", row=max(len(gpu_types), 1), col=1)
-    height = 110 + 150 * max(len(gpu_types), 1)
-    figure.update_layout(height=height, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 30, "b": 50})
-    return figure
+        )
+    return found
 
 
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.06, "x": 0}
+def completion_times(results: Sequence[Result]) -> Figure:
+    """CDF of job completion times per run, over all measured jobs: unfinished ones keep it below one."""
+    medians = [float(r.jobs["jct_s"].median()) for r in results]
+    unit, scale = time_unit(max((m for m in medians if math.isfinite(m)), default=0.0))
+    return Figure(
+        "completion",
+        "Job completion times",
+        Axis(f"completion time [{unit}]", Scale.LOG),
+        Axis("jobs finished", Scale.PERCENT, (0.0, 1.01)),
+        _distributions(results, "jct_s", scale),
+        height=400,
+    )
 
 
-def _line(label: str, palette: dict[str, str], *, width: float) -> dict[str, Any]:  # plotly's attributes
-    blind = is_blind(label)
-    return {
-        "color": _faded(palette[policy_of(label)]) if blind else palette[policy_of(label)],
-        "dash": "dash" if blind else "solid",
-        "width": width,
-    }
+def fairness(results: Sequence[Result]) -> list[Figure]:
+    """CDF of finish-time fairness per run; none if it is unknown."""
+    known = [result for result in results if "ftf" in result.jobs and result.jobs["ftf"].notna().any()]
+    if not known:
+        return []
+    return [
+        Figure(
+            "fairness",
+            "Finish-time fairness",
+            Axis("JCT over the job's own JCT under isolated", Scale.LOG),
+            Axis("jobs", Scale.PERCENT, (0.0, 1.01)),
+            tuple(curve for curve in _distributions(results, "ftf", 1.0) if len(curve.x)),
+            height=400,
+        )
+    ]
 
 
-def _faded(colour: str, opacity: float = 0.65) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"
+def utilization(results: Sequence[Result]) -> list[Figure]:
+    """Leased fraction of each GPU type over time: one figure per type."""
+    gpu_types = dict.fromkeys(str(t) for result in results for t in result.utilization.columns)
+    axis, scale = _time_axis(results)
+    found = []
+    for gpu_type in gpu_types:
+        frames = [(r, _coarser(r.utilization)) for r in results if gpu_type in r.utilization.columns]
+        lines = [
+            _curve(results, r, frame.index.to_numpy(dtype=float) / scale, frame[gpu_type].to_numpy(dtype=float))
+            for r, frame in frames
+        ]
+        y = Axis(f"{gpu_type} leased", Scale.PERCENT, (0.0, 1.04))
+        found.append(
+            Figure(f"utilization_{gpu_type}", f"{gpu_type}: fraction leased", axis, y, tuple(lines), height=220)
+        )
+    return found
 
 
-def _cumulative(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted completion times of measured jobs in seconds, and the fraction finished by each; sampled if many."""
-    measured = jobs[jobs["measured"].astype(bool)]
-    times = np.sort(measured["jct_s"].to_numpy(dtype=float))
-    times = times[np.isfinite(times)]
-    kept = np.unique(np.linspace(0, len(times) - 1, min(len(times), _CDF_POINTS_MAX)).round().astype(int))
-    return times[kept], (kept + 1) / max(len(measured), 1)
+def queue_length(results: Sequence[Result]) -> Figure:
+    """Jobs that have arrived, have not finished and have no GPUs, over time."""
+    axis, scale = _time_axis(results)
+    lines = []
+    for result in results:
+        end_s = _end_s(result)
+        times = np.linspace(0.0, end_s, _BINS_MAX + 1)
+        arrived = _count(result.jobs["arrival_s"], times)
+        finished = _count(result.jobs["finish_s"].dropna(), times)
+        running = _count(result.leases["start_s"], times) - _count(result.leases["end_s"], times)
+        lines.append(_curve(results, result, times / scale, np.maximum(arrived - finished - running, 0)))
+    return Figure("queue", "Queue length", axis, Axis("jobs waiting"), tuple(lines), height=260)
 
 
-def _log_ticks(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> int | str:
-    """Plotly's tick distance: powers of ten; over a short range also 2 and 5 between them."""
-    times = np.concatenate([times for times, _ in curves])
-    return 1 if len(times) and times.max() > 50 * times.min() else "D2"
+def marginal_values(results: Sequence[Result]) -> list[Figure]:
+    """Relative marginal value of a GPU of each type over time: its part of the values of all types.
+
+    Policies have different objectives, so only the parts can be compared. Runs of rules have no values.
+    """
+    frames = {r.label: _coarser(_parts(r.marginal_values)) for r in results}
+    axis, scale = _time_axis(results)
+    found = []
+    for gpu_type in dict.fromkeys(str(t) for frame in frames.values() for t in frame.columns):
+        lines = [
+            _curve(results, r, frame.index.to_numpy(dtype=float) / scale, frame[gpu_type].to_numpy(dtype=float))
+            for r in results
+            if len(frame := frames[r.label]) and gpu_type in frame.columns
+        ]
+        y = Axis(f"{gpu_type}: part of all", Scale.PERCENT, (0.0, 1.04))
+        title = f"{gpu_type}: marginal value"
+        if lines:
+            found.append(Figure(f"marginal_value_{gpu_type}", title, axis, y, tuple(lines), height=220))
+    return found
+
+
+def _parts(values: pd.DataFrame) -> pd.DataFrame:
+    """Each row divided by its sum; rows without a positive value are left out."""
+    finite = values.where(np.isfinite(values), 0.0).clip(lower=0.0)
+    total = finite.sum(axis=1)
+    return finite[total > 0].div(total[total > 0], axis=0)
+
+
+def _distributions(results: Sequence[Result], field: str, scale: float) -> tuple[Curve, ...]:
+    """The CDF of a column of measured jobs, on one grid for all runs."""
+    samples = []
+    for result in results:
+        measured = result.jobs[result.jobs["measured"].astype(bool)]
+        values = np.sort(measured[field].to_numpy(dtype=float) / scale)
+        samples.append((values[np.isfinite(values) & (values > 0)], max(len(measured), 1)))
+    everything = np.sort(np.concatenate([values for values, _ in samples]))
+    kept = np.unique(np.linspace(0, len(everything) - 1, min(len(everything), _CDF_POINTS_MAX)).round().astype(int))
+    grid = np.unique(everything[kept])
+    curves = []
+    for result, (values, count) in zip(results, samples, strict=True):
+        own = grid[grid <= values[-1]] if len(values) else grid[:0]
+        curves.append(_curve(results, result, own, np.searchsorted(values, own, side="right") / count))
+    return tuple(curves)
+
+
+def _curve(results: Sequence[Result], result: Result, x: Floats, y: Floats) -> Curve:
+    return Curve(result.label, x, y, colours(results)[policy_of(result.label)], is_blind(result.label))
+
+
+def _time_axis(results: Sequence[Result]) -> tuple[Axis, float]:
+    """The axis of time and its unit in seconds; it first shows the longest run of an aware policy."""
+    ends_s = {result.label: _end_s(result) for result in results}
+    unit, scale = time_unit(max(ends_s.values(), default=0.0))
+    aware_s = max((end_s for label, end_s in ends_s.items() if not is_blind(label)), default=0.0)
+    return Axis(f"time [{unit}]", range=(0.0, aware_s / scale) if aware_s > 0 else None), scale
+
+
+def _end_s(result: Result) -> float:
+    """The end of its last lease, or the last arrival."""
+    ends = [result.leases["end_s"].max() if len(result.leases) else 0.0, result.jobs["arrival_s"].max()]
+    return float(np.nanmax([0.0, *(end for end in ends if end == end)]))
+
+
+def _count(moments: pd.Series[float], times: Floats) -> Floats:
+    """How many of the moments are at or before each time."""
+    found: Floats = np.searchsorted(np.sort(moments.to_numpy(dtype=float)), times, side="right").astype(float)
+    return found
 
 
 def _coarser(frame: pd.DataFrame) -> pd.DataFrame:

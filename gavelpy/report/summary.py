@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gavelpy.report.comparison import duration
-from gavelpy.report.result import BLIND_SUFFIX, Result, is_blind, policy_of
+from gavelpy.report.comparison import BLIND_SUFFIX, Result, duration, is_blind, policy_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +25,9 @@ def sentences(results: Sequence[Result]) -> list[str]:
     ]
     pairs.sort(key=lambda pair: policy_of(pair[1].label) != _FLAGSHIP)
     found = [_gain_of_awareness(blind, aware) for blind, aware in pairs]
-    if not found:
+    if pairs:
+        found[1:1] = _cost(*pairs[0])
+    else:
         found = [_best(results) if len(results) > 1 else _single(results[0])]
     return found + _unfinished(results)
 
@@ -46,6 +47,18 @@ def _gain_of_awareness(blind: Result, aware: Result) -> str:
     makespan = f"its makespan{_by(blind.metrics.makespan_s, aware.metrics.makespan_s)}"
     again = "" if verb == makespan_verb else f"{makespan_verb} "
     return f"Knowing the throughputs {verb} {average} and {again}{makespan}."
+
+
+def _cost(blind: Result, aware: Result) -> list[str]:
+    """What the headline leaves out: fairness to the worst job, and preemptions; none if it is unknown."""
+    worst, before = aware.metrics.ftf_worst, blind.metrics.ftf_worst
+    if not (math.isfinite(worst) and math.isfinite(before) and len(aware.jobs)):
+        return []
+    stops, stops_before = (result.metrics.preemptions / len(result.jobs) for result in (aware, blind))
+    return [
+        f"What {aware.label} costs: its worst finish-time fairness is {worst:.2f} ({before:.2f} when blind), and it "
+        f"preempts a job {stops:,.1f} times on average ({stops_before:,.1f} when blind)."
+    ]
 
 
 def _best(results: Sequence[Result]) -> str:

@@ -1,139 +1,108 @@
-"""Plots of single runs: the timeline of jobs on GPU types, the GPU time of job families, time owed and received.
+"""Figures of single runs: the timeline of jobs on GPU types, the GPU time of job families, time owed and received.
 
-Each plot holds the lines of every run, marked with the run's label (`meta`); the page shows one run at a time, on axes
-that fit that run (`meta` of the layout: range of each axis by label). The size of a plot is bounded: large traces are
-sampled evenly, adjacent stays are merged, and stays too short to see take the GPU type that was held longest near them.
+The page shows one run at a time, on axes that fit that run. The size of a figure is bounded: large traces are sampled
+evenly, adjacent stays are merged, and stays too short to see take the GPU type that was held longest near them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.report.comparison import time_unit
-from gavelpy.report.result import Result
+from gavelpy.report.comparison import Result, time_unit
+from gavelpy.report.figure import Axis, Figure, Marks
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # From Paul Tol's muted scheme; hues differ from those of the policies.
 GPU_TYPE_COLOURS = ("#cc6677", "#44aa99", "#ddbb55", "#8878c3", "#66aadd", "#999999", "#aa4499", "#88aa33")
-_WAITING = "rgba(128,128,128,0.35)"
+_WAITING = "#9a9a9a"
 _ROWS_MAX = 220
 _SEGMENTS_MAX = 2500
 _FAMILIES_MAX = 14
 _POINTS_MAX = 1200
 
 
-def timeline(results: Sequence[Result]) -> Any:  # plotly has no types
-    """One row per job in order of arrival, coloured by GPU type while it runs, grey while it waits."""
-    import plotly.graph_objects as go
+def of_each_run(results: Sequence[Result]) -> list[Figure]:
+    """All figures that show one run at a time."""
+    return [timeline(results), shares(results)]
 
-    figure = go.Figure()
+
+def timeline(results: Sequence[Result]) -> Figure:
+    """One row per job in order of arrival, coloured by GPU type while it runs, grey while it waits."""
     palette = _palette(results)
     ends_s = {r.label: float(r.leases["end_s"].max()) if len(r.leases) else 0.0 for r in results}
     longest_s = max(ends_s.values())
     unit, scale = time_unit(longest_s)
-    rows_most = 1
+    rows_by_run = {result.label: _rows(result.jobs) for result in results}
+    rows_most = max(1, *map(len, rows_by_run.values()))
+    width = float(np.clip(500 / rows_most, 2.4, 16))
+    marks = {}
     for result in results:
-        rows = _rows(result.jobs)
-        rows_most = max(rows_most, len(rows))
-        _add_waits(figure, result, rows, scale, unit)
+        rows = rows_by_run[result.label]
         stays = merged(result.leases[result.leases["job"].isin(rows.index)])
+        groups = [_waits(result, rows, scale)]
         for gpu_type, colour in palette.items():
             here = stays[stays["gpu_type"] == gpu_type]
-            _add_segments(
-                figure,
-                here["start_s"].to_numpy(dtype=float) / scale,
-                here["end_s"].to_numpy(dtype=float) / scale,
-                rows.loc[here["job"]].to_numpy(),
-                here["job"].astype(str).to_list(),
-                name=gpu_type,
-                meta=result.label,
-                line={"color": colour, "width": float(np.clip(500 / rows_most, 2.4, 16))},
-                hovertemplate=f"%{{text}} on {gpu_type}, %{{x:,.1f}} {unit}<extra></extra>",
-            )
-    figure.update_xaxes(title_text=f"time [{unit}]", range=[0, 1.005 * longest_s / scale])
+            start, end = (here[name].to_numpy(dtype=float) / scale for name in ("start_s", "end_s"))
+            row = rows.loc[here["job"]].to_numpy().astype(np.float64)
+            groups.append(Marks(gpu_type, colour, start, row, tuple(here["job"].astype(str)), end, width))
+        marks[result.label] = tuple(groups)
     jobs_most = max(len(result.jobs) for result in results)
-    figure.update_yaxes(title_text="jobs, in order of arrival", range=[jobs_most - 0.3, -0.7])
-    figure.update_yaxes(showgrid=False, zeroline=False, **({"dtick": 1} if jobs_most <= 12 else {}))
-    height = int(np.clip(140 + 3.2 * rows_most, 320, 760))
-    ranges = {label: {"xaxis": [0, 1.005 * (end_s or longest_s) / scale]} for label, end_s in ends_s.items()}
-    figure.update_layout(meta=ranges, height=height, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
-    return figure
-
-
-def families(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Heat map: the fraction of each job family's GPU time spent on each type."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    gpu_types = list(_palette(results))
-    names_most = 1
-    for result in results:
-        fractions = _family_fractions(result, gpu_types)
-        names_most = max(names_most, len(fractions))
-        figure.add_heatmap(
-            x=gpu_types,
-            y=fractions.index.to_list(),
-            z=np.round(fractions.to_numpy(), 4).tolist(),
-            text=[[f"{100 * value:.0f} %" for value in row] for row in fractions.to_numpy()],
-            texttemplate="%{text}",
-            zmin=0,
-            zmax=1,
-            colorscale=[[0, "rgba(47,127,193,0.04)"], [1, "rgba(47,127,193,0.95)"]],
-            showscale=False,
-            xgap=2,
-            ygap=2,
-            meta=result.label,
-            hovertemplate="%{y}: %{text} of its GPU time on %{x}<extra></extra>",
-        )
-    figure.update_yaxes(autorange="reversed", showgrid=False, zeroline=False)
-    figure.update_xaxes(side="top", showgrid=False, zeroline=False)
-    figure.update_layout(height=50 + 36 * names_most, margin={"l": 10, "r": 10, "t": 34, "b": 10})
-    return figure
-
-
-def shares(results: Sequence[Result]) -> Any:  # plotly has no types
-    """Time owed by the policy against time received, one point per (job, GPU type)."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    palette = _palette(results)
-    frames = [_thinned(result.shares) for result in results]
-    most_s = [float(f[["owed_s", "received_s"]].to_numpy().max()) if len(f) else 0.0 for f in frames]
-    unit, scale = time_unit(max(most_s))
-    edge = 1.03 * max(most_s) / scale
-    ranges = {}
-    figure.add_scatter(
-        x=[0, edge],
-        y=[0, edge],
-        mode="lines",
-        line={"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"},
-        name="as owed",
-        hoverinfo="skip",
+    return Figure(
+        "timeline",
+        "Timeline",
+        Axis(f"time [{unit}]"),
+        Axis("jobs, in order of arrival", range=(-0.7, max(jobs_most, 1) - 0.3), is_reversed=True),
+        marks=marks,
+        x_ranges={label: (0.0, 1.005 * (end_s or longest_s or 1.0) / scale) for label, end_s in ends_s.items()},
+        height=int(np.clip(140 + 3.2 * rows_most, 320, 760)),
     )
-    for result, frame, longest_s in zip(results, frames, most_s, strict=True):
-        own = [-0.02 * edge, edge] if longest_s == 0 else [-0.02 * longest_s / scale, 1.03 * longest_s / scale]
-        ranges[result.label] = {"xaxis": own, "yaxis": own}
-        for gpu_type, colour in palette.items():
-            here = frame[frame["gpu_type"] == gpu_type]
-            figure.add_scatter(
-                x=np.round(here["owed_s"].to_numpy(dtype=float) / scale, 3).tolist(),
-                y=np.round(here["received_s"].to_numpy(dtype=float) / scale, 3).tolist(),
-                text=here["job"].astype(str).to_list(),
-                mode="markers",
-                name=gpu_type,
-                meta=result.label,
-                marker={"color": colour, "size": 7, "opacity": 0.65, "line": {"width": 0}},
-                hovertemplate=f"%{{text}} on {gpu_type}: owed %{{x:,.2f}} {unit}, got %{{y:,.2f}}<extra></extra>",
+
+
+def shares(results: Sequence[Result]) -> Figure:
+    """Time owed by the policy against time received, one point per (job, GPU type)."""
+    palette = _palette(results)
+    frames = {r.label: _thinned(r.shares) for r in results}
+    most_s = {k: float(f[["owed_s", "received_s"]].to_numpy().max()) if len(f) else 0.0 for k, f in frames.items()}
+    unit, scale = time_unit(max(most_s.values()))
+    edge = (max(most_s.values()) or 1.0) / scale
+    ranges = {}
+    marks = {}
+    for label, frame in frames.items():
+        own = most_s[label] / scale or edge
+        ranges[label] = (-0.02 * own, 1.03 * own)
+        marks[label] = tuple(
+            Marks(
+                gpu_type,
+                colour,
+                here["owed_s"].to_numpy(dtype=float) / scale,
+                here["received_s"].to_numpy(dtype=float) / scale,
+                tuple(here["job"].astype(str)),
             )
-    figure.update_xaxes(title_text=f"owed by the policy [{unit}]", range=[-0.02 * edge, edge])
-    figure.update_yaxes(title_text=f"received [{unit}]", range=[-0.02 * edge, edge])
-    figure.update_layout(meta=ranges, height=480, legend=_LEGEND, margin={"l": 60, "r": 10, "t": 40, "b": 50})
-    return figure
+            for gpu_type, colour in palette.items()
+            for here in [frame[frame["gpu_type"] == gpu_type]]
+        )
+    return Figure(
+        "shares",
+        "Shares owed and received",
+        Axis(f"owed by the policy [{unit}]"),
+        Axis(f"received [{unit}]"),
+        marks=marks,
+        x_ranges=ranges,
+        y_ranges=ranges,
+        has_diagonal=True,
+        height=460,
+    )
+
+
+def families(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    """For each run, the fraction of each job family's GPU time spent on each type."""
+    gpu_types = list(_palette(results))
+    return {result.label: _family_fractions(result, gpu_types) for result in results}
 
 
 def delivered(result: Result) -> float:
@@ -177,9 +146,6 @@ def _coarsened(stays: pd.DataFrame, segments_max: int) -> pd.DataFrame:
     return coarse[["job", "gpu_type", "start_s", "end_s"]]
 
 
-_LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0}
-
-
 def _palette(results: Sequence[Result]) -> dict[str, str]:
     gpu_types = dict.fromkeys(str(t) for result in results for t in result.utilization.columns)
     return {name: GPU_TYPE_COLOURS[i % len(GPU_TYPE_COLOURS)] for i, name in enumerate(gpu_types)}
@@ -194,44 +160,18 @@ def _rows(jobs: pd.DataFrame) -> pd.Series[int]:
     return pd.Series(kept, index=jobs.index[order[kept]])
 
 
-def _add_waits(figure: Any, result: Result, rows: pd.Series[int], scale: float, unit: str) -> None:
+def _waits(result: Result, rows: pd.Series[int], scale: float) -> Marks:
     """A thin line from each job's arrival to its finish, or to the end of the run."""
     jobs = result.jobs.loc[rows.index]
     end_s = max(
         float(result.leases["end_s"].max()) if len(result.leases) else 0.0,
         float(jobs["arrival_s"].max()) if len(jobs) else 0.0,
     )
-    _add_segments(
-        figure,
-        jobs["arrival_s"].to_numpy(dtype=float) / scale,
-        jobs["finish_s"].fillna(end_s).to_numpy(dtype=float) / scale,
-        rows.to_numpy(),
-        [str(job) for job in rows.index],
-        name="waiting",
-        meta=result.label,
-        line={"color": _WAITING, "width": 1},
-        hovertemplate=f"%{{text}} waits, %{{x:,.1f}} {unit}<extra></extra>",
+    arrival, finish = (
+        values.to_numpy(dtype=float) / scale for values in (jobs["arrival_s"], jobs["finish_s"].fillna(end_s))
     )
-
-
-def _add_segments(
-    figure: Any,  # plotly has no types
-    start: np.ndarray,
-    end: np.ndarray,
-    row: np.ndarray,
-    text: Sequence[str],
-    **style: Any,  # plotly's attributes
-) -> None:
-    """Horizontal segments as one line with gaps."""
-    x = np.stack([start, end, np.full(len(start), np.nan)], axis=1).ravel().round(3)
-    y = np.stack([row, row, row], axis=1).ravel()
-    figure.add_scatter(
-        x=[None if np.isnan(value) else value for value in x.tolist()],
-        y=y.tolist(),
-        text=[label for label in text for _ in range(3)],
-        mode="lines",
-        connectgaps=False,
-        **style,
+    return Marks(
+        "waiting", _WAITING, arrival, rows.to_numpy().astype(np.float64), tuple(map(str, rows.index)), finish, 1.0
     )
 
 

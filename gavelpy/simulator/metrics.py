@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,7 @@ class SimulationResult:
     sharing: pd.DataFrame  # one row per time of two jobs on the same GPUs: job partner gpu_type gpus start_s end_s
     shares: pd.DataFrame  # one row per job and type: job gpu_type owed_s received_s, alone and co-located
     utilization: pd.DataFrame  # index time_s; one column per GPU type: fraction leased
+    marginal_values: pd.DataFrame  # index time_s of an allocation; one column per GPU type; empty for rules
     parameters: dict[str, Any]
     stalled: str = ""  # why the run ended with unfinished jobs: no job gained a step any more
     isolated_stalled: str = ""  # the same for the run under `isolated`: finish-time fairness is incomplete
@@ -223,6 +224,15 @@ def utilization_frame(history: History) -> pd.DataFrame:
         leased_gpu_s = _time_since(edges, starts[here], held[here]) - _time_since(edges, ends[here], held[here])
         columns[name] = np.diff(leased_gpu_s) / (np.diff(edges) * history.gpu_counts[kind])
     return pd.DataFrame(columns, index=pd.Index(edges[:-1], name="time_s"))
+
+
+def marginal_values_frame(values: Sequence[tuple[float, Mapping[str, float]]]) -> pd.DataFrame:
+    """Marginal values by GPU type of each allocation, in units of the policy's objective."""
+    import pandas as pd
+
+    frame = pd.DataFrame([by_type for _, by_type in values])
+    frame.index = pd.Index([time_s for time_s, _ in values], name="time_s", dtype=float)
+    return frame
 
 
 def _time_since(edges: Floats, moments: Floats, weight: Floats) -> Floats:

@@ -98,6 +98,7 @@ class Simulation(VirtualScheduler):
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
         self.node_events = deque(node_events)
         self.event_count = 0
+        self.marginal_values: list[tuple[float, dict[str, float]]] = []  # of each allocation
 
     def run(self) -> SimulationResult:
         """Runs until all measured jobs are done, no event is left, or no job gains a step any more."""
@@ -199,7 +200,10 @@ class Simulation(VirtualScheduler):
         """The recorded answer if there is one, else the engine's."""
         if self.recorded and isinstance(answer := self.recorded[0][1], AllocationSolved | AllocationFailed):
             return answer
-        return super().solve(question)
+        solved = super().solve(question)
+        if isinstance(solved, AllocationSolved) and any(value > 0 for value in self.engine.shadow_prices.values()):
+            self.marginal_values.append((self.now_s, self.engine.shadow_prices))
+        return solved
 
     def _check_recorded(self, event: Event, now_s: float) -> None:
         recorded_s, recorded = self.recorded.popleft()
@@ -227,6 +231,7 @@ class Simulation(VirtualScheduler):
             sharing=metrics.sharing_frame(history),
             shares=metrics.shares_frame(history),
             utilization=metrics.utilization_frame(history),
+            marginal_values=metrics.marginal_values_frame(self.marginal_values),
             parameters=self._parameters(),
             stalled=self.stall.reason(history, self.settings) if is_stalled else "",
         )

@@ -1,6 +1,5 @@
 """`gavel demo`: the shipped trace, the comparison of policies, and the part with real jobs."""
 
-import json
 import re
 from pathlib import Path
 
@@ -53,9 +52,7 @@ def check_comparison(answer: Answer) -> None:
     assert answer.out.splitlines()[-1] == "report: out/demo/report.html"
     page = Path("out/demo/report.html").read_text(encoding="utf-8")
     assert set(re.findall(r'data-run="([^"]+)"', page)) == LABELS
-    found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
-    assert found
-    assert len(json.loads(found[1])) == 6
+    assert len(page.encode()) < 600_000
 
 
 def test_demo_compares_three_policies_blind_and_aware_and_ends_with_the_path(

@@ -54,7 +54,7 @@ def test_command_without_the_runtime_extra_prints_how_to_install_it(command: str
 
 def test_report_without_its_extra_prints_how_to_install_it(tmp_path: Path) -> None:
     done = run_without(
-        ("plotly", "jinja2"), "gavel simulate --generate 3 --cluster v100:2 --report page.html", tmp_path
+        ("matplotlib", "jinja2"), "gavel simulate --generate 3 --cluster v100:2 --report page.html", tmp_path
     )
 
     assert done.returncode == 2

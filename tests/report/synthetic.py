@@ -51,6 +51,7 @@ class SyntheticResult:
     leases: pd.DataFrame
     shares: pd.DataFrame
     utilization: pd.DataFrame
+    marginal_values: pd.DataFrame
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,7 +97,8 @@ def make_result(
         "jobs_unfinished": unfinished,
     }
     metrics = replace(SyntheticMetrics(), **(defaults | figures))  # type: ignore[arg-type]  # counts are whole floats
-    return SyntheticResult(label, metrics, frame, _leases(frame, stays, rng), _shares(frame, rng), _busy(frame, rng))
+    leases, shares, busy = _leases(frame, stays, rng), _shares(frame, rng), _busy(frame, rng)
+    return SyntheticResult(label, metrics, frame, leases, shares, busy, busy * [3.0, 2.0, 1.0])
 
 
 def _leases(jobs: pd.DataFrame, stays: int, rng: np.random.Generator) -> pd.DataFrame:

@@ -33,15 +33,15 @@ def test_the_page_needs_no_network_and_escapes_names() -> None:
 
 
 def test_axes_name_their_unit() -> None:
-    layout = figure(PANEL).layout
+    found = figure(PANEL, "panel0")
 
-    assert (layout.xaxis.title.text, layout.yaxis.title.text) == ("true, steps/s", "estimated, steps/s")
+    assert (found.x.title, found.y.title) == ("true, steps/s", "estimated, steps/s")
 
 
-def test_points_outside_their_interval_are_crosses() -> None:
-    symbols = {trace.name: list(trace.marker.symbol) for trace in figure(PANEL).data if trace.mode == "markers"}
+def test_points_outside_their_interval_are_hollow() -> None:
+    drawn = {marks.group: marks.is_hollow for marks in figure(PANEL, "panel0").marks[""] if len(marks.x)}
 
-    assert symbols == {"ant": ["circle", "circle"], "<script>bee": ["x"]}
+    assert drawn == {"ant": False, "<script>bee, outside its interval": True}
 
 
 def test_panel_without_entries_has_a_sentence() -> None:

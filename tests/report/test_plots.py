@@ -10,15 +10,11 @@ from tests.report.synthetic import make_result
 PAIR = [make_result("fifo@blind", slowness=2.0), make_result("fifo")]
 
 
-def _rgb(colour: str) -> tuple[int, ...]:
-    return tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+def test_blind_is_faint_in_the_colour_of_its_policy() -> None:
+    blind, aware = plots.completion_times(PAIR).curves
 
-
-def test_blind_is_dashed_in_the_colour_of_its_policy() -> None:
-    blind, aware = plots.completion_times(PAIR).data
-
-    assert (blind.line.dash, aware.line.dash) == ("dash", "solid")
-    assert blind.line.color == "rgba({},{},{},0.65)".format(*_rgb(aware.line.color))
+    assert (blind.is_faint, aware.is_faint) == (True, False)
+    assert blind.colour == aware.colour
 
 
 def test_colours_of_policies_differ() -> None:
@@ -28,7 +24,7 @@ def test_colours_of_policies_differ() -> None:
 
 
 def test_completion_curve_stays_below_one_when_jobs_are_unfinished() -> None:
-    (curve,) = plots.completion_times([make_result("fifo", jobs=10, unfinished=4)]).data
+    (curve,) = plots.completion_times([make_result("fifo", jobs=10, unfinished=4)]).curves
 
     assert max(curve.y) == pytest.approx(0.6)
 
@@ -37,32 +33,68 @@ def test_completion_curve_counts_measured_jobs_only() -> None:
     result = make_result("fifo", jobs=10)
     result.jobs.loc[result.jobs.index[:5], "measured"] = False
 
-    (curve,) = plots.completion_times([result]).data
+    (curve,) = plots.completion_times([result]).curves
 
     assert len(curve.x) == 5
 
 
-def test_utilisation_has_a_panel_for_each_gpu_type_and_a_line_for_each_run() -> None:
-    lines = plots.utilization(PAIR).data
+def test_fairness_curve_ends_at_the_worst_ratio() -> None:
+    result = make_result("fifo", jobs=10)
 
-    assert {line.yaxis for line in lines} == {"y", "y2", "y3"}
-    assert len(lines) == 6
-    assert [line.showlegend for line in lines] == [True, False, False, True, False, False]
+    ((curve,),) = (figure.curves for figure in plots.fairness([result]))
+
+    assert curve.x[-1] == result.jobs["ftf"].max()
+    assert curve.y[-1] == 1.0
+
+
+def test_utilisation_has_a_figure_for_each_gpu_type_and_a_curve_for_each_run() -> None:
+    figures = plots.utilization(PAIR)
+
+    assert [figure.name for figure in figures] == ["utilization_v100", "utilization_p100", "utilization_k80"]
+    assert [len(figure.curves) for figure in figures] == [2, 2, 2]
+
+
+def test_time_first_ends_with_the_longest_aware_run() -> None:
+    figure = plots.queue_length([make_result("fifo@blind", slowness=50.0), make_result("fifo")])
+
+    assert figure.x.range is not None
+    assert figure.x.range[1] == pytest.approx(figure.curves[1].x[-1])
+    assert figure.x.range[1] < 0.2 * figure.curves[0].x[-1]
+
+
+def test_queue_counts_jobs_between_arrival_and_finish_that_hold_no_gpus() -> None:
+    result = make_result("fifo", jobs=2, stays=1)
+    result.jobs["arrival_s"], result.jobs["finish_s"] = [0.0, 0.0], [80.0, 160.0]
+    result.leases["start_s"], result.leases["end_s"] = [0.0, 80.0], [80.0, 160.0]
+
+    (curve,) = plots.queue_length([result]).curves
+
+    assert curve.y[curve.x < 80].tolist() == [1.0] * 80
+    assert curve.y[curve.x >= 80].tolist() == [0.0] * 81
+
+
+def test_marginal_values_are_parts_of_their_sum() -> None:
+    curves = [figure.curves[0].y for figure in plots.marginal_values([make_result("fifo")])]
+
+    assert np.allclose(np.sum(curves, axis=0), 1.0)
+
+
+def test_run_without_marginal_values_has_no_curve_of_them() -> None:
+    result = make_result("fifo")
+    object.__setattr__(result, "marginal_values", pd.DataFrame(index=pd.Index([], name="time_s")))
+
+    assert plots.marginal_values([result]) == []
 
 
 def test_coarser_bins_keep_the_mean() -> None:
     frame = pd.DataFrame({"v100": np.tile([0.0, 1.0], 800)}, index=np.arange(1600.0))
-
-    (line,) = (t for t in plots.utilization([_with_utilization(frame)]).data)
-
-    assert set(line.y) == {0.5}
-    assert len(line.y) == 160
-
-
-def _with_utilization(frame: pd.DataFrame) -> object:
     result = make_result("fifo")
     object.__setattr__(result, "utilization", frame)
-    return result
+
+    ((curve,),) = (figure.curves for figure in plots.utilization([result]))
+
+    assert set(curve.y.tolist()) == {0.5}
+    assert len(curve.y) == 160
 
 
 def _leases(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
@@ -97,18 +129,17 @@ def test_family_fractions_weigh_by_gpus_and_add_up_to_one() -> None:
     result.leases["start_s"], result.leases["end_s"] = 0.0, 100.0
     result.leases["gpu_type"] = ["v100", "k80"]
 
-    (heatmap,) = timeline.families([result]).data
+    family = timeline.families([result])["fifo"]
 
-    assert heatmap.y == ("A3C",)
-    assert dict(zip(heatmap.x, heatmap.z[0], strict=True)) == {"v100": 0.25, "p100": 0.0, "k80": 0.75}
+    assert family.to_dict("index") == {"A3C": {"v100": 0.25, "p100": 0.0, "k80": 0.75}}
 
 
 def test_timeline_draws_a_bounded_number_of_jobs() -> None:
     figure = timeline.timeline([make_result("fifo", jobs=3000)])
 
-    waiting = next(trace for trace in figure.data if trace.name == "waiting")
+    waiting = next(marks for marks in figure.marks["fifo"] if marks.group == "waiting")
 
-    assert len(waiting.x) == 3 * 220
+    assert len(waiting.x) == 220
 
 
 def test_axes_fit_the_run_that_is_shown() -> None:
@@ -116,10 +147,10 @@ def test_axes_fit_the_run_that_is_shown() -> None:
 
     over_time, shares = timeline.timeline([short, long]), timeline.shares([short, long])
 
-    assert over_time.layout.meta["fifo"]["xaxis"][1] < 0.2 * over_time.layout.meta["fifo@blind"]["xaxis"][1]
-    assert over_time.layout.meta["fifo"]["xaxis"][1] >= short.leases["end_s"].max() / 3600
-    assert shares.layout.meta["fifo"]["xaxis"] == shares.layout.meta["fifo"]["yaxis"]
-    assert shares.layout.meta["fifo"]["xaxis"][1] < 0.2 * shares.layout.meta["fifo@blind"]["xaxis"][1]
+    assert over_time.x_ranges["fifo"][1] < 0.2 * over_time.x_ranges["fifo@blind"][1]
+    assert over_time.x_ranges["fifo"][1] >= short.leases["end_s"].max() / 3600
+    assert shares.x_ranges["fifo"] == shares.y_ranges["fifo"]
+    assert shares.x_ranges["fifo"][1] < 0.2 * shares.x_ranges["fifo@blind"][1]
 
 
 def test_jobs_that_alternate_between_types_have_a_bounded_number_of_stays() -> None:
