@@ -27,12 +27,12 @@ def test_a_program_that_declares_to_save_makes_its_job_preemptible_and_is_told_o
     bench.wake()
     bench.orders("n0")
     bench.say("n0", part(0, 0, is_by_time=True))
-    before = bench.core.kept.jobs.tolist()
+    before = bench.core.exempt.jobs.tolist()
 
     told = bench.say("n0", part(0, 0, saves_at_end=True))
     again = bench.say("n0", part(0, 0, saves_at_end=True))
 
-    assert (before, bench.core.kept.jobs.tolist()) == ([0], [])
+    assert (before, bench.core.exempt.jobs.tolist()) == ([0], [])
     assert (names(told), names(again)) == (["SavingDeclared"], [])
 
 
