@@ -81,7 +81,7 @@ class JobTable:
         self.serial_of: dict[JobId, int] = {}  # of the last job with this id; ids of jobs that are over can be reused
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
-        self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see late_ends
+        self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see back_off
         self.entities: list[str] = []
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, late_ends
+from gavelpy.mechanism import back_off, reports
 from gavelpy.mechanism.events import (
     AgentRejoined,
     DirectorySeen,
@@ -176,7 +176,7 @@ def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: Me
     """Ends the leases of these jobs on the GPUs `here` (G,); returns the leases to kill."""
     jobs = leases.jobs
     if settings.late_ends:
-        late_ends.keep_open(jobs, rows, jobs.lease[rows])
+        reports.open_lost(jobs, rows, jobs.lease[rows])
     gangs = rows[jobs.gpus[rows] > 1].tolist()
     reaching = np.array([row for row in gangs if not here[jobs.gang_gpus[row]].all()], dtype=np.int64)
     ending = np.setdiff1d(rows, reaching)
@@ -204,7 +204,7 @@ def _narrow(jobs: JobTable, rows: Ints, here: Bools, settings: MechanismSettings
     """Removes the GPUs `here` (G,) from the stopping leases of these jobs; leases without GPUs are over."""
     if settings.late_ends:
         alive = rows[jobs.state[rows] <= ALIVE[-1]]
-        late_ends.keep_open(jobs, alive, jobs.stopping[alive])
+        reports.open_lost(jobs, alive, jobs.stopping[alive])
     over = []
     for row in rows.tolist():
         held = jobs.gpus_stopping(row)

@@ -1,7 +1,18 @@
-"""Applies nodes' reports on leases to jobs.
+"""Applies nodes' reports on leases to jobs, also late reports on the end of lost leases.
 
 Reports may come twice, late or never. A report counts only if its lease is still a lease of the job (granted, running
-or stopping). Steps are absolute, so duplicates have no effect.
+or stopping), or a lost lease that is open. Steps are absolute, so duplicates have no effect.
+
+A lease is lost when its node is declared lost, stays unreachable until the lease must be over, or returns without it.
+The node may still have a record of how the lease ended, which takes precedence over the scheduler's inference. So a
+lost lease stays open: a later report of its end counts as follows.
+
+- *Finished*: finishes the job if it is not over yet. A newer lease of the job is revoked if it has not started and
+  killed if it has: the work is done, and a second run must not count as well.
+- *Stopped* and *failed*: count only while no newer lease runs. The checkpoint of a stopped lease counts only while the
+  job has no newer lease, which would resume from another checkpoint, and if no newer lease has saved one.
+
+A lease is closed by its late end and when its job is over. Only the newest `OPEN_MAX` lost leases of a job are open.
 """
 
 from __future__ import annotations
@@ -10,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, late_ends, non_preemptible
+from gavelpy.mechanism import back_off, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     LastStepReported,
@@ -26,7 +37,9 @@ from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
 from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
+
+OPEN_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -81,11 +94,11 @@ def started(jobs: JobTable, rows: Ints, now_s: float) -> None:
 
 
 def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, settings: MechanismSettings) -> Ended:
-    """Applies the end of leases that finished, failed, were lost or were revoked; see also `late_ends`."""
+    """Applies the end of leases that finished, failed, were lost or were revoked."""
     alive = jobs.state[event.jobs] <= ALIVE[-1]
     was_stopping = jobs.stopping[event.jobs] == event.leases
     is_current = alive & ~was_stopping & (jobs.lease[event.jobs] == event.leases)
-    is_late = late_ends.counting(jobs, event)
+    is_late = counting_late(jobs, event)
     counts = alive & was_stopping | is_current | is_late
     rows, current = event.jobs[counts], np.unique(event.jobs[is_current])  # each node of a gang may report
     late = event.jobs[is_late]
@@ -97,9 +110,9 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     if event.outcome is Outcome.STOPPED:
         non_preemptible.stopped(jobs, np.setdiff1d(rows, late))
     if event.outcome is not Outcome.LOST:
-        late_ends.close(jobs, rows, event.leases[counts])
+        close_lost(jobs, rows, event.leases[counts])
     elif settings.late_ends:
-        late_ends.keep_open(jobs, rows, event.leases[counts])
+        open_lost(jobs, rows, event.leases[counts])
     is_failure = event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE)
     on_time = rows if is_failure or not len(late) else np.setdiff1d(rows, late)
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event.outcome, settings, now_s)
@@ -170,7 +183,54 @@ def _directories(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints) -> Int
     """Directory that each lease wrote to, (K,); for a lost lease, the directory of its first GPU's node."""
     found = np.where(jobs.lease[rows] == leases, jobs.lease_in[rows], np.int64(-1))
     found = np.where(jobs.stopping[rows] == leases, jobs.stopping_in[rows], found)
-    gpu = late_ends.first_gpus(jobs, rows, leases, found)
+    gpu = first_gpus(jobs, rows, leases, found)
     late = np.flatnonzero(gpu != found)
     found[late] = np.array(pool.node_directory, dtype=np.int64)[pool.node_of[gpu[late]]]
+    return found
+
+
+def open_lost(jobs: JobTable, rows: Ints, leases: Ints) -> None:
+    """Opens lost leases: the leases of these jobs, in force or stopping, and all their GPUs."""
+    for row, lease in zip(rows.tolist(), leases.tolist(), strict=True):
+        held = jobs.gpus_held(row) if jobs.lease[row] == lease else jobs.gpus_stopping(row)
+        known = {lease: held.copy()} | jobs.lost_leases.get(row, {})  # a gang's first loss still has all GPUs
+        jobs.lost_leases[row] = {each: known[each] for each in sorted(known)[-OPEN_MAX:]}
+
+
+def close_lost(jobs: JobTable, rows: Ints, leases: Ints) -> None:
+    """Closes these lost leases, as their end is known."""
+    if not jobs.lost_leases:
+        return
+    for row, lease in zip(rows.tolist(), leases.tolist(), strict=True):
+        left = {each: gpus for each, gpus in jobs.lost_leases.pop(row, {}).items() if each != lease}
+        if left:
+            jobs.lost_leases[row] = left
+
+
+def is_lost_open(jobs: JobTable, row: int, lease: int) -> bool:
+    """Whether a lease of this job is lost and its end would still count."""
+    return lease in jobs.lost_leases.get(row, ())
+
+
+def counting_late(jobs: JobTable, event: LeaseEnded) -> Bools:
+    """Whether each of these ends is late and counts, (K,)."""
+    counts: Bools = np.zeros(len(event.jobs), dtype=np.bool_)
+    if not jobs.lost_leases or event.outcome is Outcome.LOST:
+        return counts
+    for k, (row, lease) in enumerate(zip(event.jobs.tolist(), event.leases.tolist(), strict=True)):
+        state = jobs.state[row]
+        is_timely = state != JobState.RUNNING or event.outcome is Outcome.FINISHED
+        is_over = lease not in (jobs.lease[row], jobs.stopping[row])
+        counts[k] = state <= ALIVE[-1] and is_over and is_timely and is_lost_open(jobs, row, lease)
+    return counts
+
+
+def first_gpus(jobs: JobTable, rows: Ints, leases: Ints, otherwise: Ints) -> Ints:
+    """First GPU of each open lost lease, (K,); `otherwise` (K,) for other leases."""
+    if not jobs.lost_leases:
+        return otherwise
+    found = otherwise.copy()
+    for k, (row, lease) in enumerate(zip(rows.tolist(), leases.tolist(), strict=True)):
+        if found[k] < 0 and is_lost_open(jobs, row, lease):
+            found[k] = jobs.lost_leases[row][lease][0]
     return found

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import encode_state
-from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import CheckpointSaved, ConfigChanged, JobCancelled
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import PriorityRule
 from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.mechanism.view import account
 from gavelpy.model.arrays import Floats
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, start, tell, wake
 

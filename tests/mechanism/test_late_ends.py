@@ -11,8 +11,8 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.commands import KillLease
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AgentRejoined, JobCancelled, NodeJoined, NodeLost, Outcome
-from gavelpy.mechanism.late_ends import OPEN_MAX
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.reports import OPEN_MAX
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import answer, end, make_spec, plans, running_core, start, tell, wake

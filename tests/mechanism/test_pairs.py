@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode_state, encode_state
-from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
@@ -28,6 +27,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.mechanism.view import account
 from gavelpy.model.job import NodeId
 from tests.conftest import costly
 from tests.mechanism.builders import end, make_core, make_mechanism, make_spec, plans, questions, start, tell, wake

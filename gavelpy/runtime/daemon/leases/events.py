@@ -1,7 +1,7 @@
 """Makes events for the core from reports of nodes: starts, progress, checkpoints and ends of leases.
 
 `LateEnds` covers leases that were declared lost. Which of them are open is the core's state
-(`gavelpy.mechanism.late_ends`), so a restart keeps them. A node keeps its record of an ended lease until the scheduler
+(`gavelpy.mechanism.reports`), so a restart keeps them. A node keeps its record of an ended lease until the scheduler
 orders it to forget the lease, which happens after the lease is closed. So the records stay on the nodes, and a
 restarted scheduler receives them again. The end of a lease with parts on several nodes is known when every node has
 reported what it recorded. A part that was only inferred to be lost is unknown.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from gavelpy.mechanism import late_ends
+from gavelpy.mechanism import reports
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     CheckpointSaved,
@@ -147,4 +147,4 @@ class LateEnds:
             self._known.append(lease)
 
     def _is_open(self, lease: Lease) -> bool:
-        return late_ends.is_open(self._core.jobs, lease.job, lease.lease)
+        return reports.is_lost_open(self._core.jobs, lease.job, lease.lease)

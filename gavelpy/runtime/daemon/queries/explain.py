@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gavelpy.mechanism.accounts import account
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.view import account
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
