@@ -8,5 +8,5 @@ peers              agents confirm to each other that the scheduler is silent; qu
 log_stream         serves `gavel logs`; log_reader reads the files
 job_service        gRPC for jobs that cannot use the lease files
 gpus, checkpoint_watch    the node's GPUs and its checkpoint directory
-agent_state, cluster_move    what survives a restart; leaving one cluster for another
+agent_state    what survives a restart
 """

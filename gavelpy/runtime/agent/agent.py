@@ -22,7 +22,6 @@ import grpc.aio
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.agent import agent_state
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryStatus, watch_of
-from gavelpy.runtime.agent.cluster_move import OrdersKind, archive, classify_orders, final_orders
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.connection import Backoff, SchedulerEndpoint, SchedulerStream
 from gavelpy.runtime.agent.gpus import Gpus
@@ -31,7 +30,7 @@ from gavelpy.runtime.agent.leases.containment import Containment, find_containme
 from gavelpy.runtime.agent.leases.environment import node_environment_of
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
-from gavelpy.runtime.agent.leases.retention import prune
+from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders, prune
 from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.orders import Orders, is_newer

@@ -8,5 +8,5 @@ starter       prepare storage and start the shim; count checkpoints of leases th
 resume        the checkpoint that a lease resumes from (runs in a storage worker)
 environment   the environment variables of a job
 containment   control groups or a subreaper, which keep a lease's processes together
-retention     logs of leases that the scheduler has forgotten
+retention     logs of forgotten leases; leaving one cluster for another
 """
