@@ -3,7 +3,7 @@
 main, config       command line and configuration
 agent              the event loop that joins the parts
 leases/            the leases of this node, from assignment to retention of logs
-connection         the stream to the scheduler; orders (in), reports (out)
+connection         the stream to the scheduler; reports
 peers              agents confirm to each other that the scheduler is silent; quorum_member is the state behind it
 log_stream         serves `gavel logs`; log_reader reads the files
 job_service        gRPC for jobs that cannot use the lease files

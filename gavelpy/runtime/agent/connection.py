@@ -15,7 +15,7 @@ import grpc.aio
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.orders import Orders, heartbeat_interval_s, orders_of
+from gavelpy.runtime.agent.leases.orders import Orders, heartbeat_interval_s, orders_of
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.wire import agent_pb2
 

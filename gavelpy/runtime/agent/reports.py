@@ -12,8 +12,8 @@ from gavelpy.runtime.agent.checkpoint_watch import DirectoryState, DirectoryStat
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
+from gavelpy.runtime.agent.leases.orders import API_VERSIONS
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
-from gavelpy.runtime.agent.orders import API_VERSIONS
 from gavelpy.runtime.lease_files import LeaseOutcome
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.shim.processes import boot_id, this_process

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from gavelpy.mechanism.events import Outcome
+from gavelpy.runtime.agent.leases.orders import Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
     Action,
@@ -24,7 +25,6 @@ from gavelpy.runtime.agent.leases.reconcile import (
     extended,
     reconcile,
 )
-from gavelpy.runtime.agent.orders import Orders, is_newer
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.leases.lease import PartReport, Phase
 from gavelpy.runtime.quorum import Contact, Member, MemberAnswer

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from gavelpy.mechanism.events import Outcome
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from tests.mechanism.faults.truth import SHARED, Checkpoint, Truth
 

@@ -34,8 +34,7 @@ from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.job import NodeId
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
-from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
+from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import NodeSettings
 from gavelpy.runtime.daemon.job_history import JobHistory

@@ -22,7 +22,7 @@ from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.model.job import JobId, JobSpec, NodeId
-from gavelpy.runtime.agent.orders import Orders
+from gavelpy.runtime.agent.leases.orders import Orders
 from tests.mechanism.builders import make_mechanism
 from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run

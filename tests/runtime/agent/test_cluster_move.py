@@ -13,9 +13,9 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.leases.orders import Orders, orders_of
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders
-from gavelpy.runtime.agent.orders import Orders, orders_of
 from gavelpy.runtime.checkpoint_directory import MARKER_FILE
 from gavelpy.runtime.shim import processes
 from gavelpy.runtime.wire import agent_pb2 as pb

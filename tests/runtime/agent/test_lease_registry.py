@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.directory import SHIM_APPEARS_S, LeaseDirectory
+from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind
 from gavelpy.runtime.agent.leases.reconcile import Accept, Forget, Kill, LocalPhase, Refuse
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
-from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim.processes import boot_id
 

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
+from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import (
     OVERDUE_S,
     Accept,
@@ -24,7 +24,6 @@ from gavelpy.runtime.agent.leases.reconcile import (
     StartLease,
     reconcile,
 )
-from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders, is_newer
 from gavelpy.runtime.lease_files import LeaseOutcome
 
 PLACE = NodeGpus("v100", 4)

@@ -12,9 +12,9 @@ import pytest
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.directory import ReservedPort
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
+from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.resume import (
     CheckpointMissing,
     CheckpointNotVisible,

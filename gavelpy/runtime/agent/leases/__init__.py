@@ -3,7 +3,7 @@
 registry      all leases of the state directory: load, act, extend, forget
 directory     one lease: its files, its shim, how it ends
 reconcile     the actions that follow from the scheduler's orders, a pure function
-assignment    what the scheduler launches on this node, checked
+orders        the scheduler's orders, and what it launches here: messages, checked
 starter       prepare storage and start the shim; count checkpoints of leases that have ended
 resume        the checkpoint that a lease resumes from (runs in a storage worker)
 environment   the environment variables of a job

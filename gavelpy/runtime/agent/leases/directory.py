@@ -24,7 +24,7 @@ import msgspec
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv

@@ -11,8 +11,8 @@ from typing import Final
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.containment import Containment
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
 
 RESERVED_PREFIX: Final = "GAVEL_"
 _FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")

@@ -19,8 +19,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
-from gavelpy.runtime.agent.orders import LeaseOrder, OrderKind, Orders
+from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders
 from gavelpy.runtime.lease_files import LeaseOutcome
 
 OVERDUE_S: Final = 0.5  # allowed delay of a shim

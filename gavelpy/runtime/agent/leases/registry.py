@@ -20,8 +20,8 @@ from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.assignment import NodeAssignment
 from gavelpy.runtime.agent.leases.directory import AssignmentRecord, LeaseDirectory, LeaseProgress, ReservedPort
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
     Action,

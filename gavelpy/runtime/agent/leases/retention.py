@@ -24,8 +24,8 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE, AssignmentRecord
+from gavelpy.runtime.agent.leases.orders import Orders
 from gavelpy.runtime.agent.leases.reconcile import LocalLease
-from gavelpy.runtime.agent.orders import Orders
 from gavelpy.runtime.checkpoint_directory import marker
 
 logger = logging.getLogger(__name__)
