@@ -13,7 +13,6 @@ from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
 from gavelpy.runtime.agent.leases.directory import ReservedPort
-from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.resume import (
     CheckpointMissing,
@@ -22,6 +21,7 @@ from gavelpy.runtime.agent.leases.resume import (
     Resume,
     find_resume,
 )
+from gavelpy.runtime.agent.leases.starter import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.checkpoint_directory import marker
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.peer import order

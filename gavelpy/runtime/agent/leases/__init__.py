@@ -4,9 +4,8 @@ registry      all leases of the state directory: load, act, extend, forget
 directory     one lease: its files, its shim, how it ends
 reconcile     the actions that follow from the scheduler's orders, a pure function
 orders        the scheduler's orders, and what it launches here: messages, checked
-starter       prepare storage and start the shim; count checkpoints of leases that have ended
+starter       prepare storage and environment, start the shim; count checkpoints of leases that have ended
 resume        the checkpoint that a lease resumes from (runs in a storage worker)
-environment   the environment variables of a job
 containment   control groups or a subreaper, which keep a lease's processes together
 retention     logs of forgotten leases; leaving one cluster for another
 """
