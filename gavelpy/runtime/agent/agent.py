@@ -23,7 +23,18 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.agent import agent_state
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryStatus, watch_of
 from gavelpy.runtime.agent.config import NodeConfig
-from gavelpy.runtime.agent.connection import Backoff, SchedulerEndpoint, SchedulerStream
+from gavelpy.runtime.agent.connection import (
+    TROUBLE_CHARACTERS_MAX,
+    Backoff,
+    SchedulerEndpoint,
+    SchedulerStream,
+    address_towards,
+    describe_node,
+    report_of,
+    status_message,
+    trouble_of,
+    urgent_part,
+)
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.leases.containment import Containment, find_containment
@@ -35,15 +46,6 @@ from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter, nod
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.agent.reports import (
-    TROUBLE_CHARACTERS_MAX,
-    address_towards,
-    describe_node,
-    report_of,
-    status_message,
-    trouble_of,
-    urgent_part,
-)
 from gavelpy.runtime.disk_space import shortage
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.reports import report_of
+from gavelpy.runtime.agent.connection import report_of
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, Progress
 from tests.runtime.agent.test_lease_registry import launched, make_registry
 

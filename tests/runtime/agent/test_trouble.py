@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gavelpy.runtime.agent.reports import TROUBLE_CHARACTERS_MAX, trouble_of
+from gavelpy.runtime.agent.connection import TROUBLE_CHARACTERS_MAX, trouble_of
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, order, until
