@@ -46,7 +46,7 @@ from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter, nod
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.disk_space import shortage
+from gavelpy.runtime.checkpoint_directory import shortage
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member
 from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from gavelpy.runtime.disk_space import in_units, shortage
+from gavelpy.runtime.checkpoint_directory import in_units, shortage
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, until
 
