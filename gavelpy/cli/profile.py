@@ -119,8 +119,7 @@ def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
 
 def _here(jobs: list[JobTemplate], seconds: float, device: str, gpu_type: str) -> list[MeasuredRate]:
     from gavelpy.cli.rate_profiles import measured_here
-    from gavelpy.runtime.profile import Bench
-    from gavelpy.runtime.profile_machine import here
+    from gavelpy.runtime.profile import Bench, here
 
     machine = here(on_cpu=device == "cpu", gpu_type=gpu_type)
     bench = Bench(machine.gpu_type, seconds, on_cpu=device == "cpu")

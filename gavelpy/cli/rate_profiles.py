@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from gavelpy.cli.job_files import JobTemplate, read_job_file
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.profile import Bench, NotMeasured, ProfiledJob, measure
-from gavelpy.runtime.profile_machine import Machine
+from gavelpy.runtime.profile import Bench, Machine, NotMeasured, ProfiledJob, measure
 from gavelpy.traces.measured import MeasuredRate
 
 if TYPE_CHECKING:

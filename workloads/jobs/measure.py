@@ -22,8 +22,7 @@ if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: import it
 
 from gavelpy.cli.rate_profiles import measured_here, read_templates  # noqa: E402  after the path is set
 from gavelpy.errors import GavelError  # noqa: E402
-from gavelpy.runtime.profile import Bench  # noqa: E402
-from gavelpy.runtime.profile_machine import here  # noqa: E402
+from gavelpy.runtime.profile import Bench, here  # noqa: E402
 from gavelpy.traces.fields import write_text  # noqa: E402
 from gavelpy.traces.measured import with_measured  # noqa: E402
 

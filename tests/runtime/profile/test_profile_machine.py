@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.gpus import gpus_of
-from gavelpy.runtime.profile_machine import Machine, here
+from gavelpy.runtime.profile import Machine, here
 
 
 @pytest.mark.parametrize(
