@@ -33,7 +33,7 @@ from gavelpy.cli.output import json_line, printable
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.extras import missing_extra
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
-from gavelpy.runtime.json_log import quiet_grpc
+from gavelpy.runtime.service_manager import quiet_grpc
 
 # click's UsageError, which a mistyped command line raises; some versions of typer vendor click.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]

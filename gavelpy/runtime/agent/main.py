@@ -18,8 +18,7 @@ from gavelpy.extras import missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
-from gavelpy.runtime.json_log import quiet_grpc, set_up_logging
-from gavelpy.runtime.sd_notify import sd_notify
+from gavelpy.runtime.service_manager import quiet_grpc, sd_notify, set_up_logging
 
 
 def _show_version(wanted: bool) -> None:

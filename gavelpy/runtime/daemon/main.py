@@ -14,7 +14,7 @@ import typer
 
 from gavelpy.errors import EventsLost, GavelError, InvalidInput
 from gavelpy.extras import missing_extra
-from gavelpy.runtime.json_log import quiet_grpc, set_up_logging
+from gavelpy.runtime.service_manager import quiet_grpc, set_up_logging
 
 if TYPE_CHECKING:
     from gavelpy.runtime.daemon.config import ThroughputSettings

@@ -22,7 +22,7 @@ from gavelpy.runtime.daemon.metrics import HttpServer
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.server import Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
-from gavelpy.runtime.sd_notify import sd_notify
+from gavelpy.runtime.service_manager import sd_notify
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from gavelpy.runtime.agent.main import main
-from gavelpy.runtime.sd_notify import sd_notify
+from gavelpy.runtime.service_manager import sd_notify
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.peer import Peer, serving, until
 

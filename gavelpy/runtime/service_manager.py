@@ -1,11 +1,16 @@
-"""Logging to stderr: one JSON object per line, with ids as fields; text on a terminal; gRPC's own log off."""
+"""What a process owes its service manager: a log on stderr with one JSON object per line, and sd_notify messages.
+
+On a terminal the log is text. gRPC's own log is off.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import socket
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -59,3 +64,18 @@ class TextLines(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def sd_notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Sends a state such as `READY=1`; returns whether a service manager has received it."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    target = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.connect(target)
+            channel.sendall(state.encode())
+        except OSError:
+            return False
+    return True
