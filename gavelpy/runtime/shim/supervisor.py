@@ -1,6 +1,6 @@
 """The shim's process and loop: reads the lease, captures the job's output, sends signals, writes how the lease ended.
 
-One thread, because PR_SET_PDEATHSIG applies to the thread that forked. `termination` and `exit_status` decide.
+One thread, because PR_SET_PDEATHSIG applies to the thread that forked. `termination` decides.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState, clock_s
 from gavelpy.runtime.shim import cgroups, processes, ranks
-from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, has_done_all, is_failure, lease_end
 from gavelpy.runtime.shim.log_files import LogWriter
-from gavelpy.runtime.shim.termination import Stage, Termination, is_stop_requested, next_termination, seconds_left
+from gavelpy.runtime.shim.termination import (
+    RankExits,
+    Stage,
+    Termination,
+    estimated_steps,
+    has_done_all,
+    is_failure,
+    is_stop_requested,
+    lease_end,
+    next_termination,
+    seconds_left,
+)
 
 LOG_FILE: Final = "shim.log"
 POLL_S: Final = 0.05  # of lease.json

@@ -1,18 +1,23 @@
-"""When to warn, terminate and kill a job: a pure function of the clock, the lease and what was sent before.
+"""When to warn, terminate and kill a job, and how its lease ended: pure functions.
 
-A job that reports uses LeaseIterator, which reads the lease and stops before its end; it gets SIGTERM only if it has
-not stopped by then. Any other job gets SIGTERM at the end of the lease, or at once on a stop. A job that has reported
-its last step has `finish_grace_s` to exit before a stop takes effect; the end of its lease, which the scheduler extends
-meanwhile, still applies. SIGKILL follows after the grace. An extension after SIGTERM changes nothing: the processes may
-have exited already. The result is correct after a pause of the shim of any length.
+`next_termination` depends on the clock, the lease and what was sent before. A job that reports uses LeaseIterator,
+which reads the lease and stops before its end; it gets SIGTERM only if it has not stopped by then. Any other job gets
+SIGTERM at the end of the lease, or at once on a stop. A job that has reported its last step has `finish_grace_s` to
+exit before a stop takes effect; the end of its lease, which the scheduler extends meanwhile, still applies. SIGKILL
+follows after the grace. An extension after SIGTERM changes nothing: the processes may have exited already. The result
+is correct after a pause of the shim of any length.
+
+`lease_end` gives outcome and steps from the exit codes and reports of the ranks.
 """
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from gavelpy.runtime.lease_files import Launch, LeaseTerms
+from gavelpy.runtime.lease_files import RESUME_DIRECTORY_VARIABLE, End, Launch, LeaseOutcome, LeaseTerms, Progress
 
 
 class Stage(IntEnum):
@@ -93,3 +98,104 @@ def _terminate_at_s(launch: Launch, lease: LeaseTerms, state: Termination, *, re
 
 def _kill_at_s(launch: Launch, lease: LeaseTerms, state: Termination) -> float:
     return min(lease.until_clock_s, state.terminated_s) + launch.grace_s
+
+
+@dataclass(frozen=True)
+class RankExits:
+    """Exit codes of a job."""
+
+    codes: Mapping[int, int]  # by local rank, of those that ended on their own; -n = by signal n
+    first_failure: int  # the local rank that failed first; -1 = none
+    ran_s: float
+    stop_requested: bool  # when the last rank ended
+
+
+def is_failure(code: int, launch: Launch, termination: Termination, *, expired: bool) -> bool:
+    """Whether an exit code means that a rank failed, as opposed to finishing or exiting on the shim's signal.
+
+    `expired`: the rank has reported that it gave up because the lease was over. After SIGKILL nothing is a failure.
+    """
+    if termination.stage is Stage.KILLED or expired:
+        return False
+    expected = {0}
+    if termination.stage is Stage.TERMINATED:
+        expected |= {-signal.SIGTERM, 128 + signal.SIGTERM}
+    if termination.warned_until_s > 0 and launch.warning_signal:
+        expected |= {-launch.warning_signal, 128 + launch.warning_signal}
+    return code not in expected
+
+
+def lease_end(launch: Launch, exits: RankExits, reports: Sequence[Progress], reason: str, at_clock_s: float) -> End:
+    """How the lease ended. `reports`: of the ranks that have reported; `reason`: why the shim ended them, if it did."""
+    outcome = _outcome(launch, exits, reports)
+    done, saved = _steps(launch, exits, reports, outcome)
+    if exits.first_failure >= 0:
+        code = exits.codes[exits.first_failure]
+        return End(
+            outcome, code, done, saved, _describe_failure(launch.first_rank + exits.first_failure, code), at_clock_s
+        )
+    code = next((code for code in exits.codes.values() if code), 0)
+    if outcome is LeaseOutcome.FINISHED and code:
+        reason = f"all steps were done; the ranks did not exit in time and were ended by signal ({reason})"
+    return End(outcome, code, done, saved, reason or _describe(outcome), at_clock_s)
+
+
+def has_done_all(launch: Launch, reports: Sequence[Progress]) -> bool:
+    """Whether every local rank has reported its last step, by its own count or as finished, and none gave up."""
+    total = launch.steps_total
+    done = (each.finished or (not each.stopped and 0 < total <= each.steps_done) for each in reports)
+    return len(reports) == launch.local_ranks and all(done)
+
+
+def estimated_steps(launch: Launch, ran_s: float) -> float:
+    """Steps of a job that does not report, estimated from time; one step per second if no rate is known.
+
+    Adds none for the first `silent_start_s`, and none if the job resumes from a checkpoint of LeaseIterator: it will
+    probably report.
+    """
+    if ran_s < launch.silent_start_s or RESUME_DIRECTORY_VARIABLE in launch.environment:
+        return launch.steps_done
+    steps = launch.steps_done + (launch.rate_steps_per_s or 1.0) * ran_s
+    return min(steps, launch.steps_total) if launch.steps_total > 0 else steps
+
+
+def _outcome(launch: Launch, exits: RankExits, reports: Sequence[Progress]) -> LeaseOutcome:
+    """Codes other than 0 that are no failure come from the shim's signals, which do not matter after the last step."""
+    if exits.first_failure >= 0:
+        return LeaseOutcome.FAILED
+    if has_done_all(launch, reports):
+        return LeaseOutcome.FINISHED
+    if any(report.finished for report in reports) and not any(exits.codes.values()):
+        return LeaseOutcome.FINISHED
+    if exits.stop_requested or any(report.stopped for report in reports) or any(exits.codes.values()):
+        return LeaseOutcome.STOPPED
+    return LeaseOutcome.FINISHED
+
+
+def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcome: LeaseOutcome) -> tuple[float, float]:
+    """Steps done and saved: the steps of the slowest rank, the newest checkpoint of any rank.
+
+    For ranks that do not report, no checkpoint is known.
+    """
+    if reports:
+        done = min(report.steps_done for report in reports)
+        saved = max(launch.steps_done, *(report.steps_saved for report in reports))
+        return (saved if any(exits.codes.values()) and outcome is LeaseOutcome.STOPPED else max(done, saved)), saved
+    done = estimated_steps(launch, exits.ran_s)
+    if outcome is LeaseOutcome.FINISHED:
+        done = launch.steps_total or done
+    return done, launch.steps_done
+
+
+def _describe_failure(rank: int, code: int) -> str:
+    if code >= 0:
+        meaning = {126: ": a command cannot be executed", 127: ": a command was not found"}.get(code, "")
+        return f"rank {rank} exited with code {code}{meaning}"
+    try:
+        return f"rank {rank} was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"rank {rank} was killed by signal {-code}"
+
+
+def _describe(outcome: LeaseOutcome) -> str:
+    return "all ranks exited with code 0" if outcome is LeaseOutcome.FINISHED else "all ranks stopped"

@@ -28,7 +28,7 @@ from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
-from gavelpy.runtime.shim.exit_status import estimated_steps, has_done_all
+from gavelpy.runtime.shim.termination import estimated_steps, has_done_all
 
 Record = TypeVar("Record")
 

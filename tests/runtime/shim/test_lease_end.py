@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, Progress
-from gavelpy.runtime.shim.exit_status import RankExits, estimated_steps, is_failure, lease_end
-from gavelpy.runtime.shim.termination import Stage, Termination
+from gavelpy.runtime.shim.termination import RankExits, Stage, Termination, estimated_steps, is_failure, lease_end
 
 LAUNCH = Launch(
     1,
