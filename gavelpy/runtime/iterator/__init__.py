@@ -2,11 +2,9 @@
 
 lease_iterator   the loop: step, save, stop
 timing           measured rate, and when to begin to stop
-epochs           iterate over a loader from a data position
-checkpoints      complete checkpoints: write, read, prune
+checkpoints      complete checkpoints: write, read, prune; iterate over a loader from a data position
 barrier          the ranks of a gang agree on a step
-lease_watch      background thread: read the lease, report progress
-context          what the environment variables of the job contain
+lease_watch      the lease of this process: its environment variables; a thread that reads the lease, reports progress
 """
 
 from gavelpy.runtime.iterator.lease_iterator import LeaseIterator
