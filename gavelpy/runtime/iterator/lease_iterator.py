@@ -22,8 +22,7 @@ from typing import Final, Generic, Literal, TypeVar
 from gavelpy.errors import InvalidInput, LeaseExpired
 from gavelpy.runtime.iterator.barrier import NEVER, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, EpochCursor, read_position
-from gavelpy.runtime.iterator.context import JobContext, read_context
-from gavelpy.runtime.iterator.lease_watch import LeaseWatch
+from gavelpy.runtime.iterator.lease_watch import JobContext, LeaseWatch, read_context
 from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
 from gavelpy.runtime.lease_files import Progress, clock_s, newest_checkpoint
 

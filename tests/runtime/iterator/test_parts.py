@@ -13,7 +13,7 @@ from gavelpy import LeaseIterator
 from gavelpy.errors import InvalidInput, LeaseExpired, RemoteViolation
 from gavelpy.runtime.iterator.barrier import Agreement, Barrier
 from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, read_position
-from gavelpy.runtime.iterator.context import read_context
+from gavelpy.runtime.iterator.lease_watch import read_context
 from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
 from gavelpy.runtime.lease_files import LeaseTerms, clock_s, step_name, whole_checkpoints
 from tests.conftest import PROJECT
