@@ -11,10 +11,9 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from gavelpy.runtime.security.identity import caller
+from gavelpy.runtime.security.identity import Refusal, caller
 from gavelpy.runtime.security.interceptor import OPEN
 from gavelpy.runtime.security.open_streams import Context, Handler, written
-from gavelpy.runtime.security.refusal import Refusal
 
 _AGENTS = "/gavelpy.v1.AgentService/"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 
 import grpc
 
-from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.errors import GavelError
 from gavelpy.runtime.security.roles import ROLES, Operation
 from gavelpy.runtime.security.tokens import Role
+
+
+class Refusal(GavelError):
+    """Refuses a call: a gRPC status and a message."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 LOCAL_USER = "local"  # the caller without tokens: a scheduler for one user, on loopback
 

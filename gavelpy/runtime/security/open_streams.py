@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.identity import Refusal
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # of any messages; generic in the stubs only
 Context = grpc.aio.ServicerContext[Any, Any]

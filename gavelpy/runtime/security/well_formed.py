@@ -26,9 +26,9 @@ from gavelpy.errors import (
     RemoteViolation,
     Stopping,
 )
+from gavelpy.runtime.security.identity import Refusal
 from gavelpy.runtime.security.interceptor import Continuation
 from gavelpy.runtime.security.open_streams import Handler
-from gavelpy.runtime.security.refusal import Refusal
 
 OURS = "/gavelpy."
 JOURNAL_GONE = (

@@ -11,7 +11,7 @@ import pytest
 from gavelpy.runtime.client.connection import CallLimit, Client
 from gavelpy.runtime.client.failures import CallFailed
 from gavelpy.runtime.security.budgets import Budget, Budgets, address_of
-from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.identity import Refusal
 from gavelpy.runtime.security.tokens import Role
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc

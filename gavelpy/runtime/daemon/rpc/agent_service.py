@@ -18,8 +18,7 @@ import grpc.aio
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Stream
 from gavelpy.runtime.daemon.rpc import agent_messages
-from gavelpy.runtime.security.identity import caller
-from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.identity import Refusal, caller
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:

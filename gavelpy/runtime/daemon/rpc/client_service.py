@@ -38,8 +38,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
 )
 from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
-from gavelpy.runtime.security.identity import caller
-from gavelpy.runtime.security.refusal import Refusal
+from gavelpy.runtime.security.identity import Refusal, caller
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc
 
