@@ -20,8 +20,8 @@ from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.security import open_streams
+from gavelpy.runtime.security.identity import ROLES, Operation
 from gavelpy.runtime.security.interceptor import OPERATIONS
-from gavelpy.runtime.security.roles import ROLES, Operation
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 from tests.runtime.client.serving import Serving, make_description, serving
