@@ -91,7 +91,7 @@ def check_config(file: Annotated[Path, typer.Argument(help="The file to check.")
     from gavelpy.runtime.daemon.config import read_config
     from gavelpy.runtime.daemon.recovery import configured_choice
     from gavelpy.runtime.security.exposure import server_credentials
-    from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
+    from gavelpy.runtime.security.identity import missing_tokens, verifier_of
 
     config = read_config(file)
     choice = configured_choice(config)

@@ -12,9 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from gavelpy.runtime.security.identity import ROLES, Caller, Operation, Refusal, set_caller
+from gavelpy.runtime.security.identity import ROLES, Caller, Operation, Refusal, Verifier, set_caller
 from gavelpy.runtime.security.open_streams import Handler, OpenStreams
-from gavelpy.runtime.security.verifier import Verifier
 
 # Open without a token, for load balancers and service managers.
 OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})

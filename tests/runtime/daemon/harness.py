@@ -19,8 +19,8 @@ from gavelpy.runtime.daemon.config import Config, parse_config
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import Scheduler
+from gavelpy.runtime.security.identity import NoTokens
 from gavelpy.runtime.security.interceptor import Door
-from gavelpy.runtime.security.verifier import NoTokens
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 PATIENCE_S = 60.0  # on a busy machine; every wait returns as soon as it can

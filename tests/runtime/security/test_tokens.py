@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.security.identity import FileVerifier, NoTokens, verifier_of
 from gavelpy.runtime.security.tokens import Role, TokenFile
-from gavelpy.runtime.security.verifier import FileVerifier, NoTokens, verifier_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from gavelpy.runtime.daemon.rpc.client_service import SchedulerService
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.security.budgets import Budget, Budgets
 from gavelpy.runtime.security.exposure import server_credentials
+from gavelpy.runtime.security.identity import missing_tokens, verifier_of
 from gavelpy.runtime.security.interceptor import Door
-from gavelpy.runtime.security.verifier import missing_tokens, verifier_of
 from gavelpy.runtime.security.well_formed import WellFormed
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc, client_pb2, client_pb2_grpc
 
