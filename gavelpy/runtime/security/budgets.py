@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 
 from gavelpy.runtime.security.identity import Refusal, caller
-from gavelpy.runtime.security.interceptor import OPEN
-from gavelpy.runtime.security.open_streams import Context, Handler, written
+from gavelpy.runtime.security.interceptor import OPEN, Context, Handler, written
 
 _AGENTS = "/gavelpy.v1.AgentService/"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]

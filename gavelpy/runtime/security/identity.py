@@ -1,4 +1,7 @@
-"""The caller's identity, in a context variable of the call."""
+"""Who calls, and what they may do: operations and their roles, the caller of a call, and the caller that a token names.
+
+The caller is in a context variable of the call.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ from gavelpy.errors import (
     Stopping,
 )
 from gavelpy.runtime.security.identity import Refusal
-from gavelpy.runtime.security.interceptor import Continuation
-from gavelpy.runtime.security.open_streams import Handler
+from gavelpy.runtime.security.interceptor import Continuation, Handler
 
 OURS = "/gavelpy."
 JOURNAL_GONE = (

@@ -19,7 +19,7 @@ from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon import command_executor
-from gavelpy.runtime.security import open_streams
+from gavelpy.runtime.security import interceptor
 from gavelpy.runtime.security.identity import ROLES, Operation
 from gavelpy.runtime.security.interceptor import OPERATIONS
 from gavelpy.runtime.security.tokens import Role, TokenFile
@@ -33,7 +33,7 @@ LOOK_EVERY_S = 0.2  # interval of token checks on open streams, and of repeated 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_streams, "LOOK_EVERY_S", LOOK_EVERY_S)
+        patch.setattr(interceptor, "LOOK_EVERY_S", LOOK_EVERY_S)
         patch.setattr(command_executor, "REFRESH_S", LOOK_EVERY_S)
         with serving(tmp_path_factory.mktemp("door"), users=USERS) as served:
             yield served
