@@ -12,8 +12,12 @@
     ├── FencedOut           a newer scheduler has taken over the journal; this one must stop
     ├── SolverFailed        no certified allocation; carries the solver's status and the problem's size
     ├── LeaseExpired        a job's lease ended before the job could stop in order
-    └── RemoteViolation     a peer violated the protocol
+    ├── RemoteViolation     a peer violated the protocol
+    ├── SchedulerUnreachable  a client received no answer from the scheduler in time
+    ├── NotAllowed          the scheduler does not recognise the caller, or the caller lacks the role
+    └── CallFailed          the scheduler could not carry out a call
 
+The type determines the exit code of a command.
 Broken invariants of this package are assertions. A job that cannot run is not an error: it has a `Reason`.
 """
 
@@ -93,3 +97,15 @@ class RemoteViolation(GavelError):
 
 class LeaseExpired(GavelError):
     """The job's lease ended before the job could stop in order; unsaved progress is lost."""
+
+
+class SchedulerUnreachable(GavelError):
+    """No answer in time. The call may or may not have been carried out; repeating it is safe."""
+
+
+class NotAllowed(GavelError):
+    """The scheduler does not recognise the caller, or the caller lacks the role for this call."""
+
+
+class CallFailed(GavelError):
+    """The scheduler could not carry out the call."""

@@ -30,9 +30,8 @@ from gavelpy.cli import (
 )
 from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NAMES, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
 from gavelpy.cli.output import json_line, printable
-from gavelpy.errors import GavelError, InvalidInput
+from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable
 from gavelpy.extras import missing_extra
-from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.service_manager import quiet_grpc
 
 # click's UsageError, which a mistyped command line raises; some versions of typer vendor click.

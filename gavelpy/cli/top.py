@@ -69,7 +69,7 @@ def pictures(draw: Callable[[], Group], *, outlasts: bool) -> Iterator[Group]:
     from rich.console import Group
     from rich.text import Text
 
-    from gavelpy.runtime.client.failures import SchedulerUnreachable
+    from gavelpy.errors import SchedulerUnreachable
 
     last = shown = draw()
     while True:

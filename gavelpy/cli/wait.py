@@ -50,7 +50,7 @@ def wait(
 
 def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None) -> list[client_pb2.Job]:
     """The jobs, when all are over or after `timeout_s`."""
-    from gavelpy.runtime.client.failures import SchedulerUnreachable
+    from gavelpy.errors import SchedulerUnreachable
 
     ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:

@@ -15,8 +15,8 @@ from rich.text import Text
 from gavelpy.cli.exit_codes import TIMED_OUT
 from gavelpy.cli.top import pictures
 from gavelpy.cli.wait import wait_for
+from gavelpy.errors import SchedulerUnreachable
 from gavelpy.runtime.client.connection import Client
-from gavelpy.runtime.client.failures import SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import reserved_port
 from tests.cli.commands import Gavel

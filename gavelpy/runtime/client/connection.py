@@ -16,8 +16,7 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
-from gavelpy.errors import GavelError, InvalidInput, NotFound
-from gavelpy.runtime.client.failures import CallFailed, NotAllowed, SchedulerUnreachable
+from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, NotFound, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.security.exposure import is_loopback, pem_file
 from gavelpy.runtime.wire import client_pb2 as pb

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gavelpy.errors import SchedulerUnreachable
 from gavelpy.runtime.client.connection import Client
-from gavelpy.runtime.client.failures import SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import reserved_port
 from tests.runtime.client.serving import make_description, serving, until

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gavelpy.cli.main import main as gavel
-from gavelpy.errors import InvalidInput, NotFound
+from gavelpy.errors import CallFailed, InvalidInput, NotAllowed, NotFound
 from gavelpy.mechanism.events import JobSubmitted
-from gavelpy.runtime.client.failures import CallFailed, NotAllowed
 from gavelpy.runtime.security.tokens import Role
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.client.serving import Serving, make_description, serving, until

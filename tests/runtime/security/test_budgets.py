@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gavelpy.errors import CallFailed
 from gavelpy.runtime.client.connection import CallLimit, Client
-from gavelpy.runtime.client.failures import CallFailed
 from gavelpy.runtime.security.budgets import Budget, Budgets, address_of
 from gavelpy.runtime.security.identity import Refusal
 from gavelpy.runtime.security.tokens import Role

@@ -14,9 +14,8 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gavelpy.errors import InvalidInput
+from gavelpy.errors import InvalidInput, NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.connection import Client
-from gavelpy.runtime.client.failures import NotAllowed, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon import command_executor
 from gavelpy.runtime.security import interceptor
