@@ -7,7 +7,7 @@
 The event store of the scheduler, in the order in which a start uses it:
 
 - `store`: `open_store` and `EventStore`: load, append, snapshots, submissions, backups.
-- `database`: what the store requires of a database; `sqlite` (lock, verification, backups, repair) and `postgres`.
+- `database`: what the store requires of a database, and PostgreSQL; `sqlite`: lock, verification, backups, repair.
 - `recovery`: checks all rows at the start, sets damaged rows aside, collects good rows from damaged files and backups.
 - `loss_detection`: marks outside the journal, which show that acknowledged events are lost.
 - `rows` and `schema`: rows with checksums, the chain of events; tables and migrations.

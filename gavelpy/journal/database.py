@@ -1,20 +1,29 @@
-"""The databases of the event store: what the store requires of one, and how a URL selects it."""
+"""The databases of the event store: what the store requires of one, how a URL selects it, and PostgreSQL.
+
+In PostgreSQL the tables are in the first schema of the user's search path. The scheduler holds a session-level advisory
+lock on its incarnation while it is connected. A second scheduler is refused because of the lock; with `take_over` it
+starts the next incarnation, which fences the first one out. TCP keepalives end the session and its lock within about
+20 s of the loss of the scheduler's machine.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import URL, Connection, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import NullPool
 
-from gavelpy.errors import InvalidInput, JournalFailed
+from gavelpy.errors import InvalidInput, JournalFailed, JournalInUse
 from gavelpy.journal.loss_detection import Loss, Marks
-from gavelpy.journal.postgres import PostgresDatabase
 from gavelpy.journal.recovery import JournalContent
+from gavelpy.journal.schema import META, prepare
 from gavelpy.journal.sqlite import BackupSettings, SqliteDatabase
 
 
@@ -85,3 +94,108 @@ def _opened(url: URL, create: bool, accept_loss: bool, backups: BackupSettings |
     raise InvalidInput(
         f"journal must be sqlite:///PATH (a file) or postgresql://..., got {url.render_as_string(hide_password=True)}"
     )
+
+
+_CONNECT_S = 10
+_CREATION_LOCK = 0x67617665  # advisory, so that two schedulers do not create the tables at the same time
+# A scheduler that is frozen inside a transaction must not block the next one.
+_SETTINGS = {
+    "synchronous_commit": "on",
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "30s",
+    "client_encoding": "UTF8",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+_NAME_LENGTH_MAX = 63  # of an application_name; the server truncates longer ones, with a notice
+_LOCK_MODULUS = 1 << 31  # the second half of an advisory lock's key is an int4
+# The first half of the key is the oid of the table, so clusters in several schemas do not exclude each other.
+_LEAD = text("SELECT pg_try_advisory_lock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
+_UNLEAD = text("SELECT pg_advisory_unlock(CAST(CAST(CAST(:table AS regclass) AS oid) AS int), :number)")
+_LEADER = text(
+    "SELECT activity.application_name, host(activity.client_addr), activity.backend_start "
+    "FROM pg_locks JOIN pg_stat_activity AS activity USING (pid) "
+    "WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND objid = :number "
+    "AND classid = CAST(:table AS regclass) "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class PostgresDatabase:
+    """The tables in the schema that the URL selects."""
+
+    has_mark_file = False
+
+    def __init__(self, url: URL, *, create: bool) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        self.note = ""
+        self.loss: Loss | None = None
+        self.content: JournalContent | None = None
+        self.marks: Marks | None = None
+        self._engine = create_engine(
+            url,
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args={"connect_timeout": _CONNECT_S, "application_name": _application_name()},
+        )
+        if create:
+            with self.connect() as connection, connection.begin():
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
+                prepare(connection)
+
+    def connect(self) -> Connection:
+        """A connection with a transaction for each `begin`, durable after its commit."""
+        connection = self._engine.connect()
+        with connection.begin():
+            for name, value in _SETTINGS.items():
+                connection.execute(text("SELECT set_config(:name, :value, false)"), {"name": name, "value": value})
+        return connection
+
+    def is_damage(self, error: BaseException | None) -> bool:  # noqa: ARG002 - as with repair
+        """False: damaged pages are for the server's administrator."""
+        return False
+
+    def repair(self, fault: str, incarnation: int) -> bool:  # noqa: ARG002 - the server manages its pages
+        """False: there is no other source than the tables."""
+        return False
+
+    def keep_marks(self, marks: Marks, durably: bool) -> bool:  # noqa: ARG002 - there is no file
+        """False: they belong in a row."""
+        return False
+
+    def back_up(self) -> None:
+        """None: back the server up with its own tools."""
+
+    def check_leader(self, connection: Connection, incarnation: int) -> None:
+        """Raises JournalInUse, with process and machine, if the scheduler of this incarnation is connected."""
+        key = _key(incarnation)
+        if connection.execute(_LEAD, key).scalar():
+            connection.execute(_UNLEAD, key)
+            return
+        found = connection.execute(_LEADER, key).one_or_none()
+        holder = "another scheduler"
+        if found is not None:
+            name, address, since = found
+            holder = f"{name or 'a scheduler'}{f' ({address})' if address else ''}, connected since {since:%F %T %Z}"
+        raise JournalInUse(
+            f"journal {self.name} is in use by {holder}: one scheduler per journal. This one changed nothing; start it "
+            "again when the other has stopped, or with --take-over to fence the other out"
+        )
+
+    def lead(self, connection: Connection, incarnation: int) -> None:
+        """Takes the lock of the incarnation, which the server releases when this connection ends."""
+        connection.execute(_LEAD, _key(incarnation))
+
+    def release(self) -> None:
+        """No change: the lock ends with the connection."""
+
+
+def _key(incarnation: int) -> dict[str, str | int]:
+    return {"table": META.name, "number": incarnation % _LOCK_MODULUS}
+
+
+def _application_name() -> str:
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    process = f" (process {os.getpid()})"
+    return f"gavel-scheduler on {host}"[: _NAME_LENGTH_MAX - len(process)] + process
