@@ -19,7 +19,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.leases.lease import Lease
 from gavelpy.runtime.daemon.leases.table import LeaseTable
-from gavelpy.runtime.daemon.nodes.quorum_views import Absences
+from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from tests.mechanism.faults.troubles import Hostility
 from tests.mechanism.faults.world import JOBS, World
 
@@ -78,7 +78,7 @@ def resume_from_the_lease_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_that_leases_end_as_ordered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Absences, "runs_until_s", lambda _, node_id, promised_s, *times: promised_s)
+    patch.setattr(QuorumViews, "runs_until_s", lambda _, node_id, promised_s, *times: promised_s)
 
 
 @pytest.mark.parametrize(

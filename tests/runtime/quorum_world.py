@@ -1,6 +1,6 @@
 """Agents and a scheduler in virtual time, with a separate link between each pair, around the real decision code.
 
-Real are `QuorumMember` (with its files), `Absences`, and the functions of `quorum`. Every node has one lease. The
+Real are `QuorumMember` (with its files), `QuorumViews`, and the functions of `quorum`. Every node has one lease. The
 invariant: the scheduler never treats the lease of a silent node as over while it runs, and no agent extends it later.
 """
 
@@ -15,7 +15,7 @@ from random import Random
 
 from gavelpy.runtime.agent.quorum_member import QuorumMember
 from gavelpy.runtime.daemon.config import NodeSettings
-from gavelpy.runtime.daemon.nodes.quorum_views import Absences
+from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from gavelpy.runtime.quorum import Member, MemberAnswer, View
 
 TICK_S = 1.0
@@ -121,8 +121,8 @@ class Cluster:
         self.incarnation += 1
         self.is_up = True
         self.began_s = self.now_s
-        self.absences = Absences(SETTINGS, self.stored, self.now_s)
-        self.absences.keep = self._keep
+        self.quorum_views = QuorumViews(SETTINGS, self.stored, self.now_s)
+        self.quorum_views.keep = self._keep
         self.received_s: dict[int, float] = {}
         self.clocks: dict[int, float] = {}
         self.sequence = dict.fromkeys(range(len(self.nodes)), 0)
@@ -233,15 +233,15 @@ class Cluster:
         name = self.nodes[number].name
         if self.streams.get(number) != stream[1]:
             self.streams[number], self.sequence[number] = stream[1], 0
-            self.absences.connected(name, f"of {name}")
+            self.quorum_views.connected(name, f"of {name}")
         self.received_s[number], self.clocks[number] = self.now_s, clock_s
-        self.absences.heard(name, obeyed, epoch)
+        self.quorum_views.acknowledged(name, obeyed, epoch)
         if self.is_over[number] and clock_s > until + SETTINGS.grace_s:
             self.is_over[number] = False  # another lease starts here
 
     def _look(self) -> None:
         names = [node.name for node in self.nodes]
-        self.absences.update([Member(name, f"of {name}", f"{name}:1") for name in names], self.now_s)
+        self.quorum_views.update([Member(name, f"of {name}", f"{name}:1") for name in names], self.now_s)
         for node in self.nodes:
             number, received_s = node.number, self.received_s.get(node.number, -math.inf)
             is_silent = self.now_s - max(received_s, self.began_s) >= SETTINGS.silent_after_s
@@ -249,7 +249,7 @@ class Cluster:
                 self._order(node)
             elif is_silent and not self.is_over[number]:
                 promised_s = self.promised_s[number]
-                runs_s = self.absences.runs_until_s(node.name, promised_s, received_s, self.now_s)
+                runs_s = self.quorum_views.runs_until_s(node.name, promised_s, received_s, self.now_s)
                 if self.now_s >= runs_s + SETTINGS.grace_s + SETTINGS.lease_margin_s:
                     assert not self.is_running(number), f"{node.name} counts as over and runs on"
                     self.is_over[number] = True
@@ -261,7 +261,7 @@ class Cluster:
         self.sequence[number] += 1
         sequence, echo_s = self.sequence[number], self.clocks[number]
         until_s = echo_s + (self.promised_s[number] - self.received_s[number])
-        view = self.absences.sending(node.name, sequence, self.now_s)
+        view = self.quorum_views.sending(node.name, sequence, self.now_s)
         stream = (self.incarnation, self.streams[number])
         until_s = -math.inf if self.is_over[number] else until_s
         self._carry(SCHEDULER, number, lambda: self._ordered(node, stream, sequence, echo_s, until_s, view))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gavelpy.runtime import quorum
-from gavelpy.runtime.daemon.nodes.quorum_views import Absences
+from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from gavelpy.runtime.quorum import Contact, Member, MemberAnswer, View, agreeing, agrees, extended_until_clock_s
 from tests.runtime.quorum_world import SCHEDULER, SETTINGS, Cluster
 
@@ -220,13 +220,13 @@ def be_a_majority_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_one_refusal_too_many(patch: pytest.MonkeyPatch) -> None:
-    refusals = Absences._refusals
-    patch.setattr(Absences, "_refusals", lambda *arguments: refusals(*arguments) + 1)
+    refusals = QuorumViews._refusals
+    patch.setattr(QuorumViews, "_refusals", lambda *arguments: refusals(*arguments) + 1)
 
 
 def forget_the_step(patch: pytest.MonkeyPatch) -> None:
-    cut_off_s = Absences._cut_off_s
-    patch.setattr(Absences, "_cut_off_s", lambda *arguments: cut_off_s(*arguments) - 10.0)
+    cut_off_s = QuorumViews._cut_off_s
+    patch.setattr(QuorumViews, "_cut_off_s", lambda *arguments: cut_off_s(*arguments) - 10.0)
 
 
 @pytest.mark.parametrize("harm", [agree_to_anything, be_a_majority_alone, count_one_refusal_too_many, forget_the_step])

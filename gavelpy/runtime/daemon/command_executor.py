@@ -47,7 +47,7 @@ from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.leases.lease import PartReport, Patience
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
-from gavelpy.runtime.daemon.nodes.quorum_views import Absences
+from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
 from gavelpy.runtime.daemon.nodes.watch import NodeWatch
 from gavelpy.runtime.quorum import Member
@@ -68,7 +68,7 @@ class ExecutorContext(Protocol):
     """The parts of the scheduler that commands need."""
 
     core: SchedulerCore
-    facts: JobHistory
+    history: JobHistory
     clock: SchedulerClock
     cluster_id: str
     engine: EngineProcess
@@ -101,11 +101,11 @@ class CommandExecutor:
             settings.grace_s,
             settings.lease_margin_s,
         )
-        self.leases = LeaseTable(context.core, patience, context.facts.starts)
+        self.leases = LeaseTable(context.core, patience, context.history.starts)
         self.leases.rebuild(context.clock.slack_s)
-        facts, began_s = context.facts, context.clock.now_s()
-        self.nodes = NodeRegistry(host_id, began_s, lambda node_id: facts.agents.get(node_id, ""))
-        self.absences = Absences(settings, views, began_s)
+        history, began_s = context.history, context.clock.now_s()
+        self.nodes = NodeRegistry(host_id, began_s, lambda node_id: history.agents.get(node_id, ""))
+        self.quorum_views = QuorumViews(settings, views, began_s)
         self.leases.runs_until_s = self._runs_until_s
         self._watch = NodeWatch(context.core, self.nodes, self.leases, settings, began_s)
         self.measuring = Measuring(context.core, throughputs)
@@ -134,13 +134,13 @@ class CommandExecutor:
                 self._queue(NodeDraining(node.node_id, force))
         logger.info("node connected", extra={"node_id": node.node_id, "address": node.hello.address})
 
-    def heard(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
+    def reported(self, node: Node, reports: Sequence[PartReport], now_s: float, *, is_first: bool) -> None:
         """Processes one message of a node, with the state of all its leases."""
         for report in reports:
             if report.shim[0]:
                 self.nodes.watch(node, report.shim)
         is_confirmed_dead = is_first and node.hello.is_confirmed_dead
-        self.leases.heard(node.node_id, reports, now_s, is_confirmed_dead=is_confirmed_dead)
+        self.leases.reported(node.node_id, reports, now_s, is_confirmed_dead=is_confirmed_dead)
         if self._state(node.node_id) in (None, NodeState.LOST):
             self._join(node)
         elif node.node_id in self.unreported:
@@ -154,7 +154,7 @@ class CommandExecutor:
         if node.trouble != self._hindrance(node.node_id):
             self._queue_later(NodeUnhealthy, node.node_id, lambda: NodeUnhealthy(node.node_id, node.trouble))
         self.context.metrics.heartbeats.inc()
-        if self.leases.has_facts:
+        if self.leases.has_events:
             self.wake_driver()
         self.wake_changed()
 
@@ -170,7 +170,7 @@ class CommandExecutor:
     def _is_anew(self, node: Node) -> bool:
         """Whether the node has another agent than the journal's, or the journal has none."""
         identity = node.hello.identity
-        return bool(identity) and self.context.facts.agents.get(node.node_id) != identity
+        return bool(identity) and self.context.history.agents.get(node.node_id) != identity
 
     def _state(self, node_id: NodeId) -> NodeState | None:
         row = self.core.pool.node_row.get(node_id)
@@ -202,7 +202,7 @@ class CommandExecutor:
 
     def applied(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
         """Executes the commands that the core returned for an event."""
-        self.context.facts.apply(event, now_s, self.core)
+        self.context.history.apply(event, now_s, self.core)
         self.context.metrics.count_event(event)
         match event:
             case LeaseStarted():
@@ -246,13 +246,13 @@ class CommandExecutor:
         """Wakes streams with new orders and callers that wait for a change."""
         self.wake_changed()
         self.context.batch_applied()
-        if self.leases.has_facts:
+        if self.leases.has_events:
             self.wake_driver()
 
     def state(self) -> Callable[[], dict[str, Any]]:
         """A function that encodes the state of now, for a snapshot."""
-        core, facts = copied(self.core), self.context.facts.snapshot()
-        return lambda: {"core": snapshot(core), "facts": facts}
+        core, history = copied(self.core), self.context.history.snapshot()
+        return lambda: {"core": snapshot(core), "facts": history}
 
     def measured(self, what: str, seconds: float) -> None:
         """Records a duration in the metrics."""
@@ -301,17 +301,17 @@ class CommandExecutor:
             node.look_at_stream(now_s, talk_s, WRITE_TIMEOUT_S, refresh_s)
         for event in self._watch.look(now_s):
             self._queue(event)
-        self.absences.update(self._members(), now_s)
+        self.quorum_views.update(self._members(), now_s)
         self.leases.expire(now_s, self._watch.silent)
         if (question := self.measuring.look(self.leases.leases, now_s)) is not None:
             self.context.engine.ask(question)
-        if self.leases.has_facts:
+        if self.leases.has_events:
             self.wake_driver()
         self.wake_changed()
 
     def _members(self) -> list[Member]:
         """The agents of all nodes that are not lost: they decide on leases while no scheduler runs."""
-        newest = self.absences.newest
+        newest = self.quorum_views.newest
         known = {member.node_id: member for member in newest.members} if newest is not None else {}
         for node in self.nodes:
             known.pop(node.node_id, None)
@@ -323,7 +323,7 @@ class CommandExecutor:
         """Until when a lease may run on an unreachable node: other agents may have agreed to extend it."""
         node = self.nodes.get(node_id)
         received_s = node.received_at_s if node is not None else -math.inf
-        return self.absences.runs_until_s(node_id, promised_s, received_s, now_s)
+        return self.quorum_views.runs_until_s(node_id, promised_s, received_s, now_s)
 
 
 def _log_plan(plan: RoundPlan) -> None:

@@ -109,7 +109,7 @@ class JobHistory:
         """The last note on it; empty = none."""
         return self._notes.get(job, "")
 
-    def history(self, job: int) -> tuple[HistoryEntry, ...]:
+    def entries(self, job: int) -> tuple[HistoryEntry, ...]:
         """The newest entries, oldest first."""
         return self._history[job]
 
@@ -212,20 +212,20 @@ class JobHistory:
     @classmethod
     def restore(cls, state: dict[str, Any], core: SchedulerCore) -> JobHistory:
         """The history in a snapshot; raises JournalCorrupt."""
-        facts = cls()
+        history = cls()
         try:
-            facts.count = n = len(state["starts"])
-            while len(facts._starts) < n:
-                facts._grow()
-            facts._started_s[:n], facts._ended_s[:n] = state["started_s"], state["ended_s"]
-            facts._starts[:n] = state["starts"]
-            facts._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
-            facts._notes = {int(job): text for job, text in state["notes"].items()}
-            facts.agents = dict(state.get("agents", {}))  # an earlier version had none
-            facts.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
+            history.count = n = len(state["starts"])
+            while len(history._starts) < n:
+                history._grow()
+            history._started_s[:n], history._ended_s[:n] = state["started_s"], state["ended_s"]
+            history._starts[:n] = state["starts"]
+            history._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
+            history._notes = {int(job): text for job, text in state["notes"].items()}
+            history.agents = dict(state.get("agents", {}))  # an earlier version had none
+            history.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:
             raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None
-        if not n == len(facts._history) == core.jobs.count:
+        if not n == len(history._history) == core.jobs.count:
             raise JournalCorrupt(f"job history of the snapshot has {n} jobs, its core {core.jobs.count}")
-        facts._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
-        return facts
+        history._named = {(spec.owner, name_of(spec.id)): job for job, spec in enumerate(core.jobs.specs)}
+        return history

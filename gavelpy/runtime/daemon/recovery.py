@@ -81,7 +81,7 @@ class Recovered:
     """The state of the previous scheduler."""
 
     core: SchedulerCore
-    facts: JobHistory
+    history: JobHistory
     clock: clocks.SchedulerClock
     cluster_id: str
     incarnation: int
@@ -100,15 +100,15 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
     """
     incarnation = store.begin_incarnation()
     loaded = store.load()
-    core, facts = SchedulerCore(), JobHistory()
+    core, history = SchedulerCore(), JobHistory()
     if loaded.state is not None:
         if loaded.state.keys() != {"core", "facts"}:
             raise JournalCorrupt("snapshot is not a scheduler's: it must contain core and facts")
         core = restore(loaded.state["core"])
-        facts = JobHistory.restore(loaded.state["facts"], core)
+        history = JobHistory.restore(loaded.state["facts"], core)
     count = 0
     for _, now_s, event in loaded.events:
-        replay(core, facts, event, now_s)
+        replay(core, history, event, now_s)
         count += 1
     evidence = (
         CheckpointEvidence() if loaded.loss is None else evidence_in(config.nodes.checkpoint_directory, storage_s)
@@ -122,10 +122,10 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
     store.set_meta(CLOCK, clock.text)
     cluster_id = _cluster_id(store, evidence)
     store.set_cluster_id(cluster_id)
-    choice, events = _configured(store, config, core, facts)
+    choice, events = _configured(store, config, core, history)
     logger.info("journal read", extra={"incarnation": incarnation, "events": count, "jobs": core.jobs.count})
     return Recovered(
-        core, facts, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *skipped, *events),
+        core, history, clock, cluster_id, incarnation, choice, (SchedulerRestarted(incarnation), *skipped, *events),
         loaded.sequence, loaded.damage, count, store.meta(VIEWS),
     )  # fmt: skip
 
@@ -150,13 +150,13 @@ def numbers_skipped(loss: Loss, core: SchedulerCore, in_checkpoints: Numbers) ->
     return skipped
 
 
-def replay(core: SchedulerCore, facts: JobHistory, event: Event, now_s: float) -> None:
+def replay(core: SchedulerCore, history: JobHistory, event: Event, now_s: float) -> None:
     """Applies one event of the journal; its commands were executed before and are discarded."""
     try:
         core.handle(event, now_s)
     except InvalidInput:  # it was refused then, too
         return
-    facts.apply(event, now_s, core)
+    history.apply(event, now_s, core)
 
 
 def configured_choice(config: Config) -> PolicyChoice:
@@ -192,10 +192,10 @@ def _added(before: str, config: Config) -> dict[str, Any] | None:
 
 
 def _configured(
-    store: EventStore, config: Config, core: SchedulerCore, facts: JobHistory
+    store: EventStore, config: Config, core: SchedulerCore, history: JobHistory
 ) -> tuple[PolicyChoice, list[Event]]:
     """The policy to continue with: the file's if the file has changed, else the policy in force."""
-    choice, kept = configured_choice(config), facts.policy
+    choice, kept = configured_choice(config), history.policy
     if kept is not None and (added := _added(store.meta(CONFIGURED), config)) is not None:
         now = replace(core.settings, **added)
         now = config.with_round(now, now.round_s) if "lease_min_s" in added else now

@@ -86,7 +86,7 @@ class Scheduler:
         self.config = config
         self.clock = recovered.clock
         self.core = recovered.core  # read only, here and in services
-        self.facts = recovered.facts
+        self.history = recovered.history
         self.cluster_id = recovered.cluster_id
         self.incarnation = recovered.incarnation
         self.choice = recovered.choice  # the policy in force
@@ -97,7 +97,7 @@ class Scheduler:
         choice = replace(self.choice, round_s=self.core.settings.round_s)
         self.engine = EngineProcess(choice, self._answered, estimation=estimation)
         self.execution = CommandExecutor(self, config.nodes, boot_id(), config.throughputs, recovered.views)
-        self.execution.absences.keep = self._keep_views
+        self.execution.quorum_views.keep = self._keep_views
         self.measuring = self.execution.measuring
         self.storage = StorageWorkers()  # for storage that may hang
         self.nodes, self.leases = self.execution.nodes, self.execution.leases
@@ -130,7 +130,7 @@ class Scheduler:
 
     def job_named(self, owner: str, name: str) -> int:
         """Serial of the owner's newest job of this name; -1 = none."""
-        return self.facts.newest(owner, name)
+        return self.history.newest(owner, name)
 
     async def wait_changed(self, version: int, timeout_s: float) -> int:
         """Waits until the version changes or the timeout; returns the version."""
@@ -216,7 +216,7 @@ class Scheduler:
             twice = next(name for name, count in Counter(named).items() if count > 1)
             raise InvalidInput(f"name must be unique among the jobs of a request, got {twice!r} twice")
         for name in named:
-            job = self.facts.newest(owner, name)
+            job = self.history.newest(owner, name)
             if (owner, name) in self._names_under_way or (job >= 0 and self.core.jobs.state[job] <= ALIVE[-1]):
                 raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
 

@@ -121,22 +121,22 @@ class Service:
     def begin(self, now_s: float, first: Sequence[Event] = ()) -> None:
         """Starts a new incarnation from snapshot and replay."""
         position, state = self.snapshot
-        self.core, self.facts = SchedulerCore(), JobHistory()
+        self.core, self.history = SchedulerCore(), JobHistory()
         if state:
             kept = decode_state(state)
             self.core = restore(kept["core"])
-            self.facts = JobHistory.restore(kept["facts"], self.core)
+            self.history = JobHistory.restore(kept["facts"], self.core)
         for record in self.journal[position:]:
             then_s, event = decode(record)
             with suppress(InvalidInput):  # as in the original run
                 self.core.handle(event, then_s)
-                self.facts.apply(event, then_s, self.core)
+                self.history.apply(event, then_s, self.core)
         self.truth.recovered(self.core)
         self.clock.time_s = max(now_s, self.core.now_s)
         self.incarnation += 1
         self.engine = Engine()
         self.execution = CommandExecutor(self, self.settings, "the scheduler's host", views=self.views)
-        self.execution.absences.keep = self._keep_views
+        self.execution.quorum_views.keep = self._keep_views
         self.streams: dict[tuple[str, int], Stream] = {}
         self.sent: dict[str, tuple[int, float]] = {}  # sequence number and time of the last orders, by node
         self.queue: list[tuple[Event, Callable[[], None] | None]] = [
@@ -248,10 +248,10 @@ class Service:
             return
         node, known.sequence = found, said.sequence
         node.clock_s, node.received_at_s, node.trouble = said.clock_s, now_s, said.trouble
-        self.execution.absences.heard(node.node_id, said.obeyed, said.view_epoch)
+        self.execution.quorum_views.acknowledged(node.node_id, said.obeyed, said.view_epoch)
         if said.is_first:
             self.execution.connected(node)
-        self.execution.heard(node, said.reports, now_s, is_first=said.is_first)
+        self.execution.reported(node, said.reports, now_s, is_first=said.is_first)
         self.step(now_s)
         if self.is_alive:
             for job, lease in said.finished:
@@ -275,7 +275,7 @@ class Service:
             return False
         stream = self.streams[key] = Stream()
         self.execution.nodes.connect(hello, stream)
-        self.execution.absences.connected(hello.node_id, hello.state_id)
+        self.execution.quorum_views.connected(hello.node_id, hello.state_id)
         self.sent.pop(said.node, None)  # sequence numbers restart with each stream
         return True
 
@@ -305,7 +305,7 @@ class Service:
         leases = self.execution.leases
         told = tuple(self._order(order, node) for order in leases.orders(node.node_id))
         forget = frozenset(leases.forgotten(node.node_id))
-        view = self.execution.absences.sending(node.node_id, sequence, now_s)
+        view = self.execution.quorum_views.sending(node.node_id, sequence, now_s)
         return Orders(self.incarnation, stream, sequence, told, forget, CLUSTER, node.clock_s, view, b"key")
 
     def _order(self, order: Order, node: Node) -> LeaseOrder:

@@ -42,7 +42,7 @@ class Clerk:
         )
         for event in events:
             self._note(self.core.handle(event, now_s))
-            self.recovered.facts.apply(event, now_s, self.core)
+            self.recovered.history.apply(event, now_s, self.core)
 
     def submit(self, *, key: str = "") -> int:
         """Submits a job; returns its serial."""
@@ -59,7 +59,7 @@ class Clerk:
 
     def snapshot(self) -> None:
         """Saves a snapshot after all events so far."""
-        state = {"core": snapshot(self.core), "facts": self.recovered.facts.snapshot()}
+        state = {"core": snapshot(self.core), "facts": self.recovered.history.snapshot()}
         self.store.save_snapshot(self.sequence, encode_state(state))
 
     def _note(self, commands: list[Command]) -> None:

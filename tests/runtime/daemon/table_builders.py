@@ -64,7 +64,7 @@ class Bench:
     def settle(self) -> list[Event]:
         """Applies all pending events of the table; returns them."""
         told: list[Event] = []
-        while self.table.has_facts:
+        while self.table.has_events:
             events = self.table.drain()
             told += events
             for event in events:
@@ -73,7 +73,7 @@ class Bench:
 
     def say(self, node: str, *reports: PartReport, **options: Any) -> list[Event]:
         """Delivers a node's report of all its leases."""
-        self.table.heard(NodeId(node), reports, self.now_s, **options)
+        self.table.reported(NodeId(node), reports, self.now_s, **options)
         return self.settle()
 
     def orders(self, node: str) -> list[Order]:

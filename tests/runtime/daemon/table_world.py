@@ -176,7 +176,7 @@ class World:
         bench, name = self.bench, NodeId(node.name)
         pool = bench.core.pool
         is_lost = pool.node_state[pool.node_row[name]] is NodeState.LOST
-        bench.table.heard(name, list(node.leases.values()), bench.now_s, is_confirmed_dead=node.booted)
+        bench.table.reported(name, list(node.leases.values()), bench.now_s, is_confirmed_dead=node.booted)
         node.booted = False
         bench.settle()
         if is_lost:

@@ -28,13 +28,13 @@ ONE = np.array([1])
 
 def folded(*events: Event) -> tuple[JobHistory, SchedulerCore]:
     """JobHistory after one event per second, on a node with enough GPUs and two jobs, train#0 and job-1#1."""
-    core, facts = SchedulerCore(), JobHistory()
+    core, history = SchedulerCore(), JobHistory()
     specs = [JobSpec(JobId(full_id(name, i)), 10.0, owner="alice") for i, name in enumerate(("train", "-"))]
     first: list[Event] = [NodeJoined(NodeId("n0"), "v100", 8), *map(JobSubmitted, specs)]
     for now_s, event in enumerate([*first, *events]):
         core.handle(event, float(now_s))
-        facts.apply(event, float(now_s), core)
-    return facts, core
+        history.apply(event, float(now_s), core)
+    return history, core
 
 
 def started(lease: int) -> LeaseStarted:
@@ -46,47 +46,49 @@ def ended(lease: int, outcome: Outcome) -> LeaseEnded:
 
 
 def test_names_come_from_ids_and_back() -> None:
-    facts, core = folded()
+    history, core = folded()
 
     assert [name_of(spec.id) for spec in core.jobs.specs] == ["train", "job-1"]
-    assert (facts.newest("alice", "train"), facts.newest("bob", "train")) == (0, -1)
+    assert (history.newest("alice", "train"), history.newest("bob", "train")) == (0, -1)
 
 
 def test_a_jobs_life_is_told_in_order() -> None:
-    facts, _ = folded(started(0), JobAnnotated(1, 0, "it broke"), ended(0, Outcome.FAILED), started(1), JobCancelled(1))
+    history, _ = folded(
+        started(0), JobAnnotated(1, 0, "it broke"), ended(0, Outcome.FAILED), started(1), JobCancelled(1)
+    )
 
-    lines = [happened.line for happened in facts.history(1)]
+    lines = [happened.line for happened in history.entries(1)]
     assert lines == ["submitted", "started lease 0", "noted lease 0: it broke", "failed lease 0 at step 5",
                      "started lease 1", "cancelled"]  # fmt: skip
-    assert (facts.started_s(1), facts.ended_s(1), facts.starts(1)) == (3.0, 7.0, 2)
-    assert facts.detail(1) == "it broke"
-    assert np.isnan(facts.started_s(0))
+    assert (history.started_s(1), history.ended_s(1), history.starts(1)) == (3.0, 7.0, 2)
+    assert history.detail(1) == "it broke"
+    assert np.isnan(history.started_s(0))
 
 
 def test_only_the_newest_lines_are_kept() -> None:
-    facts, _ = folded(*(started(lease) for lease in range(2 * HISTORY_MAX)))
+    history, _ = folded(*(started(lease) for lease in range(2 * HISTORY_MAX)))
 
-    assert len(facts.history(1)) == HISTORY_MAX
-    assert facts.history(1)[-1].lease == 2 * HISTORY_MAX - 1
+    assert len(history.entries(1)) == HISTORY_MAX
+    assert history.entries(1)[-1].lease == 2 * HISTORY_MAX - 1
 
 
 def test_a_nodes_agent_is_the_last_that_joined_until_the_node_is_lost() -> None:
     joined = [NodeJoined(NodeId(name), "v100", 1, True, f"state of {name}") for name in ("n0", "n1", "n2")]
-    facts, core = folded(*joined, NodeJoined(NodeId("n1"), "v100", 1, True, "new"), NodeLost(NodeId("n2")))
-    older = facts.snapshot()
+    history, core = folded(*joined, NodeJoined(NodeId("n1"), "v100", 1, True, "new"), NodeLost(NodeId("n2")))
+    older = history.snapshot()
     del older["agents"]
 
-    assert facts.agents == {"n0": "state of n0", "n1": "new"}
-    assert JobHistory.restore(decode_state(encode_state(facts.snapshot())), core).agents == facts.agents
+    assert history.agents == {"n0": "state of n0", "n1": "new"}
+    assert JobHistory.restore(decode_state(encode_state(history.snapshot())), core).agents == history.agents
     assert JobHistory.restore(older, core).agents == {}
 
 
 def test_a_snapshot_brings_everything_back() -> None:
-    facts, core = folded(started(0), JobAnnotated(1, 0, "so"), PolicyChanged("fifo", "{}", ""), JobCancelled(1))
+    history, core = folded(started(0), JobAnnotated(1, 0, "so"), PolicyChanged("fifo", "{}", ""), JobCancelled(1))
 
-    again = JobHistory.restore(decode_state(encode_state(facts.snapshot())), core)
+    again = JobHistory.restore(decode_state(encode_state(history.snapshot())), core)
 
-    assert again.history(1) == facts.history(1)
+    assert again.entries(1) == history.entries(1)
     assert (again.started_s(1), again.ended_s(1), again.starts(1), again.detail(1)) == (3.0, 6.0, 1, "so")
     assert again.policy is not None
     assert again.policy.policy == "fifo"
@@ -94,19 +96,19 @@ def test_a_snapshot_brings_everything_back() -> None:
 
 
 def test_a_snapshot_says_what_was_so_when_it_was_taken() -> None:
-    facts, core = folded(started(0))
-    taken = facts.snapshot()
-    facts.apply(ended(0, Outcome.STOPPED), 9.0, core)
+    history, core = folded(started(0))
+    taken = history.snapshot()
+    history.apply(ended(0, Outcome.STOPPED), 9.0, core)
 
     before = JobHistory.restore(decode_state(encode_state(taken)), core)
 
-    assert [happened.kind for happened in before.history(1)] == ["submitted", "started"]
-    assert [happened.kind for happened in facts.history(1)] == ["submitted", "started", "stopped"]
+    assert [happened.kind for happened in before.entries(1)] == ["submitted", "started"]
+    assert [happened.kind for happened in history.entries(1)] == ["submitted", "started", "stopped"]
 
 
 @pytest.mark.parametrize("broken", [{"starts": np.zeros(1)}, {"history": 5}, {"notes": {"x": "y"}}, {"policy": [1]}])
 def test_a_snapshot_that_is_not_whole_is_said(broken: dict[str, object]) -> None:
-    facts, core = folded(started(0))
+    history, core = folded(started(0))
 
     with pytest.raises(JournalCorrupt):
-        JobHistory.restore({**facts.snapshot(), **broken}, core)
+        JobHistory.restore({**history.snapshot(), **broken}, core)

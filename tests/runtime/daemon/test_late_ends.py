@@ -55,7 +55,7 @@ def test_a_node_keeps_its_record_until_the_lease_is_closed() -> None:
     silence(bench, "n0")
     finished = ended(0, 0, Outcome.FINISHED)
 
-    bench.table.heard(NodeId("n0"), [finished], bench.now_s)
+    bench.table.reported(NodeId("n0"), [finished], bench.now_s)
     before = list(bench.table.forgotten(NodeId("n0")))
     bench.settle()
     again = bench.say("n0", finished)
@@ -146,7 +146,7 @@ def test_what_a_node_recorded_counts_while_the_inference_is_on_its_way_into_the_
     bench.now_s = SURELY_OVER_S + 1.0
     bench.table.expire(bench.now_s, [NodeId("n0")])
     on_its_way = bench.table.drain()
-    bench.table.heard(NodeId("n0"), [ended(0, 0, Outcome.FINISHED)], bench.now_s)
+    bench.table.reported(NodeId("n0"), [ended(0, 0, Outcome.FINISHED)], bench.now_s)
 
     for event in on_its_way:
         bench.tell(event)

@@ -125,7 +125,7 @@ def test_an_ended_lease_is_forgotten_once_its_end_is_journaled() -> None:
     bench.submit("a")
     bench.wake()
     bench.orders("n0")
-    bench.table.heard(NodeId("n0"), [ended(0, 0, Outcome.FINISHED)], 5.0)
+    bench.table.reported(NodeId("n0"), [ended(0, 0, Outcome.FINISHED)], 5.0)
     before = list(bench.table.forgotten(NodeId("n0")))
 
     bench.settle()

@@ -27,7 +27,7 @@ def make_measuring(*, estimate: bool = True) -> Measuring:
 def make_lease(*, rate: float = 4.0, steps: float = 100.0, by_time: bool = False) -> Lease:
     """A running lease on one node."""
     part = Part(NODE, 0, 0, (0,))
-    part.heard = PartReport(LEASE, JOB, Phase.RUNNING, steps, rate_steps_per_s=rate, is_by_time=by_time)
+    part.report = PartReport(LEASE, JOB, Phase.RUNNING, steps, rate_steps_per_s=rate, is_by_time=by_time)
     lease = Lease(LEASE, JOB, np.array([0]), [part], 1000.0, 1)
     lease.gpu_type, lease.is_started, lease.steps_done = "v100", True, steps
     return lease

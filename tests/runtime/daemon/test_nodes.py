@@ -24,9 +24,9 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def name_of(process: subprocess.Popen[bytes]) -> ProcessName:
-    facts = process_facts(process.pid)
-    assert facts is not None
-    return facts.process, facts.start_ticks
+    history = process_facts(process.pid)
+    assert history is not None
+    return history.process, history.start_ticks
 
 
 def make_node(registry: NodeRegistry, agent: ProcessName, host: str = "here") -> Node:
@@ -166,7 +166,7 @@ def test_an_agent_that_does_not_say_which_it_is_does_not_take_over_a_node_that_d
     untold = registry.objection(make_hello(""), 101.0, silent_after_s=10.0, leases=2)
 
     assert "node_id must not be in use by another agent" in untold
-    assert registry.is_anothers("n0", "", "")
+    assert registry.has_other_agent("n0", "", "")
 
 
 def test_a_node_with_a_key_is_no_other_agents_until_its_name_is_given_up() -> None:
@@ -196,9 +196,9 @@ def test_an_agent_known_by_its_directory_adopts_a_key_that_the_next_scheduler_kn
 
     assert said == ""
     assert KEY not in hello.identity
-    assert before.is_anothers("n0", "first", "")
-    assert after.is_anothers("n0", "first", OTHER_KEY)
-    assert not after.is_anothers("n0", "first", KEY)
+    assert before.has_other_agent("n0", "first", "")
+    assert after.has_other_agent("n0", "first", OTHER_KEY)
+    assert not after.has_other_agent("n0", "first", KEY)
 
 
 def test_after_a_restart_the_agent_that_was_there_before_has_time_to_come_back() -> None:

@@ -226,16 +226,16 @@ def test_a_lost_job_is_answered_for(young: Crashed, tmp_path: Path) -> None:
     (folder / f"{JOURNAL}-wal").unlink()
 
     with clerk(folder, accept_loss=True) as work:
-        core, facts = work.core, work.recovered.facts
+        core, history = work.core, work.recovered.history
         assert core.jobs.state[24] == JobState.FAILED
-        assert facts.detail(24).startswith("lost with the journal: events ")
-        assert [happened.kind for happened in facts.history(24)] == ["noted"]
+        assert history.detail(24).startswith("lost with the journal: events ")
+        assert [happened.kind for happened in history.entries(24)] == ["noted"]
         work.tell(JobCancelled(24))
         assert core.jobs.state[24] == JobState.FAILED
         work.snapshot()
     with clerk(folder) as work:
         assert work.core.jobs.state[24] == JobState.FAILED
-        assert work.recovered.facts.detail(24).startswith("lost with the journal")
+        assert work.recovered.history.detail(24).startswith("lost with the journal")
 
 
 def test_a_crash_after_loss_was_accepted_does_not_make_it_forgotten(young: Crashed, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ NOT_ROOT = 65_534
 def make_part() -> Part:
     """A part that its node reported some time ago."""
     part = Part(NodeId("n0"), 0, 0, (0,))
-    part.heard = REPORTED
+    part.report = REPORTED
     return part
 
 

@@ -41,9 +41,9 @@ def test_a_job_is_started_on_a_node_and_finishes(tmp_path: Path) -> None:
 
             assert (launch.job_name, launch.owner, launch.command) == ("train", "alice", "true")
             assert dict(launch.environment) == {"SEED": "7"}
-            facts = cluster.scheduler.facts
-            assert [line.kind for line in facts.history(job)] == ["submitted", "started", "finished"]
-            assert facts.started_s(job) <= facts.ended_s(job)
+            history = cluster.scheduler.history
+            assert [line.kind for line in history.entries(job)] == ["submitted", "started", "finished"]
+            assert history.started_s(job) <= history.ended_s(job)
             assert cluster.scheduler.job_named("alice", "train") == job
 
     run(scenario())
@@ -258,7 +258,7 @@ def test_an_operator_frees_the_name_of_a_node_whose_agent_is_gone(tmp_path: Path
 def test_a_drained_node_stays_drained_whichever_agent_speaks_for_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster:
-            pool, agents = cluster.core.pool, cluster.scheduler.facts.agents
+            pool, agents = cluster.core.pool, cluster.scheduler.history.agents
             async with Agent("n0").connected(cluster):
                 await cluster.until(lambda: pool.counts.sum() == 1, "it joins, and does not say who it is")
                 await cluster.scheduler.set_node("n0", NodeAction.DRAIN)
@@ -329,8 +329,8 @@ def test_messages_that_come_late_or_twice_are_dropped(tmp_path: Path) -> None:
             service, old = AgentService(cluster.scheduler), agent.message()
             old.sequence, old.leases[0].phase = 2, agent_pb2.LEASE_PHASE_ENDED
 
-            service._hear(node, node.stream, old, is_first=False)
+            service._receive(node, node.stream, old, is_first=False)
 
-            assert not cluster.scheduler.leases.has_facts
+            assert not cluster.scheduler.leases.has_events
 
     run(scenario())

@@ -91,7 +91,7 @@ class Measuring:
 
     def _read_all(self, leases: Iterable[Lease], now_s: float) -> None:
         for lease in leases:
-            if lease.is_started and not lease.is_end_told:
+            if lease.is_started and not lease.is_end_reported:
                 run = self._runs.setdefault(
                     lease.lease, _Run(-math.inf, now_s, lease.steps_done)
                 )  # started before this scheduler

@@ -52,7 +52,7 @@ class LeaseEvents:
         self.ended: list[int] = []
 
     @property
-    def has_facts(self) -> bool:
+    def has_events(self) -> bool:
         """Whether `drain` would return events."""
         return bool(self.started or self.declared or self.saved or self.done or self.ended)
 
@@ -67,7 +67,7 @@ class LeaseEvents:
         if saved := [self._leases[number] for number in sorted(self.saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
-        if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_told]:
+        if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_reported]:
             events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
         events.extend(JobAnnotated(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
         groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
@@ -83,7 +83,7 @@ class LeaseEvents:
     def progress(self) -> ProgressReported | None:
         """Progress of running leases since the last call."""
         moved = [
-            lease for number in sorted(self.moved) if (lease := self._leases.get(number)) and not lease.is_end_told
+            lease for number in sorted(self.moved) if (lease := self._leases.get(number)) and not lease.is_end_reported
         ]
         self.moved.clear()
         return ProgressReported(*columns_of(moved, [lease.steps_done for lease in moved])) if moved else None
@@ -98,7 +98,7 @@ class LateEnds:
         self._known: list[Lease] = []  # their end is known and not in the journal yet
 
     @property
-    def has_facts(self) -> bool:
+    def has_events(self) -> bool:
         """Whether `drain` would return any lease."""
         return bool(self._known)
 
@@ -114,7 +114,7 @@ class LateEnds:
             self._open[lease.lease] = lease
             self._look(lease)
 
-    def heard(self, node: NodeId, report: PartReport) -> bool:
+    def reported(self, node: NodeId, report: PartReport) -> bool:
         """Processes a node's report of an ended lease; returns whether the node must keep its record."""
         lease = self._open.get(report.lease)
         if lease is None or not self._is_open(lease):
@@ -124,7 +124,7 @@ class LateEnds:
         if part is None or lease.job != report.job or report.phase is not Phase.ENDED:
             return False
         if part.end is None or part.is_inferred:
-            part.heard = part.end = report
+            part.report = part.end = report
             part.is_inferred = False
             self._look(lease)
         return report.lease in self._open

@@ -18,7 +18,7 @@ from gavelpy.model.job import NodeId
 class Phase(IntEnum):
     """State of a node's part of a lease, as the node reports it."""
 
-    UNHEARD = 0
+    UNREPORTED = 0
     PREPARED = 1  # has GPUs and a port, waits for the other nodes of its gang
     STARTING = 2
     RUNNING = 3
@@ -104,7 +104,7 @@ class Patience:
 class Part:
     """A node's part of a lease, as last reported."""
 
-    __slots__ = ("end", "first_rank", "gpus", "heard", "is_inferred", "is_seen", "is_sent", "node", "rank")
+    __slots__ = ("end", "first_rank", "gpus", "is_inferred", "is_seen", "is_sent", "node", "rank", "report")
 
     def __init__(self, node: NodeId, rank: int, first_rank: int, gpus: tuple[int, ...]) -> None:
         self.node = node
@@ -113,7 +113,7 @@ class Part:
         self.gpus = gpus
         self.is_sent = False  # an order to run it may have reached the node
         self.is_seen = False  # the node has reported it
-        self.heard: PartReport | None = None
+        self.report: PartReport | None = None
         self.end: PartReport | None = None
         self.is_inferred = (
             False  # the end was not reported: the node is dead, unreachable for too long or without the lease
@@ -122,7 +122,7 @@ class Part:
     @property
     def phase(self) -> Phase:
         """As last reported."""
-        return Phase.UNHEARD if self.heard is None else self.heard.phase
+        return Phase.UNREPORTED if self.report is None else self.report.phase
 
 
 class Lease:
@@ -147,8 +147,8 @@ class Lease:
         self.resume_steps = 0.0
         self.is_started = False
         self.is_declared = False  # its program saves when the lease ends
-        self.is_end_told = False
-        self.is_done_told = False
+        self.is_end_reported = False
+        self.is_done_reported = False
         self.steps_saved = 0.0  # as reported to the core
         self.steps_done = 0.0
         self.linger_s = float("inf")  # a part has finished: the others have until then
@@ -171,7 +171,7 @@ class Lease:
     @property
     def rate_measured_steps_per_s(self) -> float:
         """Rate of the job, by its slowest node; 0 = not measured."""
-        return min((p.heard.rate_steps_per_s if p.heard else 0.0 for p in self.parts.values()), default=0.0)
+        return min((p.report.rate_steps_per_s if p.report else 0.0 for p in self.parts.values()), default=0.0)
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -215,7 +215,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         first_rank=part.first_rank,
         world_size=lease.world_size,
         rendezvous_node=first.node,
-        rendezvous_port=first.heard.rendezvous_port if first.heard else 0,
+        rendezvous_port=first.report.rendezvous_port if first.report else 0,
         round=lease.round,
         restart_count=lease.restart_count,
         resume_lease=lease.resume_lease,
@@ -236,7 +236,7 @@ def columns_of(leases: Sequence[Lease], steps: Iterable[float]) -> tuple[Ints, I
 
 def is_adopted(lease: Lease, part: Part) -> bool:
     """Whether the core keeps a lease when its node reconnects."""
-    if lease.is_held or lease.is_end_told or not part.is_sent:
+    if lease.is_held or lease.is_end_reported or not part.is_sent:
         return False
     return lease.is_started or (len(lease.parts) == 1 and part.phase >= Phase.STARTING)
 
@@ -249,22 +249,22 @@ def has_run(lease: Lease) -> bool:
 
 def is_by_time(lease: Lease) -> bool:
     """Whether all nodes estimate its steps from time: then it has no known checkpoint."""
-    heard = [part.heard for part in lease.parts.values() if part.heard]
-    return bool(heard) and all(report.is_by_time for report in heard)
+    reports = [part.report for part in lease.parts.values() if part.report]
+    return bool(reports) and all(report.is_by_time for report in reports)
 
 
 def is_done(lease: Lease) -> bool:
     """Whether its job has completed the last step, by the report of every node, or has finished there."""
-    heard = [part.end or part.heard for part in lease.parts.values()]
+    reports = [part.end or part.report for part in lease.parts.values()]
     return all(
-        r is not None and (r.is_done or (r.phase is Phase.ENDED and r.outcome is Outcome.FINISHED)) for r in heard
+        r is not None and (r.is_done or (r.phase is Phase.ENDED and r.outcome is Outcome.FINISHED)) for r in reports
     )
 
 
 def saved_of(lease: Lease) -> float:
     """Steps in the newest checkpoint that a node reports; 0 for a job that does not report its steps."""
-    heard = [part.heard for part in lease.parts.values() if part.heard]
-    return max((report.steps_saved for report in heard if not report.is_by_time), default=0.0)
+    reports = [part.report for part in lease.parts.values() if part.report]
+    return max((report.steps_saved for report in reports if not report.is_by_time), default=0.0)
 
 
 def outcome_of(lease: Lease) -> Outcome:

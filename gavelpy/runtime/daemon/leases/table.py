@@ -97,7 +97,7 @@ class LeaseTable:
         """The core has applied the end of leases: leases that waited for it may start."""
         for number in event.leases.tolist():
             lease = self.leases.get(number)
-            if lease is not None and lease.is_end_told:
+            if lease is not None and lease.is_end_reported:
                 self._remove(lease)
                 self.late.ended(lease)
 
@@ -125,7 +125,7 @@ class LeaseTable:
 
     # Reports of nodes ---------------------------------------------------------------------------------------------
 
-    def heard(
+    def reported(
         self, node: NodeId, reports: Sequence[PartReport], now_s: float, *, is_confirmed_dead: bool = False
     ) -> None:
         """Processes a node's report of all its leases. `is_confirmed_dead`: unreported leases have no processes."""
@@ -135,14 +135,14 @@ class LeaseTable:
             lease = self.leases.get(report.lease)
             part = lease.parts.get(node) if lease is not None and lease.job == report.job else None
             if lease is None or part is None:
-                if report.phase is Phase.ENDED and not self.late.heard(node, report):
+                if report.phase is Phase.ENDED and not self.late.reported(node, report):
                     strays.append(report.lease)
                 continue
             reported.add(report.lease)
             if part.end is None:
                 self._update(lease, part, report, now_s)
             elif part.is_inferred and report.phase is Phase.ENDED:  # the node's record takes precedence
-                part.heard = part.end = report
+                part.report = part.end = report
                 part.is_inferred = False
                 self._advance(lease)
         self._strays[node] = strays  # the next orders contain them, to be forgotten
@@ -218,9 +218,9 @@ class LeaseTable:
         return self._events.drain(self.late.drain())
 
     @property
-    def has_facts(self) -> bool:
+    def has_events(self) -> bool:
         """Whether `drain` would return events."""
-        return self._events.has_facts or self.late.has_facts
+        return self._events.has_events or self.late.has_events
 
     def progress(self) -> ProgressReported | None:
         """Progress of running leases since the last call."""
@@ -299,11 +299,11 @@ class LeaseTable:
 
     def _update(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
         part.is_seen = part.is_sent = True
-        part.heard = report
+        part.report = report
         if lease.wish is not Wish.KILL:
             self._advance(lease)
-        if not lease.is_done_told and self.core.settings.finish_grace_s and is_done(lease):
-            lease.is_done_told = True
+        if not lease.is_done_reported and self.core.settings.finish_grace_s and is_done(lease):
+            lease.is_done_reported = True
             self._events.done.append(lease.lease)
         if report.phase is Phase.ENDED:
             self._end_part(lease, part, report, now_s)
@@ -319,7 +319,7 @@ class LeaseTable:
                 self._events.declared.add(lease.lease)
 
     def _advance(self, lease: Lease) -> None:
-        saved, done = saved_of(lease), min(p.heard.steps_done if p.heard else 0.0 for p in lease.parts.values())
+        saved, done = saved_of(lease), min(p.report.steps_done if p.report else 0.0 for p in lease.parts.values())
         if saved > lease.steps_saved:
             lease.steps_saved = saved
             self._events.saved.add(lease.lease)
@@ -336,15 +336,15 @@ class LeaseTable:
             self._wish(lease.lease, Wish.KILL)
 
     def _lose(self, lease: Lease, part: Part, now_s: float, why: str) -> None:
-        steps = part.heard.steps_done if part.heard else 0.0
+        steps = part.report.steps_done if part.report else 0.0
         report = PartReport(lease.lease, lease.job, Phase.ENDED, steps, outcome=Outcome.LOST, detail=why)
-        if part.heard is not None:
-            report = replace(report, steps_saved=part.heard.steps_saved, is_by_time=part.heard.is_by_time)
+        if part.report is not None:
+            report = replace(report, steps_saved=part.report.steps_saved, is_by_time=part.report.is_by_time)
         part.is_inferred = True
         self._end_part(lease, part, report, now_s)
 
     def _end_part(self, lease: Lease, part: Part, report: PartReport, now_s: float) -> None:
-        part.heard = part.end = report
+        part.report = part.end = report
         self._on_node[part.node].discard(lease.lease)
         self._satisfy((lease.lease, part.node))
         if self._check_end(lease):
@@ -359,8 +359,8 @@ class LeaseTable:
     def _check_end(self, lease: Lease) -> bool:
         """Whether all parts have ended; records the end once."""
         is_over = all(part.end is not None for part in lease.parts.values())
-        if is_over and not lease.is_end_told:
-            lease.is_end_told = True
+        if is_over and not lease.is_end_reported:
+            lease.is_end_reported = True
             self._events.ended.append(lease.lease)
         return is_over
 

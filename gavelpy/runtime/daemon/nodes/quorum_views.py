@@ -54,7 +54,7 @@ def at_once(_: str, done: Callable[[], None]) -> None:
     done()
 
 
-class Absences:
+class QuorumViews:
     """Views and acknowledgements.
 
     `began_s`: start of this scheduler. `stored`: the last text that was passed to `keep`, also before a restart.
@@ -129,7 +129,7 @@ class Absences:
             known = self._known[node_id] = _Known(state_id)
         known.sequences.clear()
 
-    def heard(self, node_id: str, obeyed: int, view_epoch: int) -> None:
+    def acknowledged(self, node_id: str, obeyed: int, view_epoch: int) -> None:
         """A node has processed all messages of its stream up to number `obeyed`, and holds this view."""
         known = self._known[node_id]
         known.held = view_epoch

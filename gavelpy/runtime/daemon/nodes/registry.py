@@ -35,21 +35,21 @@ def is_alive(process: ProcessName) -> bool:
     return len(fields) > _START_FIELD and int(fields[_START_FIELD]) == process[1] and fields[0] not in ("Z", "X")
 
 
-class SightState(StrEnum):
+class DirectoryState(StrEnum):
     """State of a node's checkpoint directory, as its agent reports it."""
 
-    UNTOLD = ""  # not reported, by an older agent
+    UNREPORTED = ""  # not reported, by an older agent
     UNKNOWN = "unknown"  # the directory does not answer: the last known state stays in force
     SEEN = "seen"
     UNSEEN = "not seen"
 
 
 @dataclass(frozen=True)
-class Sight:
+class ReportedDirectory:
     """A node's report on its checkpoint directory."""
 
-    state: SightState = SightState.UNTOLD
-    directory: str = ""  # id of the last available directory
+    state: DirectoryState = DirectoryState.UNREPORTED
+    directory_id: str = ""  # of the last available directory
     cluster_id: str = ""  # of the cluster that the directory is marked for
     age_s: float = 0.0  # age of the state when it was reported
 
@@ -113,7 +113,7 @@ class Node:
     is_draining: bool = False  # as its agent reports
     trouble: str = ""  # why it cannot execute orders, as its agent reports
     unreached: int = 0  # number of agents that it cannot reach, as it reports
-    sight: Sight = Sight()
+    reported_directory: ReportedDirectory = ReportedDirectory()
     is_ready: bool = False  # the core has its leases, so it may receive orders
     processes: set[ProcessName] = field(default_factory=set)  # of the agent and its shims, seen alive on this host
 
@@ -155,9 +155,9 @@ class Node:
 
     def uses_clusters_directory(self, cluster_id: str, *, is_known: bool) -> bool:
         """Whether it writes to the cluster's checkpoint directory; `is_known`: whether it did before."""
-        if self.sight.state is SightState.SEEN:
-            return self.sight.cluster_id == cluster_id
-        if self.sight.state is SightState.UNTOLD and self.hello.checkpoint_marker:
+        if self.reported_directory.state is DirectoryState.SEEN:
+            return self.reported_directory.cluster_id == cluster_id
+        if self.reported_directory.state is DirectoryState.UNREPORTED and self.hello.checkpoint_marker:
             return self.hello.checkpoint_marker == cluster_id
         return is_known  # an older agent without a marker cannot distinguish a hung directory from another one
 
@@ -212,16 +212,16 @@ class NodeRegistry:
         the scheduler, the earlier agent has `silent_after_s` to reconnect. If the node has a key, no other agent is
         accepted until an operator frees the name.
         """
-        known, before = self._nodes.get(hello.node_id), self._spoke_for(hello.node_id)
+        known, before = self._nodes.get(hello.node_id), self._known_identity(hello.node_id)
         is_known = known is not None or bool(before)
-        is_anothers = self.is_anothers(hello.node_id, hello.state_id, hello.identity_key)
-        if is_anothers and is_keyed(before):
+        has_other_agent = self.has_other_agent(hello.node_id, hello.state_id, hello.identity_key)
+        if has_other_agent and is_keyed(before):
             return (
                 f"node {hello.node_id} has a key that this agent's state directory does not contain: another agent "
                 f"has the name, or the directory was lost. `gavel node lost {hello.node_id}` frees the name for the "
                 "next agent, if the node is not connected"
             )
-        if not is_anothers and (is_known or not hello.state_id or not hello.is_new):
+        if not has_other_agent and (is_known or not hello.state_id or not hello.is_new):
             return ""
         age_s = now_s - self._began_s if known is None else known.age_s(now_s)
         if before and age_s < silent_after_s:
@@ -233,18 +233,18 @@ class NodeRegistry:
             )
         return ""
 
-    def is_anothers(self, node_id: str, state_id: str, identity_key: str) -> bool:
+    def has_other_agent(self, node_id: str, state_id: str, identity_key: str) -> bool:
         """Whether the node has another agent: by its key, or by the id of its state directory if it has no key."""
-        before = self._spoke_for(node_id)
+        before = self._known_identity(node_id)
         shown = identity_of(state_id, identity_key) if is_keyed(before) else state_id
         return bool(before) and shown != before
 
     def declared_lost(self, node_id: NodeId, *, is_forgotten: bool) -> None:
         """The node was declared lost: another agent may take its name, unless the name is bound to a key."""
-        if is_forgotten or not is_keyed(self._spoke_for(node_id)):
+        if is_forgotten or not is_keyed(self._known_identity(node_id)):
             self._vacant.add(node_id)
 
-    def _spoke_for(self, node_id: str) -> str:
+    def _known_identity(self, node_id: str) -> str:
         """The identity of a node's agent, in this incarnation or before; empty = unknown."""
         if node_id in self._vacant:
             return ""
@@ -292,21 +292,21 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
     row = pool.node_row[node.node_id]
     count = int((pool.present & pool.on(node.node_id)).sum())
     had = pool.gpu_types[pool.node_type[row]], count, _uses_clusters_directory(pool, node.node_id)
-    is_untold = node.sight.state is SightState.UNTOLD
-    uses = node.uses_clusters_directory(cluster_id, is_known=had[2]) if is_untold else had[2]
+    is_unreported = node.reported_directory.state is DirectoryState.UNREPORTED
+    uses = node.uses_clusters_directory(cluster_id, is_known=had[2]) if is_unreported else had[2]
     return had != (node.hello.gpu_type, node.hello.gpu_count, uses)
 
 
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:
     """An event if a node uses another checkpoint directory than the core's state; none if it is unavailable."""
-    sight, row = node.sight, pool.node_row.get(node.node_id)
-    if sight.state is not SightState.SEEN:
+    directory, row = node.reported_directory, pool.node_row.get(node.node_id)
+    if directory.state is not DirectoryState.SEEN:
         return None
-    is_clusters = sight.cluster_id == cluster_id
+    is_clusters = directory.cluster_id == cluster_id
     is_named = bool(pool.directories[CLUSTERS]) or not is_clusters
-    if row is not None and is_named and pool.directories[pool.node_directory[row]] == sight.directory:
+    if row is not None and is_named and pool.directories[pool.node_directory[row]] == directory.directory_id:
         return None
-    return DirectorySeen(node.node_id, sight.directory, is_clusters)
+    return DirectorySeen(node.node_id, directory.directory_id, is_clusters)
 
 
 def _uses_clusters_directory(pool: GpuPool, node_id: NodeId) -> bool:

@@ -117,7 +117,7 @@ class NodeWatch:
         An idle node counts as unreachable instead.
         """
         parts = [lease.parts[node.node_id] for lease in self._leases.on_node(node.node_id)]
-        shims = [part.heard.shim if part.heard is not None else (0, 0) for part in parts if part.is_sent]
+        shims = [part.report.shim if part.report is not None else (0, 0) for part in parts if part.is_sent]
         return bool(shims) and self._nodes.is_gone(node, shims)
 
     def _recorded_ends(self, node: Node) -> list[PartReport] | None:
@@ -154,15 +154,15 @@ def recorded_ends(state_directory: str, parts: Iterable[tuple[int, int, Part]]) 
 
 def _report(lease: int, job: int, part: Part, end: lease_files.End) -> PartReport:
     """The report that the agent would send, without checkpoints that it has not reported: only it can verify them."""
-    heard = part.heard or PartReport(lease, job, Phase.ENDED)
+    last = part.report or PartReport(lease, job, Phase.ENDED)
     return PartReport(
         lease,
         job,
         Phase.ENDED,
         steps_done=end.steps_done,
-        steps_saved=heard.steps_saved,
+        steps_saved=last.steps_saved,
         outcome=Outcome[end.outcome.name],
         exit_code=end.exit_code,
         detail="".join(c if c.isprintable() else " " for c in end.detail),
-        is_by_time=heard.is_by_time,
+        is_by_time=last.is_by_time,
     )

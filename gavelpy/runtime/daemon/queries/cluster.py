@@ -100,7 +100,7 @@ class ClusterQueries:
         now_s, states = scheduler.now_s(), core.jobs.state[: core.jobs.count]
         counts = np.bincount(states, minlength=len(JobState))
         over = int(counts[ALIVE[-1] + 1 :].sum())
-        answer = scheduler.facts.answer
+        answer = scheduler.history.answer
         return ClusterStatus(
             cluster_name=scheduler.name,
             policy=scheduler.choice.name,
@@ -148,8 +148,10 @@ class ClusterQueries:
             address=node.hello.address if node is not None else "",
             heartbeat_age_s=node.age_s(scheduler.now_s()) if node is not None else math.nan,
             sees_checkpoints=pool.node_directory[row] == CLUSTERS,
-            checkpoints=str(node.sight.state) if node is not None else "",
-            checkpoints_age_s=node.sight.age_s + node.age_s(scheduler.now_s()) if node is not None else math.nan,
+            checkpoints=str(node.reported_directory.state) if node is not None else "",
+            checkpoints_age_s=node.reported_directory.age_s + node.age_s(scheduler.now_s())
+            if node is not None
+            else math.nan,
             checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],

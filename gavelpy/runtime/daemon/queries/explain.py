@@ -105,7 +105,9 @@ class Explainer:
             start_in_s=start_in_s,
             finish_in_s=finish_in_s,
             forecast=how,
-            history=[f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.facts.history(job)],
+            history=[
+                f"{_date(scheduler.wall_s(entry.now_s))}  {entry.line}" for entry in scheduler.history.entries(job)
+            ],
             checkpoint=await self._checkpoint(job),
             notes=scheduler.measuring.notes.get(job, ()),
         )

@@ -196,7 +196,7 @@ class JobQueries:
 
     def _status(self, job: int, state: PublicState, why: Reason | None) -> JobStatus:
         scheduler = self._scheduler
-        jobs, facts, spec = scheduler.core.jobs, scheduler.facts, scheduler.core.jobs.specs[job]
+        jobs, history, spec = scheduler.core.jobs, scheduler.history, scheduler.core.jobs.specs[job]
         gpu_type, nodes, rate = self.place(job)
         is_preemptible, evidence = non_preemptible.in_words(jobs, scheduler.core.settings, job)
         return JobStatus(
@@ -214,12 +214,12 @@ class JobQueries:
             steps_total=spec.steps_total,
             rate_steps_per_s=rate,
             submitted_at_s=scheduler.wall_s(float(jobs.submitted_s[job])),
-            started_at_s=self._wall_s(facts.started_s(job)),
-            ended_at_s=self._wall_s(facts.ended_s(job)),
+            started_at_s=self._wall_s(history.started_s(job)),
+            ended_at_s=self._wall_s(history.ended_s(job)),
             lease=int(jobs.lease[job]),
-            restarts=max(facts.starts(job) - 1, 0),
+            restarts=max(history.starts(job) - 1, 0),
             failures=int(jobs.failures[job]),
-            detail=facts.detail(job),
+            detail=history.detail(job),
             weight=spec.weight,
             job_type=spec.job_type,
             entity=spec.entity,
@@ -237,8 +237,8 @@ class JobQueries:
         """Steps done, as its nodes reported last; the core receives progress less often."""
         jobs = self._scheduler.core.jobs
         lease = self._scheduler.leases.leases.get(int(jobs.lease[job]))
-        heard = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
-        return max(float(jobs.steps_done[job]), min(heard, float(jobs.steps_total[job])))
+        reported = lease.steps_done if lease is not None and lease.wish is not Wish.KILL else 0.0
+        return max(float(jobs.steps_done[job]), min(reported, float(jobs.steps_total[job])))
 
     def place(self, job: int) -> tuple[str, list[str], float]:
         """GPU type, nodes and steps/s (measured, else expected) of a job's lease; empty if it has none."""
@@ -260,7 +260,7 @@ class JobQueries:
         core, now_s = self._scheduler.core, self._scheduler.now_s()
         if why.kind is ReasonKind.BACKING_OFF:
             when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
-            return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.facts.detail(job))
+            return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.history.detail(job))
         end_s = core.round_end_s
         return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
 

@@ -12,7 +12,7 @@ from gavelpy.mechanism.events import Outcome
 from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
-from gavelpy.runtime.daemon.nodes.registry import Hello, Node, Sight, SightState
+from gavelpy.runtime.daemon.nodes.registry import DirectoryState, Hello, Node, ReportedDirectory
 from gavelpy.runtime.quorum import View
 from gavelpy.runtime.wire import agent_pb2
 
@@ -40,10 +40,10 @@ _OUTCOMES = {
     agent_pb2.LEASE_OUTCOME_FAILED: Outcome.FAILED,
     agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
 }
-_SIGHTS = {
-    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: SightState.UNKNOWN,
-    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: SightState.SEEN,
-    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: SightState.UNSEEN,
+_DIRECTORY_STATES = {
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: DirectoryState.UNKNOWN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: DirectoryState.SEEN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: DirectoryState.UNSEEN,
 }
 _WISHES = {
     Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
@@ -118,15 +118,15 @@ def trouble_of(message: agent_pb2.ConnectRequest) -> str:
     return message.trouble
 
 
-def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
+def reported_directory_of(message: agent_pb2.ConnectRequest) -> ReportedDirectory:
     """The state of the checkpoint directory as its node reports it; raises RemoteViolation."""
     if not message.HasField("checkpoints"):
-        return Sight()
+        return ReportedDirectory()
     reported = message.checkpoints
-    state = _SIGHTS.get(reported.state)
+    state = _DIRECTORY_STATES.get(reported.state)
     if state is None:
-        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_SIGHTS)}, got {reported.state}")
-    if (state is SightState.SEEN or reported.directory_id) and not DIRECTORY_ID.fullmatch(reported.directory_id):
+        raise RemoteViolation(f"checkpoints.state must be one of {sorted(_DIRECTORY_STATES)}, got {reported.state}")
+    if (state is DirectoryState.SEEN or reported.directory_id) and not DIRECTORY_ID.fullmatch(reported.directory_id):
         allowed = "1 to 128 letters, digits, '.', '_' and '-'"
         raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {reported.directory_id[:80]!r}")
     if len(reported.cluster_id) > TEXT_MAX or not reported.cluster_id.isprintable():
@@ -134,7 +134,7 @@ def sight_of(message: agent_pb2.ConnectRequest) -> Sight:
         raise RemoteViolation(f"checkpoints.cluster_id must be {allowed}, got {reported.cluster_id[:80]!r}")
     if not (math.isfinite(reported.age_s) and reported.age_s >= 0):
         raise RemoteViolation(f"checkpoints.age_s must not be negative, got {reported.age_s!r}")
-    return Sight(state, reported.directory_id, reported.cluster_id, reported.age_s)
+    return ReportedDirectory(state, reported.directory_id, reported.cluster_id, reported.age_s)
 
 
 def order_message(

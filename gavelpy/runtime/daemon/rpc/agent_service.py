@@ -64,16 +64,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             return
         agent_messages.reports_of(first)  # before anything changes
         agent_messages.trouble_of(first)
-        agent_messages.sight_of(first)
+        agent_messages.reported_directory_of(first)
         self._check_identity(hello)
         known = self._execution.nodes.get(hello.node_id)
         if known is not None and known.is_past(hello, agent_messages.clock_of(first)):
             raise Refusal(grpc.StatusCode.ABORTED, f"node {known.node_id} has spoken since on a newer stream")
         stream = Stream()
         node = self._execution.nodes.connect(hello, stream)
-        self._execution.absences.connected(hello.node_id, hello.state_id)
+        self._execution.quorum_views.connected(hello.node_id, hello.state_id)
         try:
-            self._hear(node, stream, first, is_first=True)
+            self._receive(node, stream, first, is_first=True)
             await _first_of(self._read(node, stream, messages), self._write(node, stream, context), stream.ended.wait())
         finally:
             self._execution.nodes.disconnect(node, stream)
@@ -100,9 +100,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     async def _read(self, node: Node, stream: Stream, messages: AsyncIterator[agent_pb2.ConnectRequest]) -> None:
         async for message in messages:
-            self._hear(node, stream, message, is_first=False)
+            self._receive(node, stream, message, is_first=False)
 
-    def _hear(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
+    def _receive(self, node: Node, stream: Stream, message: agent_pb2.ConnectRequest, *, is_first: bool) -> None:
         if message.sequence <= stream.sequence or node.stream is not stream:
             return
         clock_s, reports, trouble = (
@@ -110,19 +110,19 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             agent_messages.reports_of(message),
             agent_messages.trouble_of(message),
         )
-        sight = agent_messages.sight_of(message)
+        reported_directory = agent_messages.reported_directory_of(message)
         stream.sequence = message.sequence
         now_s = self._scheduler.now_s()
         node.clock_s, node.received_at_s, node.is_draining = clock_s, now_s, message.draining
         node.unreached = message.view_unreached
-        self._execution.absences.heard(node.node_id, message.obeyed, message.view_epoch)
+        self._execution.quorum_views.acknowledged(node.node_id, message.obeyed, message.view_epoch)
         if trouble != node.trouble:
             logger.warning("trouble on a node", extra={"node_id": node.node_id, "detail": trouble or "over"})
             node.trouble = trouble
-        node.sight = sight
+        node.reported_directory = reported_directory
         if is_first:
             self._execution.connected(node)
-        self._execution.heard(node, reports, now_s, is_first=is_first)
+        self._execution.reported(node, reports, now_s, is_first=is_first)
 
     async def _write(self, node: Node, stream: Stream, context: Context) -> None:
         sequence = 0
@@ -147,9 +147,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             messages.append(
                 agent_messages.order_message(order, specs[order.job], node, address, settings.grace_s, finish_grace_s)
             )
-        absences = self._execution.absences
-        view = absences.sending(node.node_id, sequence, self._scheduler.now_s())
-        carried = agent_messages.view_message(view, absences.key) if view is not None else None
+        quorum_views = self._execution.quorum_views
+        view = quorum_views.sending(node.node_id, sequence, self._scheduler.now_s())
+        carried = agent_messages.view_message(view, quorum_views.key) if view is not None else None
         return self._message(messages, leases.forgotten(node.node_id), sequence, node.clock_s, carried)
 
     def _message(
@@ -181,7 +181,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None or not agent_messages.NAME.fullmatch(first.node_id):
                 raise RemoteViolation("node_id must be in the first message, got none")
             caller().check_node(first.node_id)
-            if self._execution.nodes.is_anothers(first.node_id, first.state_id, first.identity_key):
+            if self._execution.nodes.has_other_agent(first.node_id, first.state_id, first.identity_key):
                 raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} belongs to another agent")
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
