@@ -80,7 +80,7 @@ def check(core: SchedulerCore, event: Event) -> None:
         case JobCancelled():
             _jobs(core, np.array([event.job]))
         case NodeJoined():
-            _server(event)
+            _joined(event)
         case NodeLost() | NodeUnreachable() | NodeDraining():
             _node(core, event.node_id)
         case NodeUnhealthy():
@@ -192,7 +192,7 @@ def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
     _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= VALUE_MAX)), allowed)
 
 
-def _server(event: NodeJoined) -> None:
+def _joined(event: NodeJoined) -> None:
     for name, value in (("node_id", event.node_id), ("gpu_type", event.gpu_type)):
         if not value or not value.isprintable():
             raise InvalidInput(f"{name} must be a non-empty name without control characters, got {value!r}")

@@ -298,7 +298,7 @@ class SchedulerCore:
     @property
     def _fixed(self) -> Ints:
         """Jobs whose leases no plan may end, ascending."""
-        return np.union1d(self.leases.pinned, self.exempt.jobs) if self.pool.any_hindered else self.exempt.jobs
+        return np.union1d(self.leases.pinned, self.exempt.jobs) if self.pool.any_unhealthy else self.exempt.jobs
 
     def _keep(self) -> None:
         """Recomputes the jobs that are not preempted; a change makes the allocation out of date."""
@@ -329,7 +329,7 @@ class SchedulerCore:
             self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
         if ended.any_gone or ended.any_paused:
             self._disturb()
-        elif ended.any_free or (ended.any_stopped and self.pool.any_silent):  # the job may have waited for this end
+        elif ended.any_free or (ended.any_stopped and self.pool.any_unreachable):  # a job may have waited for this
             self._notice()
         self._end_idle_round()
         return [KillLease(job, lease) for job, lease in ended.orphaned]

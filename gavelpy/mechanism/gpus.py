@@ -30,9 +30,9 @@ class GpuPool:
         self.node_ids: list[NodeId] = []
         self.node_row: dict[NodeId, int] = {}
         self.node_state: list[NodeState] = []
-        self.node_silent: list[bool] = []  # no heartbeat
+        self.node_unreachable: list[bool] = []  # no heartbeat
         self.node_forced: list[bool] = []  # drained by force
-        self.node_hindrance: list[str] = []  # why it cannot start leases; empty = it can
+        self.node_unhealthy: list[str] = []  # why it cannot start leases; empty = it can
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
         self.is_scattered = False  # active jobs have checkpoints or leases in other directories than CLUSTERS
@@ -47,8 +47,8 @@ class GpuPool:
         self.job: Ints = np.zeros(0, dtype=np.int64)  # (G,) job with a lease here, granted or running
         self.beside: Ints = np.zeros(0, dtype=np.int64)  # (G,) the co-located job
         self.shares_checkpoints = True
-        self.any_silent = False
-        self.any_hindered = False
+        self.any_unreachable = False
+        self.any_unhealthy = False
         self.any_forced = False
         self.in_order = True  # GPUs of a node have consecutive numbers
         self._counts: Ints | None = None
@@ -68,9 +68,9 @@ class GpuPool:
             row = self.node_row[node_id] = len(self.node_ids)
             self.node_ids.append(node_id)
             self.node_state.append(NodeState.UP)
-            self.node_silent.append(False)
+            self.node_unreachable.append(False)
             self.node_forced.append(False)
-            self.node_hindrance.append("")
+            self.node_unhealthy.append("")
             self.node_directory.append(directory)
             self.node_type.append(kind)
             self.shares_checkpoints = self.shares_checkpoints and directory == CLUSTERS
@@ -147,15 +147,15 @@ class GpuPool:
         self.node_state[row] = state
         self._set_forced(row, False)
         if state is NodeState.LOST:
-            self.set_hindrance(node_id, "")
-        self.set_silent(node_id, False)
+            self.set_unhealthy(node_id, "")
+        self.set_unreachable(node_id, False)
 
     def set_draining(self, node_id: NodeId, force: bool = False) -> None:
         """Marks a node as draining, by force or not. A lost node stays lost, an unreachable one unreachable."""
         row = self.node_row[node_id]
         if self.node_state[row] is NodeState.UP:
             self.node_state[row] = NodeState.DRAINING
-            self.set_silent(node_id, self.node_silent[row])
+            self.set_unreachable(node_id, self.node_unreachable[row])
         if self.node_state[row] is NodeState.DRAINING:
             self._set_forced(row, force)
 
@@ -163,29 +163,29 @@ class GpuPool:
         self.node_forced[row] = force
         self.any_forced = any(self.node_forced)
 
-    def set_silent(self, node_id: NodeId, silent: bool) -> None:
+    def set_unreachable(self, node_id: NodeId, unreachable: bool) -> None:
         """Marks a node as unreachable or reachable; it stays up or draining. A lost node is never unreachable."""
         row = self.node_row[node_id]
-        self.node_silent[row] = silent and self.node_state[row] is not NodeState.LOST
-        self.any_silent = any(self.node_silent)
+        self.node_unreachable[row] = unreachable and self.node_state[row] is not NodeState.LOST
+        self.any_unreachable = any(self.node_unreachable)
         self._open(row)
 
-    def set_hindrance(self, node_id: NodeId, why: str) -> None:
+    def set_unhealthy(self, node_id: NodeId, why: str) -> None:
         """Sets why a node cannot start leases; empty: it can. Ignored for a lost node."""
         row = self.node_row[node_id]
-        self.node_hindrance[row] = "" if self.node_state[row] is NodeState.LOST else why
-        self.any_hindered = any(self.node_hindrance)
+        self.node_unhealthy[row] = "" if self.node_state[row] is NodeState.LOST else why
+        self.any_unhealthy = any(self.node_unhealthy)
         self._open(row)
 
     def _open(self, row: int) -> None:
         """Recomputes whether the GPUs of a node may be leased."""
         here = self.node_of == row
-        is_open = self._is_heard_and_up(row) and not self.node_hindrance[row]
+        is_open = self._is_reachable_and_up(row) and not self.node_unhealthy[row]
         self.usable[here] = self.present[here] & is_open
         self._counts = self._domain_counts = None
 
-    def _is_heard_and_up(self, row: int) -> bool:
-        return self.node_state[row] is NodeState.UP and not self.node_silent[row]
+    def _is_reachable_and_up(self, row: int) -> bool:
+        return self.node_state[row] is NodeState.UP and not self.node_unreachable[row]
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease granted or running on a node, ascending."""
@@ -197,9 +197,9 @@ class GpuPool:
         return here
 
     @property
-    def silent(self) -> Bools:
+    def unreachable(self) -> Bools:
         """Whether each GPU is on an unreachable node, (G,)."""
-        return np.array(self.node_silent, dtype=np.bool_)[self.node_of]
+        return np.array(self.node_unreachable, dtype=np.bool_)[self.node_of]
 
     @property
     def forced(self) -> Bools:
@@ -207,9 +207,9 @@ class GpuPool:
         return np.array(self.node_forced, dtype=np.bool_)[self.node_of]
 
     @property
-    def hindered(self) -> Bools:
+    def unhealthy(self) -> Bools:
         """Whether each GPU could be leased if only its node could start leases, (G,)."""
-        rows = [bool(why) and self._is_heard_and_up(row) for row, why in enumerate(self.node_hindrance)]
+        rows = [bool(why) and self._is_reachable_and_up(row) for row, why in enumerate(self.node_unhealthy)]
         return np.array(rows, dtype=np.bool_)[self.node_of] & self.present
 
     def jobs_holding(self, gpus: Bools) -> Ints:
@@ -223,10 +223,10 @@ class GpuPool:
 
     def relate(self) -> None:
         """Recomputes everything that derives from the columns, after all of them were set."""
-        self.any_silent = any(self.node_silent)
-        self.any_hindered, self.any_forced = any(self.node_hindrance), any(self.node_forced)
+        self.any_unreachable = any(self.node_unreachable)
+        self.any_unhealthy, self.any_forced = any(self.node_unhealthy), any(self.node_forced)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
-        rows = [self._is_heard_and_up(row) and not why for row, why in enumerate(self.node_hindrance)]
+        rows = [self._is_reachable_and_up(row) and not why for row, why in enumerate(self.node_unhealthy)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present
         self._counts = None
         self.relate_directories()

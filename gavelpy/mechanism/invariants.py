@@ -74,10 +74,11 @@ def _check_gpus(core: SchedulerCore) -> None:
         mine = np.sort(gpus_held[all_holders == row])
         assert np.array_equal(np.sort(gpus), mine), f"the tables of jobs and GPUs differ on the GPUs of job {row}"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
-    is_open = [pool.node_state[row] is NodeState.UP and not pool.node_silent[row] for row in range(len(pool.node_ids))]
-    can_begin = np.array([is_up and not why for is_up, why in zip(is_open, pool.node_hindrance, strict=True)], np.bool_)
+    states = zip(pool.node_state, pool.node_unreachable, strict=True)
+    is_open = [state is NodeState.UP and not is_unreachable for state, is_unreachable in states]
+    can_begin = np.array([is_up and not why for is_up, why in zip(is_open, pool.node_unhealthy, strict=True)], np.bool_)
     assert np.array_equal(pool.usable, can_begin[pool.node_of] & pool.present), "the marks of usable GPUs are wrong"
-    assert pool.any_hindered == any(pool.node_hindrance), "the mark of unhealthy nodes is wrong"
+    assert pool.any_unhealthy == any(pool.node_unhealthy), "the mark of unhealthy nodes is wrong"
     counts = np.bincount(pool.type_of[pool.usable], minlength=len(pool.gpu_types))
     assert np.array_equal(pool.counts, counts), "the count of usable GPUs is out of date"
 

@@ -41,8 +41,8 @@ def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: floa
     rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
     rows = jobs.with_partners(rows[_are_protected(jobs, rows, settings, now_s)])
     rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
-    if pool.any_silent:
-        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+    if pool.any_unreachable:
+        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
     partner = jobs.partner[rows]
     rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
     protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])

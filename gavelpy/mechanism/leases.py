@@ -40,13 +40,12 @@ class LeaseBook:
         No other job could start there, and a stopped job might be unable to save a checkpoint.
         """
         jobs, pool = self.jobs, self.pool
-        if not pool.any_hindered:
+        if not pool.any_unhealthy:
             return np.zeros(0, dtype=np.int64)
-        hindered = pool.hindered
-        rows = pool.jobs_holding(hindered)
+        rows = pool.jobs_holding(pool.unhealthy)
         rows = rows[jobs.state[rows] == JobState.RUNNING]
-        is_elsewhere = np.isin(rows, pool.jobs_holding(~pool.usable & ~hindered))  # also on GPUs that it must leave
-        return np.asarray(rows[~is_elsewhere])
+        must_leave = pool.jobs_holding(~pool.usable & ~pool.unhealthy)
+        return np.asarray(rows[~np.isin(rows, must_leave)])
 
     def capacity(self, fixed: Ints) -> Ints:
         """GPUs of each domain that a plan may allocate while the leases of `fixed` jobs continue, (L,)."""

@@ -55,9 +55,9 @@ def changed(leases: LeaseBook, event: NodeEvent, now_s: float, settings: Mechani
         case NodeDraining():
             leases.pool.set_draining(event.node_id, event.force)
         case NodeUnhealthy():
-            leases.pool.set_hindrance(event.node_id, event.why)
+            leases.pool.set_unhealthy(event.node_id, event.why)
         case NodeUnreachable():
-            leases.pool.set_silent(event.node_id, True)
+            leases.pool.set_unreachable(event.node_id, True)
     return Changed([])
 
 
@@ -156,7 +156,7 @@ def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: Me
     on this node is stopping until its other nodes report its end.
     """
     jobs, pool = leases.jobs, leases.pool
-    pool.set_silent(event.node_id, False)
+    pool.set_unreachable(event.node_id, False)
     here = pool.on(event.node_id)
     promised, stopping = pool.jobs_on(event.node_id), jobs.stopping_on(here)
     is_current = np.isin(event.jobs, promised)

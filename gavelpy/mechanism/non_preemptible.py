@@ -98,8 +98,8 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
     promised = jobs.state[rows] == JobState.GRANTED
     if promised.any():
         cannot_start = _waits_for_older(jobs, rows, len(pool.job))
-        if pool.any_hindered:
-            cannot_start |= jobs.marks(pool.jobs_holding(pool.hindered))[rows]
+        if pool.any_unhealthy:
+            cannot_start |= jobs.marks(pool.jobs_holding(pool.unhealthy))[rows]
         rows = rows[~promised | ~cannot_start]
     rows = jobs.with_partners(rows)
     if pool.any_forced:
@@ -110,7 +110,7 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
 def reachable(leases: LeaseBook, rows: Ints) -> Ints:
     """Those of these jobs that have no lease on an unreachable node."""
     jobs, pool = leases.jobs, leases.pool
-    return rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]] if pool.any_silent else rows
+    return rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]] if pool.any_unreachable else rows
 
 
 def behind(leases: LeaseBook, rows: Ints, round_end_s: float) -> Ints:

@@ -31,12 +31,12 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
             candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
         assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
         gangs = here[gpus[here] > 1]
-        servers = _Servers(pool.node_of[candidates])
+        nodes = _NodesByRoom(pool.node_of[candidates])
         for position in gangs[np.lexsort((gangs, -gpus[gangs]))].tolist():
             begin, end = offsets[position], offsets[position + 1]
-            flat[begin:end] = candidates[servers.take(int(end - begin))]
+            flat[begin:end] = candidates[nodes.take(int(end - begin))]
         singles = here[gpus[here] == 1]
-        flat[offsets[singles]] = candidates[servers.tightest_first()[: len(singles)]]
+        flat[offsets[singles]] = candidates[nodes.tightest_first()[: len(singles)]]
     return offsets, flat
 
 
@@ -69,7 +69,7 @@ def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
     return dict(zip(found.tolist(), np.split(values[order], first[1:]), strict=True)) if len(found) else {}
 
 
-class _Servers:
+class _NodesByRoom:
     """Free GPUs of one domain by node. The positions of a node's GPUs are consecutive, and taken in ascending order.
 
     There is one heap of nodes for each number of free GPUs, so the best fit is found without a search over nodes.
@@ -84,8 +84,8 @@ class _Servers:
     @cached_property
     def _heaps(self) -> list[list[int]]:
         heaps: list[list[int]] = [[] for _ in range(max(self._free, default=0) + 1)]
-        for server, count in enumerate(self._free):
-            heaps[count].append(server)
+        for node, count in enumerate(self._free):
+            heaps[count].append(node)
         return heaps
 
     def take(self, size: int) -> Ints:
@@ -104,14 +104,14 @@ class _Servers:
         free = np.array(self._free, dtype=np.int64)
         used = self._counts - free
         position = np.arange(self._starts[-1])
-        server = np.repeat(np.arange(len(free)), self._counts)
-        left = position[position - self._starts[server] >= used[server]]
-        return left[np.lexsort((left, free[server[left]]))]
+        node = np.repeat(np.arange(len(free)), self._counts)
+        left = position[position - self._starts[node] >= used[node]]
+        return left[np.lexsort((left, free[node[left]]))]
 
-    def _take_from(self, server: int, wanted: int) -> Ints:
-        free = self._free[server]
+    def _take_from(self, node: int, wanted: int) -> Ints:
+        free = self._free[node]
         count = min(free, wanted)
-        first = int(self._starts[server + 1]) - free
-        self._free[server] = free - count
-        heapq.heappush(self._heaps[free - count], server)
+        first = int(self._starts[node + 1]) - free
+        self._free[node] = free - count
+        heapq.heappush(self._heaps[free - count], node)
         return np.arange(first, first + count)

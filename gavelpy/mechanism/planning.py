@@ -73,8 +73,8 @@ class Planner:
     def _select(self, rows: Ints, free: Ints) -> Chosen:
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
         rows = settings.rules.candidates(jobs, rows)
-        if pool.any_silent:
-            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+        if pool.any_unreachable:
+            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, self.reserved)
 

@@ -54,7 +54,7 @@ def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
 
 
 def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
-    """Why jobs can run on no node of the cluster, drained and silent ones included, by serial.
+    """Why jobs can run on no node of the cluster, drained and unreachable ones included, by serial.
 
     A rate that is still unknown may turn out to be positive.
     """
@@ -95,7 +95,7 @@ class _Explanation:
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
         self.away = _may_come_back(pool)
         self.most_back = max_gang(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
-        self.unclear = set(leases_on(jobs, pool, pool.silent).tolist()) if pool.any_silent else set[int]()
+        self.unclear = set(leases_on(jobs, pool, pool.unreachable).tolist()) if pool.any_unreachable else set[int]()
         self.ending: Bools = np.zeros(len(pool.job), dtype=np.bool_)  # (G,) a stopping lease may still use it
         first = jobs.stopping_first[: jobs.count]
         self.ending[first[first >= 0]] = True
@@ -131,7 +131,7 @@ class _Explanation:
     def _unclear(self, row: int) -> Reason:
         jobs, pool = self.jobs, self.pool
         held = jobs.gpus_stopping(row)
-        where = _names([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.silent[held]]])])
+        where = _names([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.unreachable[held]]])])
         lease = int(jobs.stopping[row])
         text = f"{where} is unreachable and may still run lease {lease}; the job restarts when that is resolved"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
@@ -157,7 +157,7 @@ class _Explanation:
         home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
         if home > CLUSTERS and (older := int(jobs.stopping[row])) >= 0:
             node = int(pool.node_of[jobs.stopping_first[row]])
-            text = f"lease {older} is ending on {self._server(node)}, where what it saves will be"
+            text = f"lease {older} is ending on {self._node_name(node)}, where what it saves will be"
             return Reason(ReasonKind.LEASE_ENDING, text)
         if home > CLUSTERS:
             return Reason(ReasonKind.CHECKPOINT_AWAY, f"its checkpoint is only {self._in(home)}")
@@ -197,21 +197,21 @@ class _Explanation:
     def _away(self, usable: Ints, size: str) -> Reason:
         pool = self.pool
         away = self.away & np.isin(pool.type_of, usable)
-        servers = _names([self._server(node) for node in np.unique(pool.node_of[away])])
-        return Reason(ReasonKind.NODES_AWAY, f"needs {size}; only enough with those of {servers}")
+        nodes = _names([self._node_name(node) for node in np.unique(pool.node_of[away])])
+        return Reason(ReasonKind.NODES_AWAY, f"needs {size}; only enough with those of {nodes}")
 
     def _in(self, directory: int) -> str:
         """Where a directory is, for people."""
         here = [node for node, where in enumerate(self.pool.node_directory) if where == directory]
         if here:
-            return f"on {_names([self._server(node) for node in here])}"
+            return f"on {_names([self._node_name(node) for node in here])}"
         return f"in directory {self.pool.directories[directory]}, which no node sees now"
 
-    def _server(self, node: int) -> str:
+    def _node_name(self, node: int) -> str:
         pool = self.pool
         name, state = pool.node_ids[node], pool.node_state[node]
-        how = "silent" if pool.node_silent[node] else state.name.lower()
-        how = pool.node_hindrance[node] or how if how == "up" else how
+        how = "unreachable" if pool.node_unreachable[node] else state.name.lower()
+        how = pool.node_unhealthy[node] or how if how == "up" else how
         return name if how == "up" else f"{name} ({how})"
 
     def _backing_off(self, row: int) -> Reason:
@@ -234,10 +234,10 @@ class _Explanation:
     def _but_for(self, types: Ints) -> str:
         """Names nodes with GPUs of these types that can start no lease, as the end of a sentence; empty = none."""
         pool = self.pool
-        if not pool.any_hindered:
+        if not pool.any_unhealthy:
             return ""
-        here = np.unique(pool.node_of[pool.hindered & np.isin(pool.type_of, types)])
-        return f"; no job can start on {_names([self._server(node) for node in here])}" if len(here) else ""
+        here = np.unique(pool.node_of[pool.unhealthy & np.isin(pool.type_of, types)])
+        return f"; no job can start on {_names([self._node_name(node) for node in here])}" if len(here) else ""
 
 
 def _may_come_back(pool: GpuPool) -> Bools:

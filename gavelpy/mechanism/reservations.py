@@ -13,7 +13,7 @@ When enough GPUs are open, the gang is in the policy's question again. It comes 
 by its mark in `held_type` (see `lease_protection`). If the policy gives it no share of time, its reservation ends.
 
 Reservations are worked out from the tables for each plan. A gang that is in a pause after a failure, or that may still
-run on a silent node, has none.
+run on an unreachable node, has none.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _waiting_gangs(leases: LeaseBook, exempt: NonPreemptible, now_s: float, is_s
     if not len(exempt.jobs):
         rows = rows[jobs.held_type[rows] != NOT_HELD]
     rows = rows[non_preemptible.may_begin(jobs, rows, now_s)]
-    if pool.any_silent:
-        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.silent))[rows]]
+    if pool.any_unreachable:
+        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
     fits = domains.can_run(jobs, pool, rows).any(axis=1)
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:

@@ -53,9 +53,9 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         "nodes": {
             "ids": list(pool.node_ids),
             "states": [int(state) for state in pool.node_state],
-            "silent": list(pool.node_silent),
+            "silent": list(pool.node_unreachable),
             "forced": list(pool.node_forced),
-            "hindrance": list(pool.node_hindrance),
+            "hindrance": list(pool.node_unhealthy),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
@@ -231,9 +231,9 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_ids = [NodeId(node) for node in nodes["ids"]]
     pool.node_row = {node: row for row, node in enumerate(pool.node_ids)}
     pool.node_state = [NodeState(value) for value in nodes["states"]]
-    pool.node_silent = list(nodes["silent"])
+    pool.node_unreachable = list(nodes["silent"])
     pool.node_forced = list(nodes["forced"])
-    pool.node_hindrance = list(nodes["hindrance"])
+    pool.node_unhealthy = list(nodes["hindrance"])
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]
     pool.is_scattered = bool(state["scattered"])

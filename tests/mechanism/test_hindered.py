@@ -55,7 +55,7 @@ def test_a_server_that_is_drained_or_lost_gives_up_its_leases_though_it_is_hinde
     wake(core, 360.0)
 
     assert core.jobs.lease[:2].tolist() == [-1, -1]
-    assert core.pool.node_hindrance == [FULL, ""]
+    assert core.pool.node_unhealthy == [FULL, ""]
 
 
 def test_a_hindrance_outlives_a_restart_and_ends_when_the_server_says_so() -> None:

@@ -210,7 +210,7 @@ def test_a_silent_server_that_is_declared_dead_is_lost() -> None:
     commands = tell(core, NodeLost(N0), 130.0)
 
     assert kills(commands) == [(0, 0)]
-    assert not core.pool.any_silent
+    assert not core.pool.any_unreachable
 
 
 # Rejoining -------------------------------------------------------------------------------------------------------

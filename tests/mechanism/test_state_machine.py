@@ -302,7 +302,7 @@ class CarelessWorld(RuleBasedStateMachine):
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
                 assert not unsaved & set(command.revoke_leases.tolist()), "a job was stopped that never saved anything"
-                reached = self._unsaved(is_silent=False)
+                reached = self._unsaved(is_unreachable=False)
                 assert reached <= self._ending_at(self.core.round_end_s), "a job that never saved anything is let go"
                 assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
                 assert not pinned & set(command.revoke_leases.tolist()), "a lease was taken from where nobody can begin"
@@ -331,11 +331,11 @@ class CarelessWorld(RuleBasedStateMachine):
         """Leases that run only on unhealthy nodes: those are up and reachable but can start no lease."""
         jobs, pool = self.core.jobs, self.core.pool
         rows = jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING]
-        stuck = [row for row in rows.tolist() if pool.hindered[jobs.gpus_held(row)].all()]
+        stuck = [row for row in rows.tolist() if pool.unhealthy[jobs.gpus_held(row)].all()]
         return set(jobs.lease[np.array(stuck, dtype=np.int64)].tolist())
 
-    def _unsaved(self, *, is_silent: bool = True) -> set[int]:
-        """Leases that may be running, of jobs not known to resume; `is_silent` includes those on silent nodes."""
+    def _unsaved(self, *, is_unreachable: bool = True) -> set[int]:
+        """Leases that may be running, of jobs not known to resume; `is_unreachable` includes those on silent nodes."""
         core, jobs, pool = self.core, self.core.jobs, self.core.pool
         if not core.settings.keep_unsaved:
             return set()
@@ -343,7 +343,7 @@ class CarelessWorld(RuleBasedStateMachine):
         for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
             rows = [node for node, name in enumerate(pool.node_ids) if node in pool.node_of[jobs.gpus_held(row)]]
             is_forced = any(pool.node_forced[node] for node in rows)
-            is_left = is_silent or not any(pool.node_silent[node] for node in rows)
+            is_left = is_unreachable or not any(pool.node_unreachable[node] for node in rows)
             is_known = jobs.specs[row].preemptible or jobs.saved_lease[row] >= 0 or jobs.resumes[row] > 0
             if is_left and not is_forced and not is_known:
                 found.add(int(jobs.lease[row]))

@@ -165,7 +165,7 @@ class CommandExecutor:
     def _hindrance(self, node_id: NodeId) -> str:
         """Why a node cannot start leases, by the core's state; empty = it can."""
         row = self.core.pool.node_row.get(node_id)
-        return "" if row is None else self.core.pool.node_hindrance[row]
+        return "" if row is None else self.core.pool.node_unhealthy[row]
 
     def _is_anew(self, node: Node) -> bool:
         """Whether the node has another agent than the journal's, or the journal has none."""

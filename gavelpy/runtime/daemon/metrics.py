@@ -79,7 +79,7 @@ class SchedulerMetrics:
             self.gpus_in_use.labels(gpu_type).set(used)
         for node_state in NodeState:
             self.nodes.labels(node_state.name.lower()).set(pool.node_state.count(node_state))
-        self.nodes.labels("silent").set(sum(pool.node_silent))
+        self.nodes.labels("silent").set(sum(pool.node_unreachable))
         self.leases.set(leases)
         self.round.set(core.round)
         self.engine_restarts.set(engine_restarts)

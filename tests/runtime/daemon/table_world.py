@@ -151,7 +151,7 @@ class World:
 
     def _is_silent(self, node: WorldNode) -> bool:
         pool = self.bench.core.pool
-        return pool.node_silent[pool.node_row[NodeId(node.name)]]
+        return pool.node_unreachable[pool.node_row[NodeId(node.name)]]
 
     def _talk(self, node: WorldNode, calm: bool) -> None:
         """Delivers a report, unless lost, then orders: some of them lost, late, twice, or reordered."""
@@ -181,7 +181,7 @@ class World:
         bench.settle()
         if is_lost:
             bench.tell(NodeJoined(name, "v100", self.sizes[node.name]))
-        elif not node.is_heard or pool.node_silent[pool.node_row[name]]:
+        elif not node.is_heard or pool.node_unreachable[pool.node_row[name]]:
             bench.tell(bench.table.rejoined(name))
         node.is_heard = True
 

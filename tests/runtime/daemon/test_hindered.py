@@ -27,7 +27,7 @@ def test_no_job_goes_to_a_node_without_room_and_people_are_told_why(tmp_path: Pa
             (first,) = await cluster.submit(make_spec())
             await cluster.until(lambda: core.jobs.state[first] == JobState.RUNNING, "it runs")
             agent.trouble = FULL
-            await cluster.until(lambda: core.pool.node_hindrance == [FULL], "the core knows")
+            await cluster.until(lambda: core.pool.node_unhealthy == [FULL], "the core knows")
 
             (second,) = await cluster.submit(make_spec())
             round_then = core.round
@@ -49,11 +49,11 @@ def test_a_node_without_room_is_avoided_from_its_first_word_on_and_after_a_resta
         agent.trouble = FULL
         async with running(config, in_good_order=False) as cluster, agent.connected(cluster):
             await cluster.submit(make_spec())
-            await cluster.until(lambda: cluster.core.pool.node_hindrance == [FULL], "it has joined")
+            await cluster.until(lambda: cluster.core.pool.node_unhealthy == [FULL], "it has joined")
         async with running(config) as cluster, Agent("n1").connected(cluster) as other:
             await cluster.until(lambda: bool(other.launches), "the job goes elsewhere")
 
-            assert cluster.core.pool.node_hindrance == [FULL, ""]
+            assert cluster.core.pool.node_unhealthy == [FULL, ""]
             assert agent.launches == []
 
     run(scenario())

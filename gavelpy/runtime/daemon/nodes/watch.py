@@ -67,7 +67,7 @@ class NodeWatch:
         self, core: SchedulerCore, nodes: NodeRegistry, leases: LeaseTable, settings: NodeSettings, began_s: float
     ) -> None:
         pool = core.pool
-        self.silent = {node for node, is_silent in zip(pool.node_ids, pool.node_silent, strict=True) if is_silent}
+        self.silent = {node for node, is_silent in zip(pool.node_ids, pool.node_unreachable, strict=True) if is_silent}
         self._core, self._nodes, self._leases = core, nodes, leases  # read only, except for ends of leases
         self._settings = settings
         self._began_s = began_s

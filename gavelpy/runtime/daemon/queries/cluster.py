@@ -172,7 +172,7 @@ class ClusterQueries:
         state = pool.node_state[row]
         if state is NodeState.LOST:
             return "lost"
-        if pool.node_silent[row]:
+        if pool.node_unreachable[row]:
             return "silent"
         if state is NodeState.DRAINING and not in_use:
             return "drained"
