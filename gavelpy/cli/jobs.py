@@ -135,6 +135,16 @@ def explain(
         out.print(f"  {printable(line)}")
 
 
+def explanation(found: client_pb2.GetJobResponse) -> list[str]:
+    """The same as lines of text."""
+    accounts = [
+        f"{account.gpu_type}: {compact(account.rate_steps_per_s)} steps/s, share {100 * account.share:.1f} %, owed "
+        f"{duration(account.owed_s)}, received {duration(account.received_s)}, marginal value {compact(account.price)}"
+        for account in found.accounts
+    ]
+    return [*_sentences(found), *accounts, "History:", *(f"  {line}" for line in found.history)]
+
+
 def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
     """One row per job."""
     from gavelpy.runtime.wire import client_pb2

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,12 +21,23 @@ from gavelpy.cli.output import Output, console, echo_json, printable
 from gavelpy.cli.tables import as_rich
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from rich.console import Group
 
+    from gavelpy.cli.top_view import Frame, View
     from gavelpy.runtime.client.connection import Client
     from gavelpy.runtime.wire import client_pb2
 
 _JOBS_SHOWN = 40
+_LOG_LINES = 1000
+_KEY_S = 0.2  # longest wait for a key before the next frame is drawn
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
+_NAMES = {
+    "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[D": "left", "\x1bOD": "left",
+    "\x1b[5~": "page-up", "\x1b[6~": "page-down", "\n": "enter", "\r": "enter", "\x1b": "escape",
+    "\x7f": "backspace", "\b": "backspace",
+}  # fmt: skip
 
 
 def top(
@@ -32,7 +48,10 @@ def top(
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
 ) -> None:
-    """Watch the cluster: GPUs by type, nodes, and your jobs with their progress. Ctrl-C to quit.
+    """Watch the cluster: GPUs by type, nodes, and your jobs with their progress.
+
+    Keys: up and down select a job, s sorts, r reverses, / filters, e explains the job, l shows its logs, n the nodes,
+    Esc goes back, q quits.
 
     \b
     Examples:
@@ -56,30 +75,111 @@ def top(
 
 
 def _watch(client: Client, every_s: float, *, outlasts: bool) -> None:
+    """Shows frames until `q`. A thread requests them, so that keys work while the scheduler does not answer."""
+    from rich.console import Group
     from rich.live import Live
 
-    with Live(_drawn(client), console=console(), screen=True, auto_refresh=False) as live:
-        for shown in pictures(lambda: _drawn(client), outlasts=outlasts):
-            live.update(shown, refresh=True)
-            time.sleep(every_s)
+    from gavelpy.cli.top_view import View, lines
+
+    screen = console()
+    view, frame = View(), _frame(client, View(), None)
+    request: Future[Frame] | None = None
+    next_s, asked = time.monotonic() + every_s, (view.page, view.selected)
+    with _keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
+        while not view.is_over:
+            if request is not None and request.done():
+                frame = answered(request, frame, outlasts=outlasts)
+                request, next_s = None, time.monotonic() + every_s
+            live.update(Group(*lines(view, frame, screen.width, screen.height)), refresh=True)
+            for key in keys(_KEY_S):
+                view = view.after(key, frame, screen.height)
+            if request is None and (time.monotonic() >= next_s or asked != (view.page, view.selected)):
+                asked = (view.page, view.selected)
+                request = _requested(client, view, frame)
 
 
-def pictures(draw: Callable[[], Group], *, outlasts: bool) -> Iterator[Group]:
-    """Successive screens; during an outage the last one, under a message."""
-    from rich.console import Group
-    from rich.text import Text
+def _requested(client: Client, view: View, frame: Frame) -> Future[Frame]:
+    """The next frame, requested by a thread that does not delay the exit."""
+    from concurrent.futures import Future
+    from threading import Thread
 
+    from gavelpy.errors import GavelError
+
+    request: Future[Frame] = Future()
+
+    def call() -> None:
+        try:
+            request.set_result(_frame(client, view, frame))
+        except GavelError as error:
+            request.set_exception(error)
+        finally:
+            request.cancel()  # without an answer because of a bug, so that the loop ends
+
+    Thread(target=call, daemon=True).start()
+    return request
+
+
+def answered(request: Future[Frame], last: Frame, *, outlasts: bool) -> Frame:
+    """The new frame; during an outage the last one, with a message."""
     from gavelpy.errors import SchedulerUnreachable
 
-    last = shown = draw()
-    while True:
-        yield shown
-        try:
-            last = shown = draw()
-        except SchedulerUnreachable as error:
-            if not outlasts:
-                raise
-            shown = Group(Text(printable(f"{error}; waiting for it. Last known state:")), last)
+    try:
+        return request.result()
+    except SchedulerUnreachable as error:
+        if not outlasts:
+            raise
+        return replace(last, notice=f"{error}; waiting for it. Last known state:")
+
+
+def _frame(client: Client, view: View, last: Frame | None) -> Frame:
+    """The cluster, and what the open page needs of the selected job."""
+    from gavelpy.cli.top_view import Frame
+    from gavelpy.errors import InvalidInput
+    from gavelpy.runtime.wire import client_pb2
+
+    frame = Frame(*_fetched(client))
+    job = view.chosen(last or frame)
+    if job is None or view.page not in ("logs", "explain"):
+        return frame
+    try:
+        if view.page == "explain":
+            return replace(frame, page_of=job.job, detail=client.job(str(job.job)))
+        request = client_pb2.ReadLogsRequest(job=str(job.job), rank=-1, tail_lines=_LOG_LINES)
+        batches = [message.batch.text for message in client.logs(request) if not message.notice]
+        return replace(frame, page_of=job.job, page=[line for batch in batches for line in batch])
+    except InvalidInput as error:  # the job is no longer stored
+        return replace(frame, notice=str(error))
+
+
+@contextmanager
+def _keyboard() -> Iterator[Callable[[float], list[str]]]:
+    """A function that waits for keys and returns their names; without a terminal as stdin, there are none."""
+    if not sys.stdin.isatty():
+        yield _no_keys
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
+    try:
+        yield lambda seconds: _read_keys(descriptor, seconds)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _no_keys(seconds: float) -> list[str]:
+    time.sleep(seconds)
+    return []
+
+
+def _read_keys(descriptor: int, seconds: float) -> list[str]:
+    """Names of the keys pressed within this time."""
+    if not select.select([descriptor], [], [], seconds)[0]:
+        return []
+    text = os.read(descriptor, 1024).decode(errors="ignore")
+    return [_NAMES.get(key, key) for key in _KEY.findall(text)]
 
 
 def _fetched(

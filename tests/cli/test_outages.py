@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import typer
-from rich.console import Group
-from rich.text import Text
 
 from gavelpy.cli.exit_codes import TIMED_OUT
-from gavelpy.cli.top import pictures
+from gavelpy.cli.top import answered
+from gavelpy.cli.top_view import Frame
 from gavelpy.cli.wait import wait_for
 from gavelpy.errors import SchedulerUnreachable
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import reserved_port
+from gavelpy.runtime.wire import client_pb2
 from tests.cli.commands import Gavel
 from tests.runtime.client.serving import make_description, serving, until
 
@@ -76,37 +77,23 @@ def test_with_a_timeout_a_wait_gives_up(gavel: Gavel, listen: str) -> None:
     assert "does not answer" in answer.err
 
 
-def test_top_shows_the_last_picture_while_the_scheduler_is_away() -> None:
-    drawn = iter([Group("first"), SchedulerUnreachable("the scheduler does not answer"), Group("second")])
+def answer_of(error: Exception) -> Future[Frame]:
+    failed: Future[Frame] = Future()
+    failed.set_exception(error)
+    return failed
 
-    def draw() -> Group:
-        picture = next(drawn)
-        if isinstance(picture, SchedulerUnreachable):
-            raise picture
-        return picture
 
-    shown = pictures(draw, outlasts=True)
-    first, away, second = next(shown), next(shown), next(shown)
+def test_top_shows_the_last_frame_while_the_scheduler_is_away() -> None:
+    last = Frame(client_pb2.GetClusterResponse(cluster_name="main"), (), ())
 
-    assert first.renderables == ["first"]
-    assert [str(part) for part in away.renderables if isinstance(part, Text)] == [
-        "the scheduler does not answer; waiting for it. Last known state:"
-    ]
-    assert away.renderables[1] is first
-    assert second.renderables == ["second"]
+    away = answered(answer_of(SchedulerUnreachable("the scheduler does not answer")), last, outlasts=True)
+
+    assert away.cluster is last.cluster
+    assert away.notice == "the scheduler does not answer; waiting for it. Last known state:"
 
 
 def test_top_with_a_timeout_ends_when_the_scheduler_is_away() -> None:
-    drawn = iter([Group("first")])
-
-    def draw() -> Group:
-        picture = next(drawn, None)
-        if picture is None:
-            raise SchedulerUnreachable("the scheduler does not answer")
-        return picture
-
-    shown = pictures(draw, outlasts=False)
-    next(shown)
+    last = Frame(client_pb2.GetClusterResponse(), (), ())
 
     with pytest.raises(SchedulerUnreachable):
-        next(shown)
+        answered(answer_of(SchedulerUnreachable("the scheduler does not answer")), last, outlasts=False)
