@@ -21,6 +21,7 @@ from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.scheduler import Scheduler
 from gavelpy.runtime.security.identity import NoTokens
 from gavelpy.runtime.security.interceptor import Door
+from gavelpy.runtime.security.well_formed import WellFormed
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
 PATIENCE_S = 60.0  # on a busy machine; every wait returns as soon as it can
@@ -82,7 +83,7 @@ async def running(
     url = f"sqlite:///{config.scheduler.state_directory}/journal.sqlite"
     store = open_store(url, accept_loss=accept_loss, backups=backups)
     scheduler = Scheduler(config, store, recover(store, config))
-    server = grpc.aio.server(interceptors=[Door(NoTokens())])
+    server = grpc.aio.server(interceptors=[Door(NoTokens()), WellFormed()])
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(scheduler), server)
     port = server.add_insecure_port("127.0.0.1:0")
     task = asyncio.create_task(scheduler.run())

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator, Container, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,23 +45,14 @@ _JOB_ARRAYS = ("jobs", "leases", "steps_done", "gpu_type", "share", "rates_steps
 
 
 @dataclass(frozen=True)
-class JournalEvent:
-    """An event with its place in the journal and its Unix time."""
-
-    sequence: int
-    time_s: float
-    kind: str  # as of EventText, or NOT_KEPT
-    text: str
-    json: str
-
-
-@dataclass(frozen=True)
 class EventText:
-    """One event, as a sentence and as JSON."""
+    """One event, as a sentence and as JSON, with its place in the journal and its Unix time."""
 
-    kind: str  # lease-started
+    kind: str  # lease-started, or NOT_KEPT
     text: str
     json: str
+    sequence: int = 0
+    time_s: float = 0.0
 
 
 def kind_of(event: Event) -> str:
@@ -198,7 +189,7 @@ class EventQueries:
 
     async def read(
         self, caller: Caller, *, after: int = 0, job: str = "", events_max: int = 0, follow: bool = False
-    ) -> AsyncIterator[JournalEvent]:
+    ) -> AsyncIterator[EventText]:
         """The events after a sequence number that a caller may see, in order, optionally of one job.
 
         Returns after `events_max`; 0 = EVENTS_DEFAULT, or no limit if it follows new events.
@@ -217,7 +208,7 @@ class EventQueries:
                 if serial is not None and serial not in (jobs_of(event) or ()):
                     continue
                 if (found := event_text(event, visible)) is not None:
-                    yield JournalEvent(after, self._scheduler.wall_s(now_s), found.kind, found.text, found.json)
+                    yield replace(found, sequence=after, time_s=self._scheduler.wall_s(now_s))
                     sent += 1
                 if limit and sent >= limit:
                     return
@@ -226,8 +217,8 @@ class EventQueries:
                     return
                 await self._scheduler.wait_changed(version, _WAIT_S)
 
-    def _not_kept(self, first: int, entry: Entry) -> JournalEvent:
+    def _not_kept(self, first: int, entry: Entry) -> EventText:
         """In place of requested events before `entry` that were truncated."""
         last, time_s = entry[0] - 1, self._scheduler.wall_s(entry[1])
         text = f"events {first} to {last} were truncated: a snapshot replaces them"
-        return JournalEvent(last, time_s, NOT_KEPT, text, json.dumps({"first": first, "last": last}))
+        return EventText(NOT_KEPT, text, json.dumps({"first": first, "last": last}), last, time_s)

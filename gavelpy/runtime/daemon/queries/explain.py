@@ -116,7 +116,7 @@ class Explainer:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         first = scheduler.core.jobs.count
-        tried = [_as_submitted(spec, first + k, owner) for k, spec in enumerate(specs)]
+        tried = [spec.renamed(JobId(full_id(spec.id, first + k)), owner) for k, spec in enumerate(specs)]
         wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
         ahead = await self._forecaster.ask(
             scheduler.core,
@@ -179,11 +179,6 @@ class Explainer:
 def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
     """A note on preemption for the owner of a submitted job; empty = none."""
     return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible else ""
-
-
-def _as_submitted(spec: JobSpec, serial: int, owner: str) -> JobSpec:
-    values = vars(spec) | {"id": JobId(full_id(spec.id, serial)), "owner": owner}
-    return JobSpec(**values)
 
 
 def _forecast(expected: Expected, why_not: str) -> JobForecast:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -43,17 +44,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context
     ) -> None:
         """Serves the stream of a node."""
-        try:
-            await self._connect(requests, context)
-        except Refusal as refusal:
-            await context.abort(refusal.code, str(refusal))
-        except RemoteViolation as violation:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node sent or received no message in time")
+        with _in_time():
+            await self._connect(aiter(requests), context)
 
-    async def _connect(self, requests: AsyncIterator[agent_pb2.ConnectRequest], context: Context) -> None:
-        messages = aiter(requests)
+    async def _connect(self, messages: AsyncIterator[agent_pb2.ConnectRequest], context: Context) -> None:
         first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
         if first is None or not first.HasField("node"):
             raise RemoteViolation("node must be in the first message, got none")
@@ -176,7 +170,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     ) -> None:
         """Serves the stream of a node for log requests."""
         messages = aiter(requests)
-        try:
+        with _in_time():
             first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
             if first is None or not agent_messages.NAME.fullmatch(first.node_id):
                 raise RemoteViolation("node_id must be in the first message, got none")
@@ -186,12 +180,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     await context.write(question)
-        except Refusal as refusal:
-            await context.abort(refusal.code, str(refusal))
-        except RemoteViolation as violation:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(violation))
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the node sent or received no message in time")
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Refuses a stream that runs into a timeout. The interceptors turn other errors into statuses."""
+    try:
+        yield
+    except TimeoutError:
+        raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "the node sent or received no message in time") from None
 
 
 async def _next(messages: AsyncIterator[Message], timeout_s: float) -> Message | None:
