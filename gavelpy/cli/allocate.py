@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
-from gavelpy.cli.rates import warn_of_problem
+from gavelpy.cli.parsing import warn_of_problem
 from gavelpy.errors import InvalidInput
 from gavelpy.model.explanation import explanation, why_stuck
 from gavelpy.model.marginal_value import marginal_value_sentences, relative_gain

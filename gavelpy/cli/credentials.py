@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli import tables
 from gavelpy.cli.formatting import timestamp
-from gavelpy.cli.output import Output, echo_json, notify, printable, tabbed
+from gavelpy.cli.output import Output, TableData, echo_json, notify, printable, show_table, tabbed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def show(file: FileOption = _FILE, output: o.OutputOption = Output.TABLE) -> Non
         (token.id, printable(token.name), token.role, timestamp(token.created_at_s), _expiry(token.expires_at_s))
         for token in tokens
     ]
-    tables.show(tables.TableData(("id", "name", "role", "created", "expires"), frozenset(), rows))
+    show_table(TableData(("id", "name", "role", "created", "expires"), frozenset(), rows))
 
 
 @tokens_app.command()
@@ -223,7 +222,7 @@ def _show(found: list[CertificateFile], output: Output) -> None:
         (printable(str(c.path)), c.role, printable(c.name), printable(" ".join(c.hosts)), _expiry(c.expires_at_s))
         for c in found
     ]
-    tables.show(tables.TableData(("file", "role", "name", "hosts", "expires"), frozenset(), rows))
+    show_table(TableData(("file", "role", "name", "hosts", "expires"), frozenset(), rows))
 
 
 def _expiry(expires_at_s: float) -> str:

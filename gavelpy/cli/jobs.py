@@ -10,8 +10,7 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, count, duration, enum_name, percent, timestamp
-from gavelpy.cli.output import Output, console, echo_json, echo_json_list, printable, tabbed
-from gavelpy.cli.tables import TableData, show
+from gavelpy.cli.output import Output, TableData, console, echo_json, echo_json_list, printable, show_table, tabbed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +55,7 @@ def jobs(
     if output is Output.JSON:
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show(jobs_table(found))
+        show_table(jobs_table(found))
 
 
 def status(
@@ -78,7 +77,7 @@ def status(
     if output is Output.JSON:
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show(jobs_table(found))
+        show_table(jobs_table(found))
 
 
 def cancel(

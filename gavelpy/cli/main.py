@@ -28,8 +28,18 @@ from gavelpy.cli import (
     trace,
     wait,
 )
-from gavelpy.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, NAMES, NOT_ALLOWED, OK, PIPE_CLOSED, UNREACHABLE
-from gavelpy.cli.output import json_line, printable
+from gavelpy.cli.output import (
+    BAD_INPUT,
+    FAILED,
+    INTERRUPTED,
+    NAMES,
+    NOT_ALLOWED,
+    OK,
+    PIPE_CLOSED,
+    UNREACHABLE,
+    json_line,
+    printable,
+)
 from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable
 from gavelpy.extras import missing_extra
 from gavelpy.runtime.service_manager import quiet_grpc

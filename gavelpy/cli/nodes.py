@@ -11,8 +11,7 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, duration
-from gavelpy.cli.output import Output, echo_json_list, printable
-from gavelpy.cli.tables import TableData, show
+from gavelpy.cli.output import Output, TableData, echo_json_list, printable, show_table
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
@@ -146,4 +145,4 @@ def _show(found: Sequence[client_pb2.NodeStatus], output: Output) -> None:
     if output is Output.JSON:
         echo_json_list("nodes", [as_json(node) for node in found])
     else:
-        show(nodes_table(found))
+        show_table(nodes_table(found))

@@ -1,4 +1,8 @@
-"""Output: data on stdout, messages and progress on stderr."""
+"""Output of all commands: data on stdout as JSON or tables, messages and progress on stderr, exit codes.
+
+Tables are drawn by rich on a terminal. In a file, in a pipe and if they are long, they are plain columns: rich measures
+each cell several times, which takes seconds for thousands of rows.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,28 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+OK = 0
+FAILED = 1  # a job failed, the scheduler could not do it, or no allocation could be certified
+BAD_INPUT = 2
+UNREACHABLE = 3
+NOT_ALLOWED = 4
+TIMED_OUT = 124
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+NAMES = {FAILED: "failed", BAD_INPUT: "bad_input", UNREACHABLE: "unreachable", NOT_ALLOWED: "not_allowed",
+         INTERRUPTED: "interrupted"}  # fmt: skip
+"""The codes of errors under `-o json`."""
 
 JSON_VERSION = 1  # of the output of all commands, docs/json.md; a change that breaks readers increases it
 _INDENTED_MAX = 300
@@ -102,3 +121,46 @@ def progress_bar() -> Iterator[Progress | None]:
                 drawn[label] = done
 
         yield advance
+
+
+RICH_ROWS_MAX: Final = 300
+_GAP = "  "
+
+
+@dataclass(frozen=True)
+class TableData:
+    """Titles and rows of printable cells, one cell for each title; `right`: titles of right-aligned columns."""
+
+    titles: tuple[str, ...]
+    right: frozenset[str]
+    rows: Sequence[tuple[str, ...]]
+
+
+def show_table(data: TableData) -> None:
+    """Prints the table on stdout."""
+    if sys.stdout.isatty() and len(data.rows) <= RICH_ROWS_MAX:
+        console().print(as_rich(data))
+    else:
+        typer.echo(as_text(data), nl=False)
+
+
+def as_rich(data: TableData) -> Table:
+    """The table for a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in data.titles:
+        table.add_column(title, justify="right" if title in data.right else "left")
+    for row in data.rows:
+        table.add_row(*row)
+    return table
+
+
+def as_text(data: TableData) -> str:
+    """A line of titles, then one line per row; nothing is cut or wrapped."""
+    lines = [data.titles, *data.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    signs = (">" if title in data.right else "<" for title in data.titles)
+    layout = _GAP.join(f"{{:{sign}{width}}}" for sign, width in zip(signs, widths, strict=True))
+    return "".join(f"{layout.format(*line).rstrip()}\n" for line in lines)

@@ -11,9 +11,8 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.exit_codes import FAILED
-from gavelpy.cli.output import Output, console, echo_json, notify, printable, progress_bar
-from gavelpy.cli.rates import believed_table_of, warn_of_trace
+from gavelpy.cli.output import FAILED, Output, console, echo_json, notify, printable, progress_bar
+from gavelpy.cli.parsing import believed_table_of, warn_of_trace
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -6,14 +6,13 @@ import shlex
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
-from gavelpy.cli import submit_options as s
 from gavelpy.cli.formatting import DASH, as_json, duration
 from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
@@ -23,28 +22,120 @@ if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
 
 _FILE_ENDING = ".toml"
+_JOB = "Job (with a command; a job file has these as fields)"
+
+WhatArgument = Annotated[
+    list[str], typer.Argument(metavar="FILE.toml... | -- COMMAND...", help="Job files, or the command to run.")
+]
+NameOption = Annotated[
+    str, typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Name of the job. Default: job-NUMBER.")
+]
+StepsOption = Annotated[
+    float | None,
+    typer.Option(metavar="N", parser=o.number(1e-9), rich_help_panel=_JOB, help="Total training steps (required)."),
+]
+GpusOption = Annotated[
+    int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), rich_help_panel=_JOB, help="Number of GPUs.")
+]
+JobTypeOption = Annotated[
+    str, typer.Option(metavar="TYPE", rich_help_panel=_JOB, help="Job type in the throughput table.")
+]
+RateOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TYPE:X", rich_help_panel=_JOB, help="Steps/s by GPU type, e.g. v100:10,k80:1. Repeatable."),
+]
+WeightOption = Annotated[
+    float,
+    typer.Option(metavar="W", parser=o.number(1e-9), rich_help_panel=_JOB, help="Weight, for policies that use it."),
+]
+DeadlineOption = Annotated[
+    float,
+    typer.Option(metavar="S", parser=o.number(), rich_help_panel=_JOB, help="Deadline in seconds from now; 0 = none."),
+]
+EntityOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Entity that the job belongs to (hierarchical policies)."),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option("--directory", "-C", metavar="DIR", rich_help_panel=_JOB, help="Working directory. Default: current."),
+]
+EnvironmentOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME=VALUE", rich_help_panel=_JOB, help="Environment variable. Repeatable."),
+]
+OneProcessOption = Annotated[
+    bool,
+    typer.Option(
+        "--one-process-per-node",
+        "--one-process-a-node",
+        rich_help_panel=_JOB,
+        help="Start one process per node instead of one per GPU.",
+    ),
+]
+CheckpointEveryOption = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        parser=o.number(),
+        rich_help_panel=_JOB,
+        help="Checkpoint interval; 0 = only at the end of a lease.",
+    ),
+]
+WarningOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIGNAL@S", rich_help_panel=_JOB, help="Signal to send S seconds before a lease ends, e.g. USR1@60."
+    ),
+]
+PreemptibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--preemptible",
+        rich_help_panel=_JOB,
+        help="Allow preemption before the first checkpoint: the job saves its state by itself or restarts from "
+        "scratch.",
+    ),
+]
+ArrayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0-9[:STEP][%N]",
+        help="Submit one job per index; {index} is replaced in name, command, directory and environment. "
+        "%N (with --wait): at most N unfinished jobs at once.",
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the jobs and show where and when they would run.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until all jobs are over; exit code 1 if one failed.")]
+KeyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        help="Idempotency key: submitting again with the same key creates no duplicates. Default: random.",
+    ),
+]
 
 
 def submit(
-    what: s.WhatArgument,
-    name: s.NameOption = "",
-    steps: s.StepsOption = None,
-    gpus: s.GpusOption = 1,
-    job_type: s.JobTypeOption = "",
-    rate: s.RateOption = None,
-    weight: s.WeightOption = 1.0,
-    deadline: s.DeadlineOption = 0.0,
-    entity: s.EntityOption = "",
-    directory: s.DirectoryOption = None,
-    environment: s.EnvironmentOption = None,
-    one_process_a_node: s.OneProcessOption = False,
-    checkpoint_every: s.CheckpointEveryOption = 0.0,
-    warning: s.WarningOption = None,
-    preemptible: s.PreemptibleOption = False,
-    array: s.ArrayOption = None,
-    dry_run: s.DryRunOption = False,
-    wait: s.WaitOption = False,
-    key: s.KeyOption = "",
+    what: WhatArgument,
+    name: NameOption = "",
+    steps: StepsOption = None,
+    gpus: GpusOption = 1,
+    job_type: JobTypeOption = "",
+    rate: RateOption = None,
+    weight: WeightOption = 1.0,
+    deadline: DeadlineOption = 0.0,
+    entity: EntityOption = "",
+    directory: DirectoryOption = None,
+    environment: EnvironmentOption = None,
+    one_process_a_node: OneProcessOption = False,
+    checkpoint_every: CheckpointEveryOption = 0.0,
+    warning: WarningOption = None,
+    preemptible: PreemptibleOption = False,
+    array: ArrayOption = None,
+    dry_run: DryRunOption = False,
+    wait: WaitOption = False,
+    key: KeyOption = "",
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,

@@ -11,7 +11,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
-from gavelpy.cli.rates import believed
+from gavelpy.cli.parsing import believed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _check_report(path: Path) -> None:
 
 
 def _draw(path: Path, errors: list[tuple[str, HoldOut]]) -> None:
-    from gavelpy.report.estimates import Panel, write
+    from gavelpy.report.html import Panel, write_estimates
 
     ours = [(what, part) for what, part in errors if part.method == "estimator"]
     units = ["part of the rate alone" if what.startswith("pairs") else "steps/s" for what, _ in ours]
@@ -227,7 +227,7 @@ def _draw(path: Path, errors: list[tuple[str, HoldOut]]) -> None:
         Panel(what, part.truth, part.estimate, part.is_inside, part.label, unit)
         for (what, part), unit in zip(ours, units, strict=True)
     ]
-    write(path, panels)
+    write_estimates(path, panels)
     notify(f"report written to {path}")
 
 

@@ -9,7 +9,7 @@ import typer
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
-from gavelpy.cli.rates import believed_table_of
+from gavelpy.cli.parsing import believed_table_of
 from gavelpy.errors import InvalidInput
 
 _SHOWN_MAX = 8  # entries of a mapping; JSON has all of them

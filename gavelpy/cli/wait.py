@@ -11,9 +11,8 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.exit_codes import FAILED, TIMED_OUT
 from gavelpy.cli.formatting import as_json
-from gavelpy.cli.output import Output, echo_json, notify, tabbed
+from gavelpy.cli.output import FAILED, TIMED_OUT, Output, echo_json, notify, tabbed
 
 if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client

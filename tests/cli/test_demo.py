@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gavelpy.cli import demo
-from gavelpy.cli.demo_live import JOBS, measured_start_s, run_live
+from gavelpy.cli.demo import JOBS, measured_start_s, run_live
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.runtime.wire import client_pb2 as pb

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from gavelpy.cli.formatting import as_json
 from gavelpy.cli.jobs import _sentences, jobs_table
-from gavelpy.cli.output import echo_json_list
-from gavelpy.cli.tables import as_rich, as_text, show
+from gavelpy.cli.output import as_rich, as_text, echo_json_list, show_table
 from gavelpy.runtime.wire import client_pb2
 
 MANY = 10_000
@@ -65,7 +64,7 @@ def test_many_jobs_are_listed_soon(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [make_job(number, reason="waits for others") for number in range(MANY)]
     began_s = time.process_time()
 
-    show(jobs_table(jobs))
+    show_table(jobs_table(jobs))
 
     assert time.process_time() - began_s < PROMPT_S
     assert len(capsys.readouterr().out.splitlines()) == MANY + 1
@@ -77,7 +76,7 @@ def test_many_jobs_are_the_same_json_a_line_each(capsys: pytest.CaptureFixture[s
     echo_json_list("jobs", jobs)
 
     out = capsys.readouterr().out
-    assert json.loads(out) == {"jobs": jobs}
+    assert json.loads(out) == {"version": 1, "jobs": jobs}
     assert len(out.splitlines()) == 402
     assert jobs[3]["steps_done"] is None
     assert jobs[3]["node_ids"] == ["n1"]

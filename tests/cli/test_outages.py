@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gavelpy.cli.exit_codes import TIMED_OUT
+from gavelpy.cli.output import TIMED_OUT
 from gavelpy.cli.top import answered
 from gavelpy.cli.top_view import Frame
 from gavelpy.cli.wait import wait_for

@@ -80,7 +80,7 @@ def test_examples_have_the_fields_of_the_real_output(cluster: LocalCluster, caps
 
 
 def test_page_names_every_error_code() -> None:
-    from gavelpy.cli.exit_codes import NAMES
+    from gavelpy.cli.output import NAMES
 
     documented = dict(re.findall(r"^\| `(\w+)` \| (\d+)", PAGE, re.MULTILINE))
 

@@ -20,7 +20,7 @@ if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: import it
     sys.path.insert(0, str(CHECKOUT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
 
-from gavelpy.cli.rate_profiles import measured_here, read_templates  # noqa: E402  after the path is set
+from gavelpy.cli.profile import measured_here, read_templates  # noqa: E402  after the path is set
 from gavelpy.errors import GavelError  # noqa: E402
 from gavelpy.runtime.profile import Bench, here  # noqa: E402
 from gavelpy.traces.fields import write_text  # noqa: E402
