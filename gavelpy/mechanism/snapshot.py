@@ -16,12 +16,17 @@ from gavelpy.errors import JournalCorrupt
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
-from gavelpy.mechanism.jobs import FLOAT_COLUMNS, INT_COLUMNS, WIDE_COLUMNS, JobTable
+from gavelpy.mechanism.jobs import (
+    FLOAT_COLUMNS,
+    INT_COLUMNS,
+    PAIR_FLOAT_COLUMNS,
+    PAIR_INT_COLUMNS,
+    WIDE_COLUMNS,
+    JobTable,
+    PairTable,
+)
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT, settings_of, settings_values
-from gavelpy.mechanism.pairs import FLOAT_COLUMNS as PAIR_FLOAT_COLUMNS
-from gavelpy.mechanism.pairs import INT_COLUMNS as PAIR_INT_COLUMNS
-from gavelpy.mechanism.pairs import PairTable
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
