@@ -336,7 +336,7 @@ JournalOption = Annotated[
 
 # gavel allocate
 ProblemArgument = Annotated[
-    Path, typer.Argument(metavar="PROBLEM.json", help="Problem file; its schema is in docs/cli.md.")
+    Path, typer.Argument(metavar="PROBLEM.json", help="Problem file; its fields are in docs/traces.md.")
 ]
 PolicyOption = Annotated[
     str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="Policy; see `gavel policies`.")

@@ -63,7 +63,7 @@ def gavel_scheduler(
     Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
     Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
     Reload:       kill -HUP PID   (policy, mechanism, throughputs; other changes need a restart)
-    Stop:         kill -TERM PID  (jobs continue until their leases end)
+    Stop:         kill -TERM PID  (jobs continue: the agents extend their leases for up to orphan_max_s)
 
     \b
     Exit codes:   0 stopped, 1 failed (journal failure, or another scheduler uses it), 2 bad input,
