@@ -5,6 +5,8 @@
 `salvage` collects what SQLite can still read of a damaged file and of its backups. Every row with a valid checksum
 counts, and the chain of checksums orders them: forward from the newest snapshot, and backward for history. So a backup
 fills a gap in the file, and the file adds what happened after the backup. An append is kept or dropped as a whole.
+
+`gavelpy.runtime.daemon.recovery` then rebuilds the scheduler's state from the recovered journal.
 """
 
 from __future__ import annotations

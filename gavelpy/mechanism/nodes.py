@@ -2,7 +2,8 @@
 
 The leases of a *draining* node end with the round. An *unreachable* node may be down or only disconnected: its leases
 are neither extended nor considered over, and their jobs wait until that is resolved. A *lost* node is down: its leases
-are over, and gangs that also use other nodes are killed there.
+are over, its jobs are requeued (they wait, and resume from their last checkpoint under a new lease), and the remaining
+ranks of gangs that also use other nodes are killed.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 Theory of operation. Jobs that never saved a checkpoint keep their GPUs until they end: see `non_preemptible`. A gang
 that could run on the cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended. Without
-a reservation each GPU that falls free goes to the next small job, which may be one that is not preempted either.
+a reservation, each GPU that becomes free goes to the next small job, which may not be preemptible either. (The other
+reservations for gangs, those against jobs that started recently, are in `lease_protection`.)
 
 So each domain of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the domain where the
 fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there only on GPUs beyond
 the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when the gang can start.
 The number of missing GPUs therefore never grows while nodes stay up, and each end of an exempt job lowers it.
 
-When enough GPUs are open, the gang is in the policy's question again. It comes before other jobs in the next plan,
+When enough GPUs are open, the gang is in the problem of the policy again. It comes before other jobs in the next plan,
 by its mark in `held_type` (see `lease_protection`). If the policy gives it no share of time, its reservation ends.
 
 Reservations are worked out from the tables for each plan. A gang that is in a pause after a failure, or that may still

@@ -1,7 +1,8 @@
 """Recovers the scheduler's state from the journal: snapshot, replay, a new incarnation, the clock and the policy.
 
-If the journal has lost events, the cluster id and used numbers are recovered from the checkpoint directory. Worker
-processes read it within a time limit, because its storage may hang.
+`gavelpy.journal.recovery` checks and repairs the journal before. If the journal has lost events, the cluster id and
+used numbers are recovered from the checkpoint directory. Worker processes read it within a time limit, because its
+storage may hang.
 """
 
 from __future__ import annotations
