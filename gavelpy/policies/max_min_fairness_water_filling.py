@@ -1,4 +1,4 @@
-"""Max-min fairness to the last job: what the worst leaves is divided as fairly again."""
+"""Max-min fairness, repeated: what the worst-off jobs leave is divided among the others by the same rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process owes its service manager: a log on stderr with one JSON object per line, and sd_notify messages.
+"""Output for a service manager (systemd): a log on stderr with one JSON object per line, and sd_notify messages.
 
 On a terminal the log is text. gRPC's own log is off.
 """

@@ -1,1 +1,1 @@
-"""The first shell: the core in virtual time, over a virtual cluster."""
+"""The simulator: runs the core in virtual time, on a virtual cluster."""

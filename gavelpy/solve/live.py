@@ -1,4 +1,4 @@
-"""Max-min for a problem that changes by one job at a time solved again from the last solution.
+"""Solves max-min problems that change by one job at a time, each from the solution of the previous one.
 
 Jobs are rows of arrays that grow. At a point of prices and level every job's mix is known, and how far prices may move
 until another mix may be cheaper. One job changes prices very little: so only the few jobs whose mix is in doubt enter

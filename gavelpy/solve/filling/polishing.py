@@ -1,4 +1,4 @@
-"""Shares whose rates equal those of a filling up to rounding, from shares that are right to HiGHS's tolerance.
+"""Corrects the shares of a filling from HiGHS's tolerance to rounding error.
 
 The last levels of a filling may depend on small differences: if 1e-10 of the early jobs' rates is worth 1 % of a late
 job's rate, shares right to 1e-10 are not enough. The rates are known up to rounding, and so are the tight constraints.

@@ -1,4 +1,4 @@
-"""Questions of people about the scheduler, answered with plain values: no gRPC and no protobuf.
+"""Answers queries of clients about jobs, nodes and events with plain values: no gRPC and no protobuf.
 
 jobs        which jobs a caller may see, lookup, pages, status, warnings
 cluster     policy, round, GPUs by type, nodes

@@ -1,4 +1,4 @@
-"""Between messages and the scheduler's own values. What comes from a peer is bounded and checked here, once."""
+"""Converts between agents' messages and the scheduler's own values; bounds and checks what agents send, once."""
 
 from __future__ import annotations
 
