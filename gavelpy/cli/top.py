@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from gavelpy.cli.top_view import Frame, View
+    from gavelpy.cli.top_view import Frame, TopView
     from gavelpy.runtime.client.connection import Client
     from gavelpy.runtime.wire import client_pb2
 
@@ -78,10 +78,10 @@ def _watch(client: Client, every_s: float, *, outlasts: bool) -> None:
     from rich.console import Group
     from rich.live import Live
 
-    from gavelpy.cli.top_view import View, lines
+    from gavelpy.cli.top_view import TopView, lines
 
     screen = console()
-    view, frame = View(), _frame(client, View(), None)
+    view, frame = TopView(), _frame(client, TopView(), None)
     request: Future[Frame] | None = None
     next_s, asked = time.monotonic() + every_s, (view.page, view.selected)
     with _keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
@@ -97,7 +97,7 @@ def _watch(client: Client, every_s: float, *, outlasts: bool) -> None:
                 request = _requested(client, view, frame)
 
 
-def _requested(client: Client, view: View, frame: Frame) -> Future[Frame]:
+def _requested(client: Client, view: TopView, frame: Frame) -> Future[Frame]:
     """The next frame, requested by a thread that does not delay the exit."""
     from concurrent.futures import Future
     from threading import Thread
@@ -130,7 +130,7 @@ def answered(request: Future[Frame], last: Frame, *, outlasts: bool) -> Frame:
         return replace(last, notice=f"{error}; waiting for it. Last known state:")
 
 
-def _frame(client: Client, view: View, last: Frame | None) -> Frame:
+def _frame(client: Client, view: TopView, last: Frame | None) -> Frame:
     """The cluster, and what the open page needs of the selected job."""
     from gavelpy.cli.top_view import Frame
     from gavelpy.errors import InvalidInput

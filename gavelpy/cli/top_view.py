@@ -39,7 +39,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class View:
+class TopView:
     """State of the screen. `page`: "" = jobs, else nodes, explain or logs."""
 
     page: str = ""
@@ -51,7 +51,7 @@ class View:
     top: int = 0  # lines of a page before those shown; of logs, after them
     is_over: bool = False
 
-    def after(self, key: str, frame: Frame, height: int) -> View:
+    def after(self, key: str, frame: Frame, height: int) -> TopView:
         """The view after a key: a character, or up, down, page-up, page-down, enter, escape, backspace."""
         if self.is_typing:
             return self._typed(key)
@@ -86,14 +86,14 @@ class View:
         shown = self.shown(frame)
         return next((job for job in shown if job.job == self.selected), shown[0] if shown else None)
 
-    def _typed(self, key: str) -> View:
+    def _typed(self, key: str) -> TopView:
         if key in ("enter", "escape"):
             return replace(self, is_typing=False, filter=self.filter if key == "enter" else "")
         if key == "backspace":
             return replace(self, filter=self.filter[:-1])
         return replace(self, filter=self.filter + key) if len(key) == 1 and key.isprintable() else self
 
-    def _moved(self, key: str, frame: Frame, height: int) -> View:
+    def _moved(self, key: str, frame: Frame, height: int) -> TopView:
         numbers = [job.job for job in self.shown(frame)]
         if not numbers:
             return self
@@ -101,13 +101,13 @@ class View:
         row = numbers.index(self.selected) if self.selected in numbers else 0
         return replace(self, selected=numbers[min(max(row + step, 0), len(numbers) - 1)])
 
-    def _opened(self, key: str, frame: Frame) -> View:
+    def _opened(self, key: str, frame: Frame) -> TopView:
         page = {"n": "nodes", "e": "explain", "enter": "explain", "l": "logs"}.get(key)
         job = self.chosen(frame)
         return replace(self, page=page, top=0, selected=job.job if job else -1) if page else self
 
 
-def lines(view: View, frame: Frame, width: int, height: int) -> list[Text]:
+def lines(view: TopView, frame: Frame, width: int, height: int) -> list[Text]:
     """Exactly `height` lines of at most `width` characters."""
     head = [*_head(frame, width), Text()]
     body = height - len(head) - 1
@@ -152,7 +152,7 @@ def bar(part: float, size: int) -> Text:
     return Text("█" * filled, Style(color="green")) + Text("░" * (size - filled), _DIM)
 
 
-def _jobs(view: View, frame: Frame, width: int, height: int) -> list[Text]:
+def _jobs(view: TopView, frame: Frame, width: int, height: int) -> list[Text]:
     shown = view.shown(frame)
     order = f"sorted by {view.sort}{', reversed' if view.is_reversed else ''}"
     matching = f", matching {view.filter!r}" if view.filter else ""
@@ -170,7 +170,7 @@ def _jobs(view: View, frame: Frame, width: int, height: int) -> list[Text]:
     return rows
 
 
-def _page(view: View, frame: Frame, width: int) -> list[Text]:
+def _page(view: TopView, frame: Frame, width: int) -> list[Text]:
     from textwrap import wrap
 
     job = view.chosen(frame)

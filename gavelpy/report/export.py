@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gavelpy.errors import InvalidInput
 from gavelpy.report import plots, timeline
 from gavelpy.report.comparison import COLUMNS, Result
-from gavelpy.report.figure import Axis, Figure, Marks, Scale
+from gavelpy.report.figure import Axis, Figure, PlotMarks, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def _draw_marks(figure: Figure, run: str, axes: Axes) -> None:
         axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
 
 
-def _draw_group(axes: Axes, marks: Marks) -> None:
+def _draw_group(axes: Axes, marks: PlotMarks) -> None:
     if not len(marks.x):
         return
     if marks.end is None:

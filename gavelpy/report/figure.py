@@ -37,7 +37,7 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class PlotCurve:
     """One line; `is_faint` draws it dashed and lighter, for a blind run."""
 
     label: str
@@ -48,7 +48,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Marks:
+class PlotMarks:
     """Points of one group; with `end`, horizontal segments from x to end."""
 
     group: str
@@ -69,8 +69,8 @@ class Figure:
     title: str
     x: Axis
     y: Axis
-    curves: tuple[Curve, ...] = ()
-    marks: Mapping[str, tuple[Marks, ...]] = field(default_factory=dict)
+    curves: tuple[PlotCurve, ...] = ()
+    marks: Mapping[str, tuple[PlotMarks, ...]] = field(default_factory=dict)
     x_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     y_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     has_diagonal: bool = False  # the line x = y
@@ -122,7 +122,7 @@ class Figure:
             [self._table_of(run, groups) for run, groups in self.marks.items()] or [pd.DataFrame()], ignore_index=True
         )
 
-    def _table_of(self, run: str, groups: Sequence[Marks]) -> pd.DataFrame:
+    def _table_of(self, run: str, groups: Sequence[PlotMarks]) -> pd.DataFrame:
         import pandas as pd
 
         parts = []
@@ -133,7 +133,7 @@ class Figure:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _on(grid: Floats, curve: Curve) -> list[float | None]:
+def _on(grid: Floats, curve: PlotCurve) -> list[float | None]:
     if not len(curve.x):
         return [None] * len(grid)
     values = np.interp(grid, curve.x, curve.y, left=np.nan, right=np.nan)

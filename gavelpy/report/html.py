@@ -20,7 +20,7 @@ from gavelpy.extras import require
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.report import plots, timeline
 from gavelpy.report.comparison import Result, comparison_columns, is_blind
-from gavelpy.report.figure import Axis, Figure, Marks, Scale
+from gavelpy.report.figure import Axis, Figure, PlotMarks, Scale
 from gavelpy.report.plots import POLICY_COLOURS
 from gavelpy.report.summary import sentences, unfinished
 
@@ -146,7 +146,7 @@ def estimates_figure(panel: Panel, name: str) -> Figure:
             (f"{family}, outside its interval", mine[~panel.is_inside[mine]], True),
         ):
             text = (family,) * len(rows)
-            groups.append(Marks(title, colour, panel.truth[rows], panel.estimate[rows], text, is_hollow=is_hollow))
+            groups.append(PlotMarks(title, colour, panel.truth[rows], panel.estimate[rows], text, is_hollow=is_hollow))
     x, y = (Axis(f"{kind}, {panel.unit}", Scale.LOG) for kind in ("true", "estimated"))
     return Figure(name, panel.title, x, y, marks={"": tuple(groups)}, has_diagonal=True, height=520)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gavelpy.model.arrays import Floats
 from gavelpy.report.comparison import COLUMNS, Result, cells, is_blind, policy_of, time_unit
-from gavelpy.report.figure import Axis, Curve, Figure, Scale
+from gavelpy.report.figure import Axis, Figure, PlotCurve, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +171,7 @@ def _parts(values: pd.DataFrame) -> pd.DataFrame:
     return finite[total > 0].div(total[total > 0], axis=0)
 
 
-def _distributions(results: Sequence[Result], field: str, scale: float) -> tuple[Curve, ...]:
+def _distributions(results: Sequence[Result], field: str, scale: float) -> tuple[PlotCurve, ...]:
     """The CDF of a column of measured jobs, on one grid for all runs."""
     samples = []
     for result in results:
@@ -188,8 +188,8 @@ def _distributions(results: Sequence[Result], field: str, scale: float) -> tuple
     return tuple(curves)
 
 
-def _curve(results: Sequence[Result], result: Result, x: Floats, y: Floats) -> Curve:
-    return Curve(result.label, x, y, colours(results)[policy_of(result.label)], is_blind(result.label))
+def _curve(results: Sequence[Result], result: Result, x: Floats, y: Floats) -> PlotCurve:
+    return PlotCurve(result.label, x, y, colours(results)[policy_of(result.label)], is_blind(result.label))
 
 
 def _time_axis(results: Sequence[Result]) -> tuple[Axis, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.report.comparison import Result, time_unit
-from gavelpy.report.figure import Axis, Figure, Marks
+from gavelpy.report.figure import Axis, Figure, PlotMarks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def timeline(results: Sequence[Result]) -> Figure:
             here = stays[stays["gpu_type"] == gpu_type]
             start, end = (here[name].to_numpy(dtype=float) / scale for name in ("start_s", "end_s"))
             row = rows.loc[here["job"]].to_numpy().astype(np.float64)
-            groups.append(Marks(gpu_type, colour, start, row, tuple(here["job"].astype(str)), end, width))
+            groups.append(PlotMarks(gpu_type, colour, start, row, tuple(here["job"].astype(str)), end, width))
         marks[result.label] = tuple(groups)
     jobs_most = max(len(result.jobs) for result in results)
     return Figure(
@@ -76,7 +76,7 @@ def shares(results: Sequence[Result]) -> Figure:
         own = most_s[label] / scale or edge
         ranges[label] = (-0.02 * own, 1.03 * own)
         marks[label] = tuple(
-            Marks(
+            PlotMarks(
                 gpu_type,
                 colour,
                 here["owed_s"].to_numpy(dtype=float) / scale,
@@ -160,7 +160,7 @@ def _rows(jobs: pd.DataFrame) -> pd.Series[int]:
     return pd.Series(kept, index=jobs.index[order[kept]])
 
 
-def _waits(result: Result, rows: pd.Series[int], scale: float) -> Marks:
+def _waits(result: Result, rows: pd.Series[int], scale: float) -> PlotMarks:
     """A thin line from each job's arrival to its finish, or to the end of the run."""
     jobs = result.jobs.loc[rows.index]
     end_s = max(
@@ -170,7 +170,7 @@ def _waits(result: Result, rows: pd.Series[int], scale: float) -> Marks:
     arrival, finish = (
         values.to_numpy(dtype=float) / scale for values in (jobs["arrival_s"], jobs["finish_s"].fillna(end_s))
     )
-    return Marks(
+    return PlotMarks(
         "waiting", _WAITING, arrival, rows.to_numpy().astype(np.float64), tuple(map(str, rows.index)), finish, 1.0
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.cli.top_view import Frame, View, lines
+from gavelpy.cli.top_view import Frame, TopView, lines
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.cli.test_main import RUN
 from tests.runtime.client.serving import make_description, serving
@@ -36,18 +36,18 @@ WAITING = make_job(3, "evaluate", state=pb.JOB_STATE_WAITING, reason="all GPUs a
 FRAME = make_frame(WAITING, RUNNING)
 
 
-def after(*keys: str, frame: Frame = FRAME) -> View:
-    view = View()
+def after(*keys: str, frame: Frame = FRAME) -> TopView:
+    view = TopView()
     for key in keys:
         view = view.after(key, frame, HEIGHT)
     return view
 
 
-def drawn(view: View, frame: Frame = FRAME, width: int = 120, height: int = HEIGHT) -> list[str]:
+def drawn(view: TopView, frame: Frame = FRAME, width: int = 120, height: int = HEIGHT) -> list[str]:
     return [line.plain.rstrip() for line in lines(view, frame, width, height)]
 
 
-def numbers(view: View, frame: Frame = FRAME) -> list[int]:
+def numbers(view: TopView, frame: Frame = FRAME) -> list[int]:
     return [job.job for job in view.shown(frame)]
 
 
@@ -62,7 +62,8 @@ def test_frame_fills_the_screen_exactly(width: int, page: tuple[str, ...]) -> No
 
 def test_narrow_screen_keeps_the_main_columns_and_a_wide_one_has_all() -> None:
     narrow, wide = (
-        next(line for line in drawn(View(), width=width) if "state" in line and "done" in line) for width in (60, 200)
+        next(line for line in drawn(TopView(), width=width) if "state" in line and "done" in line)
+        for width in (60, 200)
     )
 
     assert narrow.split() == ["job", "name", "state", "GPUs", "done"]
@@ -70,14 +71,14 @@ def test_narrow_screen_keeps_the_main_columns_and_a_wide_one_has_all() -> None:
 
 
 def test_bars_show_use_and_progress() -> None:
-    found = drawn(View(), width=80)
+    found = drawn(TopView(), width=80)
 
     assert any("3/4 GPUs" in line and "█" in line for line in found)
     assert any("train" in line and "█████░░░░░" in line and "50 %" in line for line in found)
 
 
 def test_running_jobs_come_first_and_s_changes_the_order() -> None:
-    assert numbers(View()) == [7, 3]
+    assert numbers(TopView()) == [7, 3]
     assert numbers(after("s")) == [3, 7]
     assert numbers(after("s", "r")) == [7, 3]
 
