@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from gavelpy.runtime.security.identity import Refusal, caller
-from gavelpy.runtime.security.interceptor import OPEN, Context, Handler, written
+from gavelpy.runtime.security.interceptor import OPEN, Context, Handler, behaviour_of, with_behaviour, written
 
 _AGENTS = "/gavelpy.v1.AgentService/"
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
@@ -40,19 +40,12 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         """The handler of a call, which counts while it lasts."""
-        found = await continuation(handler_call_details)
-        method, handler = handler_call_details.method, cast(Any, found)  # its stubs lack asyncio servers
-        if found is None or method.startswith(_AGENTS):
-            return found
-        reading, writing = handler.request_deserializer, handler.response_serializer
-        if not handler.response_streaming and not handler.request_streaming:
-            return grpc.unary_unary_rpc_method_handler(self._counted_call(handler, method), reading, writing)
-        serve = self._counted_stream(
-            handler.stream_stream if handler.request_streaming else handler.unary_stream, method
-        )
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(serve, reading, writing)
-        return grpc.unary_stream_rpc_method_handler(serve, reading, writing)
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_AGENTS):
+            return handler
+        counted = self._counted_stream if handler.response_streaming else self._counted_call
+        return with_behaviour(handler, counted(behaviour_of(handler), method))
 
     @contextmanager
     def taken(self, user: str, address: str, *, is_stream: bool) -> Iterator[None]:
@@ -81,11 +74,11 @@ class Budgets(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic 
                 if not self._under_way[name, holder]:
                     del self._under_way[name, holder]
 
-    def _counted_call(self, handler: Any, method: str) -> Callable[[Any, Context], Awaitable[Any]]:
+    def _counted_call(self, behaviour: Any, method: str) -> Callable[[Any, Context], Awaitable[Any]]:
         async def serve(request: Any, context: Context) -> Any:
             try:
                 with self.taken(_user(method), address_of(context.peer()), is_stream=False):
-                    return await handler.unary_unary(request, context)
+                    return await behaviour(request, context)
             except Refusal as refusal:
                 await context.abort(refusal.code, str(refusal))
 

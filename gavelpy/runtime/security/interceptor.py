@@ -126,18 +126,14 @@ class OpenStreams:
 
     def guarded(self, handler: Handler, method: str, authorization: str) -> Handler:
         """The handler with repeated checks if it streams responses; other handlers are unchanged."""
-        given: Any = handler  # its stubs lack asyncio servers
-        reading, writing = given.request_deserializer, given.response_serializer
-        if not given.response_streaming:
+        if not handler.response_streaming:
             return handler
-        behaviour = given.stream_stream if given.request_streaming else given.unary_stream
+        behaviour = behaviour_of(handler)
 
         async def serve(request: Any, context: Context) -> None:
             await self._serve(written(behaviour, request, context), context, _Open(method, authorization))
 
-        if given.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(serve, reading, writing)
-        return grpc.unary_stream_rpc_method_handler(serve, reading, writing)
+        return with_behaviour(handler, serve)
 
     async def _serve(self, serving: Coroutine[Any, Any, None], context: Context, stream: _Open) -> None:
         self._open.add(stream)
@@ -172,6 +168,23 @@ class OpenStreams:
         except Refusal as refusal:
             stream.why = refusal
             stream.cut.set()
+
+
+def behaviour_of(handler: Any) -> Any:  # Any: its stubs lack asyncio servers
+    """The function of a handler, of any kind of call."""
+    return handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+
+def with_behaviour(handler: Any, behaviour: Any, reading: Any = None) -> Handler:
+    """A handler of the same kind of call with another function and, if given, another deserializer."""
+    make: Any = {
+        (False, False): grpc.unary_unary_rpc_method_handler,
+        (False, True): grpc.unary_stream_rpc_method_handler,
+        (True, False): grpc.stream_unary_rpc_method_handler,
+        (True, True): grpc.stream_stream_rpc_method_handler,
+    }[handler.request_streaming, handler.response_streaming]
+    made: Handler = make(behaviour, reading or handler.request_deserializer, handler.response_serializer)
+    return made
 
 
 async def written(behaviour: Any, request: Any, context: Context) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from gavelpy.errors import (
     Stopping,
 )
 from gavelpy.runtime.security.identity import Refusal
-from gavelpy.runtime.security.interceptor import Continuation, Handler
+from gavelpy.runtime.security.interceptor import Continuation, Handler, behaviour_of, with_behaviour
 
 OURS = "/gavelpy."
 JOURNAL_GONE = (
@@ -77,15 +78,9 @@ def status_of(error: GavelError) -> grpc.StatusCode:
 
 def _wrapped(handler: Any) -> Handler:  # Any: its stubs lack asyncio servers
     given = handler.request_deserializer
-    reading = _reading(given) if given is not None else None
-    writing = handler.response_serializer
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream, _checked), reading, writing)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream, _checked_one), reading, writing)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, _checked), reading, writing)
-    return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, _checked_one), reading, writing)
+    wrap = _streaming if handler.response_streaming else _unary
+    behaviour = wrap(behaviour_of(handler), _checked if handler.request_streaming else _checked_one)
+    return with_behaviour(handler, behaviour, _reading(given) if given is not None else None)
 
 
 def _reading(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -100,14 +95,8 @@ def _reading(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 def _unary(behaviour: Unary, checked: Callable[[Any], Any]) -> Any:  # Any: a behaviour of grpc
     async def answer(request: Any, context: Context) -> Any:
-        try:
+        async with _answering(context):
             return await behaviour(checked(request), context)
-        except ANSWERED as error:
-            await _abort(context, error)
-        except (JournalFailed, FencedOut):  # the daemon's main loop logs the reason
-            await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
-        except Stopping as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     return answer
 
@@ -118,17 +107,24 @@ def _streaming(behaviour: Any, checked: Callable[[Any], Any]) -> Any:
         return _unary(behaviour, checked)
 
     async def answer(request: Any, context: Context) -> AsyncIterator[Any]:
-        try:
+        async with _answering(context):
             async for response in behaviour(checked(request), context):
                 yield response
-        except ANSWERED as error:
-            await _abort(context, error)
-        except (JournalFailed, FencedOut):
-            await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
-        except Stopping as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     return answer
+
+
+@asynccontextmanager
+async def _answering(context: Context) -> AsyncIterator[None]:
+    """Answers errors inside with their status."""
+    try:
+        yield
+    except ANSWERED as error:
+        await _abort(context, error)
+    except (JournalFailed, FencedOut):  # the daemon's main loop logs the reason
+        await context.abort(grpc.StatusCode.UNAVAILABLE, JOURNAL_GONE)
+    except Stopping as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
 def _checked_one(request: Any) -> Any:
