@@ -266,10 +266,8 @@ class Agent:
         agent_state.write_state(self._config.state, moved)
         self._state, self._orders, self._moves_to = moved, None, ""
         self._quorum.move(to, clock_s())
-        self._has_state, self._was_connected = (
-            True,
-            False,
-        )  # nothing that the new cluster may have had here earlier runs
+        # Nothing that the new cluster may have had here earlier runs.
+        self._has_state, self._was_connected = True, False
         logger.info("cluster joined", extra={"cluster": to})
 
     # Connections to the scheduler.

@@ -19,9 +19,16 @@ from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
 
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
-_LOG_BYTES = (64 << 10, 1 << 40)
-_FREE_BYTES_MAX = 1 << 50
-_RETENTION_S_MAX = 3_650 * 86_400
+_RANGES: Final = {
+    "speed_factor": (0.01, 1),
+    "peer_port": (0, 65_535),
+    "log_bytes_max": (64 << 10, 1 << 40),
+    "silent_start_s": (0, 86_400),
+    "free_bytes_min": (0, 1 << 50),
+    "log_files_max": (0, 1000),
+    "ended_log_bytes_max": (0, 1 << 40),
+    "ended_retention_s": (0, 3_650 * 86_400),
+}
 _ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
 
 
@@ -65,24 +72,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             parse_gpus(self.gpus)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
-        if not 0.01 <= self.speed_factor <= 1:
-            raise InvalidInput(f"speed_factor must be in [0.01, 1], got {self.speed_factor!r}")
         if self.address and not _ADDRESS.fullmatch(self.address):
             raise InvalidInput(f"address must be a host name or an IP address, got {self.address[:80]!r}")
-        if not 0 <= self.peer_port <= 65_535:
-            raise InvalidInput(f"peer_port must be in [0, 65535], got {self.peer_port}")
-        if not _LOG_BYTES[0] <= self.log_bytes_max <= _LOG_BYTES[1]:
-            raise InvalidInput(f"log_bytes_max must be in [{_LOG_BYTES[0]}, {_LOG_BYTES[1]}], got {self.log_bytes_max}")
-        if not 0 <= self.silent_start_s <= 86_400:
-            raise InvalidInput(f"silent_start_s must be in [0, 86400], got {self.silent_start_s!r}")
-        if not 0 <= self.free_bytes_min <= _FREE_BYTES_MAX:
-            raise InvalidInput(f"free_bytes_min must be in [0, {_FREE_BYTES_MAX}], got {self.free_bytes_min}")
-        if not 0 <= self.log_files_max <= 1000:
-            raise InvalidInput(f"log_files_max must be in [0, 1000], got {self.log_files_max}")
-        if not 0 <= self.ended_log_bytes_max <= _LOG_BYTES[1]:
-            raise InvalidInput(f"ended_log_bytes_max must be in [0, {_LOG_BYTES[1]}], got {self.ended_log_bytes_max}")
-        if not 0 <= self.ended_retention_s <= _RETENTION_S_MAX:
-            raise InvalidInput(f"ended_retention_s must be in [0, {_RETENTION_S_MAX}], got {self.ended_retention_s!r}")
+        for name, (least, most) in _RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise InvalidInput(f"{name} must be in [{least}, {most}], got {getattr(self, name)!r}")
         self._check_exposure()
 
     @property

@@ -169,14 +169,15 @@ def check_config(
 ) -> None:
     """Check the configuration and print what the node would offer; start nothing."""
     given, config = context.obj
-    found, gpus = _checked(node_config(given, file or config))
+    found = node_config(given, file or config)
+    gpus = _checked_gpus(found)
     typer.echo(f"node {found.node_id}: {len(gpus.devices)} GPUs of type {gpus.gpu_type}, scheduler {found.scheduler}")
     typer.echo(f"state in {found.state}, checkpoints in {found.checkpoints}")
 
 
 def run_node(config: NodeConfig) -> None:
     """Runs the agent until a signal."""
-    config, gpus = _checked(config)
+    gpus = _checked_gpus(config)
     if os.geteuid() == 0:
         logger.warning("gavel-node runs as root, and so will all jobs; use a dedicated user")
     lock = lock_state(config.state)
@@ -225,11 +226,11 @@ async def _run(config: NodeConfig, gpus: Gpus) -> None:
     await agent.run(ready)
 
 
-def _checked(config: NodeConfig) -> tuple[NodeConfig, Gpus]:
+def _checked_gpus(config: NodeConfig) -> Gpus:
     from gavelpy.runtime.agent.connection import SchedulerEndpoint
 
     SchedulerEndpoint(config)  # reads the token and the certificates
-    return config, find_gpus(config.gpus, os.environ)
+    return find_gpus(config.gpus, os.environ)
 
 
 def _print_error(message: str, code: int) -> int:

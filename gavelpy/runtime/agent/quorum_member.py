@@ -101,11 +101,8 @@ class QuorumMember:
         for name in (VIEW_FILE, CONTACT_FILE):
             (self._state / name).unlink(missing_ok=True)
         self.cluster_id, self.view, self.key = cluster_id, None, b""
-        self.contact, self.until_clock_s, self._written_clock_s = (
-            Contact(0, -math.inf, now_clock_s),
-            -math.inf,
-            -math.inf,
-        )
+        self.contact = Contact(0, -math.inf, now_clock_s)
+        self.until_clock_s = self._written_clock_s = -math.inf
 
     # Other agents -------------------------------------------------------------------------------------------------
 

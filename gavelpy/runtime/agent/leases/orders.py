@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final
 
@@ -18,6 +18,7 @@ TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CHANGED = ("argv", "gpus", "environment")  # other fields are those of the message
 
 
 @dataclass(frozen=True)
@@ -73,35 +74,12 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
     """The launch, checked; raises RemoteViolation naming the field, its value and what is allowed."""
     _check_numbers(launch)
     _check_texts(launch)
+    others = {field.name: getattr(launch, field.name) for field in fields(NodeAssignment) if field.name not in _CHANGED}
     made = NodeAssignment(
         argv=_argv(launch.command),
-        working_directory=launch.working_directory,
         gpus=tuple(launch.gpus),
-        gpu_type=launch.gpu_type,
         environment=dict(sorted(launch.environment.items())),
-        job_name=launch.job_name,
-        owner=launch.owner,
-        one_process_a_node=launch.one_process_a_node,
-        node_rank=launch.node_rank,
-        node_count=launch.node_count,
-        first_rank=launch.first_rank,
-        world_size=launch.world_size,
-        rendezvous_address=launch.rendezvous_address,
-        rendezvous_port=launch.rendezvous_port,
-        round=launch.round,
-        restart_count=launch.restart_count,
-        steps_total=launch.steps_total,
-        steps_done=launch.steps_done,
-        rate_steps_per_s=launch.rate_steps_per_s,
-        resume_lease=launch.resume_lease,
-        resume_steps=launch.resume_steps,
-        grace_s=launch.grace_s,
-        finish_grace_s=launch.finish_grace_s,
-        warning_s=launch.warning_s,
-        warning_signal=launch.warning_signal,
-        checkpoint_every_s=launch.checkpoint_every_s,
-        steps_max=launch.steps_max,
-        checkpoint_directory_id=launch.checkpoint_directory_id,
+        **others,
     )
     if made.first_rank + made.local_ranks > made.world_size:
         raise RemoteViolation(
