@@ -71,9 +71,7 @@ class LocalCluster:
         for process in self.processes.values():
             process.kill()
             process.wait()
-        for number in processes_below(self.directory):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+        _kill_below(self.directory)
         self._reserved.close()
 
     @property
@@ -126,9 +124,7 @@ class LocalCluster:
     def kill_node(self, node: LocalNode) -> None:
         """Kills an agent and its shims and jobs, like a power failure of its host."""
         self.kill(node.node_id)
-        for number in processes_below(self.directory / node.node_id):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+        _kill_below(self.directory / node.node_id)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[SchedulerServiceStub]:
@@ -217,6 +213,12 @@ def wait_until(holds: Callable[[], bool], what: str, patience_s: float = START_S
         if time.monotonic() > deadline_s:
             raise RemoteViolation(f"not within {patience_s:g} s: {what}")
         time.sleep(_LOOK_S)
+
+
+def _kill_below(directory: Path) -> None:
+    for number in processes_below(directory):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
 
 
 def _processes() -> Iterator[tuple[int, bytes, bytes]]:

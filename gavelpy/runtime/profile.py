@@ -67,7 +67,6 @@ class Measurement:
     gpu_type: str
     rate_steps_per_s: float  # of the whole job
     steps: float  # including the first ones
-    measured_s: float
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,8 @@ def measure(job: ProfiledJob, bench: Bench) -> Measurement:
                 if ended
                 else f"{job.job_type} reported no rate within {bench.start_s_max:g} s; does it use LeaseIterator?"
             )
-        begun_s = time.monotonic()
         run.wait(lambda: False, bench.measure_s)
-        return Measurement(job, bench.gpu_type, run.rate_steps_per_s, run.steps_done, time.monotonic() - begun_s)
+        return Measurement(job, bench.gpu_type, run.rate_steps_per_s, run.steps_done)
 
 
 @contextmanager

@@ -59,6 +59,11 @@ def process_facts(process: int) -> ProcessFacts | None:
     return ProcessFacts(process, int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
 
 
+def arguments(process: int) -> list[bytes]:
+    """The command line of a process; empty if it has ended."""
+    return _parts(process, "cmdline")
+
+
 def all_processes() -> list[ProcessFacts]:
     """All processes that are visible to this one."""
     ids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
@@ -144,7 +149,7 @@ def _adopted(found: Sequence[ProcessFacts], state: ShimState) -> set[int]:
         return set()
     me, session = os.getpid(), os.getsid(0)
     near = [facts.process for facts in found if facts.parent == me and facts.session != session]
-    adopted = [process for process in near if not any(part.startswith(_OURS) for part in _arguments(process))]
+    adopted = [process for process in near if not any(part.startswith(_OURS) for part in arguments(process))]
     return _below(found, adopted) | set(adopted)
 
 
@@ -160,10 +165,6 @@ def _below(found: Sequence[ProcessFacts], roots: Sequence[int]) -> set[int]:
         below.update(new)
         todo += new
     return below
-
-
-def _arguments(process: int) -> list[bytes]:
-    return _parts(process, "cmdline")
 
 
 def _environment(process: int) -> list[bytes]:

@@ -368,15 +368,8 @@ class LeaseDirectory:
 def find_shim_process(directory: Path) -> int:
     """The process with this lease directory among its arguments: its shim; 0 = none."""
     wanted = str(directory).encode()
-    found = (facts.process for facts in processes.all_processes() if wanted in _arguments(facts.process))
+    found = (facts.process for facts in processes.all_processes() if wanted in processes.arguments(facts.process))
     return next(found, 0)
-
-
-def _arguments(process: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
 
 
 class ReservedPort:
