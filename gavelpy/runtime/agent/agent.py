@@ -42,7 +42,7 @@ from gavelpy.runtime.agent.leases.orders import Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
 from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders, prune
-from gavelpy.runtime.agent.leases.starter import CheckpointCounter, Starter, node_environment_of
+from gavelpy.runtime.agent.leases.starter import Starter, node_environment_of
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember
@@ -108,9 +108,10 @@ class Agent:
         logger.info("jobs are contained by %s", self._containment.kind, extra={"root": self._containment.root})
         workers = StorageWorkers()
         self._checkpoints = watch_of(self._config, workers, self._checkpoints_changed, self._state)
-        self._starter = Starter(workers, self._wake.set, lambda: self._checkpoints.is_new)
-        checkpoint_counter = CheckpointCounter(workers, self._wake.set, lambda: self._checkpoints.answers)
-        self._registry = LeaseRegistry(self._config.state, self._starter.begin, checkpoint_counter.count)
+        self._starter = Starter(
+            workers, self._wake.set, lambda: self._checkpoints.is_new, lambda: self._checkpoints.answers
+        )
+        self._registry = LeaseRegistry(self._config.state, self._starter.begin, self._starter.count)
         self._watch = ShimWatch(self._wake.set)
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
@@ -144,7 +145,6 @@ class Agent:
             await asyncio.gather(*(server.stop(None) for server in servers))
             self._watch.close()
             self._starter.close()
-            checkpoint_counter.close()
             workers.close()
             self._registry.close()
             self._containment.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, OrderKind
 from gavelpy.runtime.agent.leases.reconcile import Accept, LocalPhase
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
-from gavelpy.runtime.agent.leases.starter import CheckpointCounter, NodeEnvironment, Starter
+from gavelpy.runtime.agent.leases.starter import NodeEnvironment, Starter
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
 from tests.runtime.agent.storage_that_hangs import Storage
 from tests.runtime.agent.test_starting import make_assignment
@@ -51,9 +52,7 @@ def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirecto
 def test_lease_that_is_killed_while_storage_hangs_gives_its_gpus_back(tmp_path: Path) -> None:
     folder = starting(
         tmp_path,
-        lambda one: one.amend(
-            until_clock_s=one.orders.until_clock_s, stop=False, kill=True, steps_saved=0.0, now_clock_s=clock_s()
-        ),
+        lambda one: one.amend(replace(one.orders, kill=True), clock_s()),
     )
 
     assert folder.end is not None
@@ -85,7 +84,7 @@ def test_end_waits_for_the_count_of_checkpoints_at_most_for_its_limit(
         storage = Storage()
         storage.is_hung = is_hung
         counted = asyncio.Event()
-        counting = CheckpointCounter(storage, counted.set)
+        counting = Starter(storage, counted.set)
         registry = LeaseRegistry(tmp_path, lambda folder: None, counting.count)
         assignment = make_assignment(steps_done=30.0)
         registry.act(

@@ -182,17 +182,10 @@ class LeaseDirectory:
         if end is not None:
             self._ended(end)
 
-    def amend(self, *, until_clock_s: float, stop: bool, kill: bool, steps_saved: float, now_clock_s: float) -> None:
-        """Writes new terms for the shim and the job."""
-        self.killed_clock_s = min(self.killed_clock_s, now_clock_s) if kill else self.killed_clock_s
-        new = replace(
-            self.orders,
-            version=self.orders.version + 1,
-            until_clock_s=until_clock_s,
-            stop=stop,
-            kill=kill,
-            steps_saved=steps_saved,
-        )
+    def amend(self, terms: LeaseTerms, now_clock_s: float) -> None:
+        """Writes new terms for the shim and the job, with the next version."""
+        self.killed_clock_s = min(self.killed_clock_s, now_clock_s) if terms.kill else self.killed_clock_s
+        new = replace(terms, version=self.orders.version + 1)
         lease_files.write_lease(self.directory, new)
         self.orders = new
 
@@ -217,14 +210,7 @@ class LeaseDirectory:
         if self.is_over:
             return
         if not self.orders.kill:  # a shim that is still starting reads this and starts nothing
-            orders = self.orders
-            self.amend(
-                until_clock_s=orders.until_clock_s,
-                stop=orders.stop,
-                kill=True,
-                steps_saved=orders.steps_saved,
-                now_clock_s=now_clock_s,
-            )
+            self.amend(replace(self.orders, kill=True), now_clock_s)
         if self.is_starting:
             return  # the starter checks the terms before the start
         self.destroyed_clock_s = min(self.destroyed_clock_s, now_clock_s)

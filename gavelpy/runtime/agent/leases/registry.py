@@ -113,14 +113,10 @@ class LeaseRegistry:
                 folder.conclude(outcome, detail, now_clock_s)
             case StartLease(lease, assignment):
                 self._started(self._folders[lease], assignment)
-            case Amend(lease, until_clock_s, stop, kill, steps_saved):
-                self._folders[lease].amend(
-                    until_clock_s=until_clock_s,
-                    stop=stop,
-                    kill=kill,
-                    steps_saved=steps_saved,
-                    now_clock_s=now_clock_s,
-                )
+            case Amend(lease, until_clock_s, stop, kill, saved):
+                folder = self._folders[lease]
+                terms = replace(folder.orders, until_clock_s=until_clock_s, stop=stop, kill=kill, steps_saved=saved)
+                folder.amend(terms, now_clock_s)
             case Cancel(lease, detail):
                 self._folders[lease].conclude(LeaseOutcome.STOPPED, detail, now_clock_s)
             case Kill(lease):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -162,6 +162,8 @@ logger = logging.getLogger(__name__)
 TOKEN_BYTES: Final = 32
 PREPARE_S: Final = 60.0
 _CHECK_S = 0.1  # of the terms, while storage does not answer
+COUNT_S: Final = 5.0
+COUNT_SILENT_S: Final = 0.5  # if the checkpoint directory did not answer the last probe
 
 
 class LeaseNotStarted(RemoteViolation):
@@ -173,28 +175,46 @@ class LeaseNotStarted(RemoteViolation):
 
 
 class Starter:
-    """Starts leases. Calls `changed` when one has started, or has ended instead."""
+    """Starts leases, and counts the complete checkpoints of those that have ended, in the background.
+
+    Calls `changed` when a lease has started or ended. A count has a time limit: if storage does not answer in time, the
+    reported steps count, and the next lease finds the newest checkpoint itself.
+    """
 
     environment: NodeEnvironment  # set before the first start
 
     def __init__(
-        self, workers: StorageWorkers, changed: Callable[[], None], may_make: Callable[[], bool] = lambda: True
+        self,
+        workers: StorageWorkers,
+        changed: Callable[[], None],
+        may_make: Callable[[], bool] = lambda: True,
+        answers: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may_make`: whether a checkpoint directory without an id is new, so that an id can be made."""
-        self._workers, self._may_make = workers, may_make
-        self._changed = changed
+        """`may_make`: whether a checkpoint directory without an id is new, so that an id can be made.
+
+        `answers`: whether the checkpoint directory answered the last probe.
+        """
+        self._workers, self._changed = workers, changed
+        self._may_make, self._answers = may_make, answers
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, folder: LeaseDirectory) -> None:
         """Starts a lease in the background."""
-        task = asyncio.get_running_loop().create_task(self._start(folder))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._run(self._start(folder))
+
+    def count(self, folder: LeaseDirectory) -> None:
+        """Counts the checkpoints of a lease in the background, then finishes it."""
+        self._run(self._count(folder))
 
     def close(self) -> None:
-        """Cancels starts."""
+        """Cancels starts and counts."""
         for task in self._tasks:
             task.cancel()
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _start(self, folder: LeaseDirectory) -> None:
         """Prepares and starts; checks the terms again in between."""
@@ -252,44 +272,6 @@ class Starter:
         context = LeaseContext(folder.lease, folder.job, folder.directory, token, resume, float(found["steps_done"]))
         return launch_of(assignment, context, node)
 
-
-def _check_orders(folder: LeaseDirectory) -> None:
-    """Raises LeaseNotStarted if the lease must not start any more."""
-    orders = folder.orders
-    if orders.kill:
-        raise LeaseNotStarted(LeaseOutcome.LOST, "it was killed before it had started")
-    if orders.stop or clock_s() >= orders.until_clock_s:
-        raise LeaseNotStarted(LeaseOutcome.STOPPED, "its time was over before it had started")
-
-
-COUNT_S: Final = 5.0
-COUNT_SILENT_S: Final = 0.5  # if the checkpoint directory did not answer the last probe
-
-
-class CheckpointCounter:
-    """Counts the complete checkpoints of ended leases within a time limit. Calls `changed` for each.
-
-    If storage does not answer in time, the reported steps count, and the next lease finds the newest checkpoint itself.
-    """
-
-    def __init__(
-        self, workers: StorageWorkers, changed: Callable[[], None], answers: Callable[[], bool] = lambda: True
-    ) -> None:
-        """`answers`: whether the checkpoint directory answered the last probe."""
-        self._workers, self._changed, self._answers = workers, changed, answers
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def count(self, folder: LeaseDirectory) -> None:
-        """Counts in the background, then finishes the lease."""
-        task = asyncio.get_running_loop().create_task(self._count(folder))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def close(self) -> None:
-        """Cancels counts."""
-        for task in self._tasks:
-            task.cancel()
-
     async def _count(self, folder: LeaseDirectory) -> None:
         limit_s = COUNT_S if self._answers() else COUNT_SILENT_S
         steps = 0.0
@@ -299,3 +281,12 @@ class CheckpointCounter:
             logger.warning("cannot read checkpoints: %s", error, extra={"lease": folder.lease, "job": folder.job})
         folder.finish(steps)
         self._changed()
+
+
+def _check_orders(folder: LeaseDirectory) -> None:
+    """Raises LeaseNotStarted if the lease must not start any more."""
+    orders = folder.orders
+    if orders.kill:
+        raise LeaseNotStarted(LeaseOutcome.LOST, "it was killed before it had started")
+    if orders.stop or clock_s() >= orders.until_clock_s:
+        raise LeaseNotStarted(LeaseOutcome.STOPPED, "its time was over before it had started")
