@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -47,7 +48,7 @@ def is_over(job: pb.Job) -> bool:
 
 
 class Client:
-    """Close it, or use it in a `with`. Methods raise the exceptions of `failures` and InvalidInput."""
+    """Close it, or use it in a `with`. Methods raise SchedulerUnreachable, NotAllowed, CallFailed and InvalidInput."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -151,44 +152,41 @@ class Client:
         self, *, after: int = 0, follow: bool = False, events_max: int = 0, job: str = ""
     ) -> Iterator[pb.ListEventsResponse]:
         """Events of the journal in order. With `follow`, continues after an outage where it stopped."""
-        while True:
-            request = pb.ListEventsRequest(after=after, follow=follow, events_max=events_max, job=job)
-            try:
-                for event in self._stream(self._stub.ListEvents, request, follow=follow):
-                    after = event.sequence
-                    events_max = max(events_max - 1, 0) if events_max else 0
-                    yield event
-            except grpc.RpcError as error:
-                code, detail = _status(error)
-                if not (follow and is_transient(code)):
-                    raise error_of(code, detail, self.settings.scheduler) from None
-                self.server_info()  # waits for the scheduler as long as any call
-            else:
-                return
+        request = pb.ListEventsRequest(after=after, follow=follow, events_max=events_max, job=job)
+
+        def move_past(event: pb.ListEventsResponse) -> None:
+            request.after = event.sequence
+            request.events_max = max(request.events_max - 1, 0)
+
+        return self._stream(self._stub.ListEvents, request, move_past)
 
     def logs(self, request: pb.ReadLogsRequest) -> Iterator[pb.ReadLogsResponse]:
         """Batches of lines, and notices. With `follow`, continues without a gap after an outage."""
         remaining = pb.ReadLogsRequest()
         remaining.CopyFrom(request)
         remaining.batches = True
+        for message in self._stream(self._stub.ReadLogs, remaining, partial(_move_past, remaining)):
+            yield _as_batch(message, remaining)
+
+    def _stream(self, method: Stub, request: Any, move_past: Callable[[Any], None]) -> Iterator[Any]:
+        """A stream's messages. After each, `move_past` changes the request so that its answer continues there.
+
+        A stream that follows has no deadline, because the reader ends it, and continues after an outage.
+        """
         while True:
+            timeout_s = None if request.follow else max(self.settings.timeout_s, 60.0) * 10
             try:
-                for message in self._stream(self._stub.ReadLogs, remaining, follow=remaining.follow):
-                    yield _as_batch(message, remaining)
-                    _move_past(remaining, message)
+                with self._calls.slot():
+                    for message in method(request, timeout=timeout_s, metadata=self._metadata):
+                        yield message
+                        move_past(message)
             except grpc.RpcError as error:
                 code, detail = _status(error)
-                if not (remaining.follow and is_transient(code)):
+                if not (request.follow and is_transient(code)):
                     raise error_of(code, detail, self.settings.scheduler) from None
                 self.server_info()  # waits for the scheduler as long as any call
             else:
                 return
-
-    def _stream(self, method: Stub, request: Any, *, follow: bool) -> Iterator[Any]:
-        """A stream's messages. A stream that follows has no deadline: the reader ends it."""
-        timeout_s = None if follow else max(self.settings.timeout_s, 60.0) * 10
-        with self._calls.slot():
-            yield from method(request, timeout=timeout_s, metadata=self._metadata)
 
     def _called(
         self,
