@@ -12,14 +12,13 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from gavelpy import __version__
-from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.agent.checkpoint_watch import DirectoryState, DirectoryStatus
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
@@ -27,7 +26,7 @@ from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.orders import API_VERSIONS, Orders, heartbeat_interval_s, orders_of
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from gavelpy.runtime.lease_files import LeaseOutcome, clock_s
-from gavelpy.runtime.security.exposure import is_loopback
+from gavelpy.runtime.security.exposure import channel_credentials, is_loopback
 from gavelpy.runtime.shim.processes import boot_id, this_process
 from gavelpy.runtime.wire import agent_pb2
 
@@ -55,12 +54,7 @@ class SchedulerEndpoint:
         token = config.token()
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
         if config.tls_ca:
-            own = (
-                (_pem("tls_key", config.tls_key), _pem("tls_certificate", config.tls_certificate))
-                if config.tls_key
-                else (None, None)
-            )
-            self._credentials = grpc.ssl_channel_credentials(_pem("tls_ca", config.tls_ca), *own)
+            self._credentials = channel_credentials(config.tls_ca, config.tls_certificate, config.tls_key)
 
     def open(self) -> grpc.aio.Channel:
         """A new channel."""
@@ -85,13 +79,6 @@ class Backoff:
         wait_s = self._wait_s
         self._wait_s = min(2 * wait_s, WAIT_S_MAX)
         return wait_s * self._rng.uniform(0.5, 1.0)
-
-
-def _pem(field: str, path: str) -> bytes:
-    try:
-        return Path(path).expanduser().read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{field} must be a PEM file that can be read, got {path!r} ({error.strerror})") from None
 
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import grpc
 
 from gavelpy.errors import CallFailed, GavelError, InvalidInput, NotAllowed, NotFound, SchedulerUnreachable
 from gavelpy.runtime.client.settings import ClientSettings
-from gavelpy.runtime.security.exposure import is_loopback, pem_file
+from gavelpy.runtime.security.exposure import channel_credentials, is_loopback
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc, log_pb2
 
@@ -314,12 +314,7 @@ def _channel(settings: ClientSettings) -> grpc.Channel:
     ]
     if not settings.tls_ca:
         return grpc.insecure_channel(settings.scheduler, options)
-    own = (
-        (pem_file("tls_key", settings.tls_key), pem_file("tls_certificate", settings.tls_certificate))
-        if settings.tls_key
-        else (None, None)
-    )
-    credentials = grpc.ssl_channel_credentials(pem_file("tls_ca", settings.tls_ca), *own)
+    credentials = channel_credentials(settings.tls_ca, settings.tls_certificate, settings.tls_key)
     return grpc.secure_channel(settings.scheduler, credentials, options)
 
 

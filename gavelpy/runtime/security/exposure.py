@@ -80,10 +80,19 @@ def server_credentials(settings: SecuritySettings) -> grpc.ServerCredentials | N
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=authority is not None)
 
 
+def channel_credentials(tls_ca: str, tls_certificate: str, tls_key: str) -> grpc.ChannelCredentials:
+    """Credentials of a client or agent, from PEM files; without a key it presents no certificate. InvalidInput."""
+    import grpc
+
+    key = pem_file("tls_key", tls_key) if tls_key else None
+    certificate = pem_file("tls_certificate", tls_certificate) if tls_key else None
+    return grpc.ssl_channel_credentials(pem_file("tls_ca", tls_ca), key, certificate)
+
+
 def pem_file(field: str, path: str) -> bytes:
     """The bytes of a PEM file; raises InvalidInput with the field's name."""
     try:
-        content = Path(path).read_bytes()
+        content = Path(path).expanduser().read_bytes()
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{field} must be a file that can be read, got {path!r} ({error})") from None
     if b"-----BEGIN " not in content:
