@@ -62,16 +62,14 @@ class Database(Protocol):
         """Releases what excludes other schedulers."""
 
 
-def database_of(
-    url: str, *, create: bool, accept_loss: bool = False, backups: BackupSettings | None = None
-) -> Database:
+def database_of(url: str, *, accept_loss: bool = False, backups: BackupSettings | None = None) -> Database:
     """Opens the database of a URL; raises InvalidInput unless it is SQLite in a file or PostgreSQL."""
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise InvalidInput("journal must be sqlite:///PATH or postgresql://..., got a text that is no URL") from None
     with failing(parsed.render_as_string(hide_password=True)):
-        return _opened(parsed, create, accept_loss, backups)
+        return _opened(parsed, accept_loss, backups)
 
 
 @contextmanager
@@ -85,12 +83,12 @@ def failing(name: str) -> Iterator[None]:
         raise JournalFailed(f"journal {name}: {' '.join(str(error.orig).split())}") from error
 
 
-def _opened(url: URL, create: bool, accept_loss: bool, backups: BackupSettings | None) -> Database:
+def _opened(url: URL, accept_loss: bool, backups: BackupSettings | None) -> Database:
     match url.get_backend_name():
         case "sqlite" if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
-            return SqliteDatabase(Path(url.database), create=create, accept_loss=accept_loss, backups=backups)
+            return SqliteDatabase(Path(url.database), accept_loss=accept_loss, backups=backups)
         case "postgresql" if url.drivername in ("postgresql", "postgresql+psycopg"):
-            return PostgresDatabase(url.set(drivername="postgresql+psycopg"), create=create)
+            return PostgresDatabase(url.set(drivername="postgresql+psycopg"))
     raise InvalidInput(
         f"journal must be sqlite:///PATH (a file) or postgresql://..., got {url.render_as_string(hide_password=True)}"
     )
@@ -127,7 +125,7 @@ class PostgresDatabase:
 
     has_mark_file = False
 
-    def __init__(self, url: URL, *, create: bool) -> None:
+    def __init__(self, url: URL) -> None:
         self.name = url.render_as_string(hide_password=True)
         self.note = ""
         self.loss: Loss | None = None
@@ -139,10 +137,9 @@ class PostgresDatabase:
             hide_parameters=True,
             connect_args={"connect_timeout": _CONNECT_S, "application_name": _application_name()},
         )
-        if create:
-            with self.connect() as connection, connection.begin():
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
-                prepare(connection)
+        with self.connect() as connection, connection.begin():
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATION_LOCK})
+            prepare(connection)
 
     def connect(self) -> Connection:
         """A connection with a transaction for each `begin`, durable after its commit."""

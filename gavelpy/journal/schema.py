@@ -111,19 +111,13 @@ def prepare(connection: Connection) -> bool:
 def bring_up_to_date(
     transaction: Callable[[], AbstractContextManager[Connection]],
     check_leader: Callable[[Connection, int], None],
-    name: str,
-    *,
-    create: bool,
 ) -> None:
-    """Creates missing tables if `create`, and migrates an older layout, each step in a transaction.
+    """Creates missing tables, and migrates an older layout, each step in a transaction.
 
-    `check_leader` raises if the scheduler of an incarnation is running. `name` of the journal is for messages.
+    `check_leader` raises if the scheduler of an incarnation is running.
     """
     with transaction() as connection:
-        if create:
-            prepare(connection)
-        if not connection.dialect.has_table(connection, META.name):
-            raise InvalidInput(f"journal does not exist: no table {META.name}", file=name)
+        prepare(connection)
         version = version_of(connection)
     for step in pending(version):
         with transaction() as connection:

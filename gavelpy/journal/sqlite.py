@@ -53,9 +53,7 @@ class SqliteDatabase:
 
     has_mark_file = True
 
-    def __init__(
-        self, path: Path, *, create: bool, accept_loss: bool = False, backups: BackupSettings | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, accept_loss: bool = False, backups: BackupSettings | None = None) -> None:
         self.path = path
         self.name = str(path)
         self.note = ""  # what opening found and left as it is
@@ -74,7 +72,7 @@ class SqliteDatabase:
             self._lock = _locked(path)
             stack.callback(self.release)
             self.marks = self._mark_file.read()
-            self._make_ready(create)
+            self._make_ready()
             stack.pop_all()
 
     def connect(self) -> Connection:
@@ -147,12 +145,12 @@ class SqliteDatabase:
         self._mark_file.close()
         os.close(self._lock)
 
-    def _make_ready(self, create: bool) -> None:
+    def _make_ready(self) -> None:
         if self._side(".recovered").exists():
             self._replace(self._aside())
         is_there = self.path.exists() or self._side("-wal").exists()
         if not is_there and not self._backup_files():
-            self._make_new(create)
+            self._make_new()
             return
         fault, content = self._inspected(self.path) if is_there else ("the file is missing", None)
         if fault:
@@ -191,9 +189,7 @@ class SqliteDatabase:
         else:
             self.repair("", 0)
 
-    def _make_new(self, create: bool) -> None:
-        if not create:
-            raise InvalidInput("journal does not exist", file=self.name)
+    def _make_new(self) -> None:
         self._check_loss(Evidence(end=0, end_s=0.0, seen=0))
         self._begin_file().close()
         self._side(".recovering").replace(self.path)

@@ -75,7 +75,6 @@ _ANSWER = select(SUBMISSIONS).where(
 def open_store(
     url: str,
     *,
-    create: bool = True,
     accept_loss: bool = False,
     take_over: bool = False,
     backups: BackupSettings | None = None,
@@ -86,13 +85,12 @@ def open_store(
     `accept_loss`, `load` reports the loss instead, and the caller must skip the numbers of lost jobs and leases.
 
     Raises JournalInUse if another scheduler uses the PostgreSQL journal, here or from `begin_incarnation`, unless
-    `take_over`, which fences the other scheduler out. Raises InvalidInput if a SQLite journal is in use, if its layout
-    is newer, or if it does not exist and must not be created; JournalCorrupt if nothing of it can be read;
-    JournalFailed if the database fails.
+    `take_over`, which fences the other scheduler out. Raises InvalidInput if a SQLite journal is in use, or its layout
+    is newer; JournalCorrupt if nothing of it can be read; JournalFailed if the database fails.
     """
-    database = database_of(url, create=create, accept_loss=accept_loss, backups=backups)
+    database = database_of(url, accept_loss=accept_loss, backups=backups)
     try:
-        return EventStore(database, create=create, accept_loss=accept_loss, take_over=take_over)
+        return EventStore(database, accept_loss=accept_loss, take_over=take_over)
     except (GavelError, OSError):
         database.release()
         raise
@@ -101,7 +99,7 @@ def open_store(
 class EventStore:
     """One connection, for one thread at a time. After JournalFailed it is unusable: open another store."""
 
-    def __init__(self, database: Database, *, create: bool, accept_loss: bool, take_over: bool = False) -> None:
+    def __init__(self, database: Database, *, accept_loss: bool, take_over: bool = False) -> None:
         self._database = database
         self._take_over = take_over
         self._accept_loss = accept_loss
@@ -112,7 +110,7 @@ class EventStore:
         with failing(database.name):
             self._connection = database.connect()
         try:
-            bring_up_to_date(self._transaction, self._check_leader, database.name, create=create)
+            bring_up_to_date(self._transaction, self._check_leader)
             self._keeper = MarkKeeper(database.marks or self._marks_kept(), self._keep_marks)
         except GavelError:
             self._connection.close()

@@ -320,11 +320,6 @@ def test_only_the_owner_may_read_the_files(sqlite_url: str) -> None:
     assert modes == {f"{path.name}{suffix}": 0o600 for suffix in ("", "-wal", "-shm", ".lock", ".marks")}
 
 
-def test_a_missing_journal_is_not_created_unless_requested(url: str) -> None:
-    with pytest.raises(InvalidInput, match="journal does not exist"):
-        open_store(url, create=False)
-
-
 @pytest.mark.parametrize(
     "url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "postgresql+psycopg2://host/db", "journal.db", ""]
 )
