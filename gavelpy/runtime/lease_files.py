@@ -134,7 +134,6 @@ class Progress:
     finished: bool = False  # the job has done all its work
     stopped: bool = False  # this rank has stopped gracefully and is about to exit
     saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so the job is preemptible
-    stop_proposal: float = -1.0  # of a gang: the step at which this rank would stop; -1 = none
 
 
 @dataclass(frozen=True)

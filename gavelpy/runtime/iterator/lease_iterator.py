@@ -349,7 +349,6 @@ class LeaseIterator(Generic[Item]):
             self._save_barrier.follow()
 
     def _progress(self) -> Progress:
-        own = self._stop_barrier.own() if self._stop_barrier else None
         return Progress(
             steps_done=self._steps,
             steps_saved=self._saved_steps,
@@ -357,7 +356,6 @@ class LeaseIterator(Generic[Item]):
             finished=self._finished and self._over,
             stopped=self._stopped and self._over,
             saves_at_end=self._save is not None and self._writer is not None,
-            stop_proposal=-1 if own is None else own,
         )
 
     def _handle_sigterm(self) -> None:

@@ -43,9 +43,8 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs only
     """Checks the token of each call and sets its caller."""
 
-    def __init__(self, verifier: Verifier, clock_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
-        self._clock_s = clock_s
         self._streams = OpenStreams(self._still)
 
     async def intercept_service(
@@ -74,7 +73,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in 
 
     def admit(self, method: str, authorization: str) -> Caller:
         """The caller; raises Refusal if it is unknown or lacks the role."""
-        identity = self._verifier.caller(authorization, self._clock_s())
+        identity = self._verifier.caller(authorization, time.time())
         if identity is None:
             problem = "the token is unknown or has expired" if authorization else "no token was sent"
             raise Refusal(grpc.StatusCode.UNAUTHENTICATED, f"{problem}; an operator creates one: gavel token create")

@@ -16,9 +16,9 @@ from pathlib import Path
 SHIM_SCRIPT = Path(__file__).with_name("__main__.py")  # an argument of every shim
 
 
-def shim_argv(directory: Path, python: str = sys.executable) -> list[str]:
+def shim_argv(directory: Path) -> list[str]:
     """Command of the shim for a lease directory that contains launch.json and lease.json.
 
     Start it with input and output closed. It creates its own session.
     """
-    return [python, "-I", "-S", str(SHIM_SCRIPT), str(directory)]
+    return [sys.executable, "-I", "-S", str(SHIM_SCRIPT), str(directory)]
