@@ -26,7 +26,7 @@ _FITS = 1e-12
 _AWAKE = 1e-3  # of the highest price: start of prices that were zero at another level
 
 
-class Curve(Protocol):
+class LevelCurve(Protocol):
     """Needs as functions of a level."""
 
     def at(self, level: float) -> Floats:
@@ -37,7 +37,7 @@ class Curve(Protocol):
         """Slopes of the needs at a level, (K,) >= 0."""
         ...  # a protocol's body
 
-    def some(self, rows: Ints) -> Curve:
+    def some(self, rows: Ints) -> LevelCurve:
         """The curve of some of the jobs."""
         ...  # a protocol's body
 
@@ -50,7 +50,7 @@ class Curve(Protocol):
 class _Along:
     """The needs of a curve."""
 
-    curve: Curve
+    curve: LevelCurve
 
     def at(self, level: float) -> tuple[Floats, Floats]:
         """See Needs."""
@@ -61,7 +61,7 @@ class _Along:
         return _Along(self.curve.some(rows))
 
 
-def highest(table: Table, curve: Curve, solver: Solver) -> Mix | None:
+def highest(table: Table, curve: LevelCurve, solver: Solver) -> Mix | None:
     """Times at the highest level, with prices scaled to p·W = 1; None if it is not found.
 
     If all needs reach their limits before GPUs are scarce, the level is infinite and prices are zero.
@@ -94,7 +94,7 @@ def _size(table: Table, need: Floats) -> Dual:
     return Dual(table, Fixed(need), level_max=np.inf, is_size=True)
 
 
-def _proved(table: Table, curve: Curve, need: Floats, price: Floats) -> float:
+def _proved(table: Table, curve: LevelCurve, need: Floats, price: Floats) -> float:
     """Upper bound on the level from these prices and the marginal costs at these needs."""
     s = kernels(len(need)).sweep(table, need, np.zeros(len(need)), price, 0.0, 0.0)
     return _root(Dual(table, _Along(curve)), s, need, price)
@@ -122,7 +122,7 @@ class Height:
 
 
 def height(
-    program: Program, gpu_counts: Floats, curve: Curve, solver: Solver, value: Floats | None = None
+    program: Program, gpu_counts: Floats, curve: LevelCurve, solver: Solver, value: Floats | None = None
 ) -> Height | None:
     """The highest level at which the needs of all classes are feasible on these GPUs, (T,), or None: not found.
 

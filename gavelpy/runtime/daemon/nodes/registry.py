@@ -35,7 +35,7 @@ def is_alive(process: ProcessName) -> bool:
     return len(fields) > _START_FIELD and int(fields[_START_FIELD]) == process[1] and fields[0] not in ("Z", "X")
 
 
-class DirectoryState(StrEnum):
+class ReportedState(StrEnum):
     """State of a node's checkpoint directory, as its agent reports it."""
 
     UNREPORTED = ""  # not reported, by an older agent
@@ -48,7 +48,7 @@ class DirectoryState(StrEnum):
 class ReportedDirectory:
     """A node's report on its checkpoint directory."""
 
-    state: DirectoryState = DirectoryState.UNREPORTED
+    state: ReportedState = ReportedState.UNREPORTED
     directory_id: str = ""  # of the last available directory
     cluster_id: str = ""  # of the cluster that the directory is marked for
     age_s: float = 0.0  # age of the state when it was reported
@@ -155,9 +155,9 @@ class Node:
 
     def uses_clusters_directory(self, cluster_id: str, *, is_known: bool) -> bool:
         """Whether it writes to the cluster's checkpoint directory; `is_known`: whether it did before."""
-        if self.reported_directory.state is DirectoryState.SEEN:
+        if self.reported_directory.state is ReportedState.SEEN:
             return self.reported_directory.cluster_id == cluster_id
-        if self.reported_directory.state is DirectoryState.UNREPORTED and self.hello.checkpoint_marker:
+        if self.reported_directory.state is ReportedState.UNREPORTED and self.hello.checkpoint_marker:
             return self.hello.checkpoint_marker == cluster_id
         return is_known  # an older agent without a marker cannot distinguish a hung directory from another one
 
@@ -292,7 +292,7 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
     row = pool.node_row[node.node_id]
     count = int((pool.present & pool.on(node.node_id)).sum())
     had = pool.gpu_types[pool.node_type[row]], count, _uses_clusters_directory(pool, node.node_id)
-    is_unreported = node.reported_directory.state is DirectoryState.UNREPORTED
+    is_unreported = node.reported_directory.state is ReportedState.UNREPORTED
     uses = node.uses_clusters_directory(cluster_id, is_known=had[2]) if is_unreported else had[2]
     return had != (node.hello.gpu_type, node.hello.gpu_count, uses)
 
@@ -300,7 +300,7 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:
     """An event if a node uses another checkpoint directory than the core's state; none if it is unavailable."""
     directory, row = node.reported_directory, pool.node_row.get(node.node_id)
-    if directory.state is not DirectoryState.SEEN:
+    if directory.state is not ReportedState.SEEN:
         return None
     is_clusters = directory.cluster_id == cluster_id
     is_named = bool(pool.directories[CLUSTERS]) or not is_clusters

@@ -41,7 +41,7 @@ class GpuTypeAccount:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class JobExplanation:
     """One job in detail. Times count from now; -1 = unknown."""
 
     job: JobStatus
@@ -87,7 +87,7 @@ class Explainer:
         """Ends forecasts that are being computed."""
         await self._outlooks.close()
 
-    async def explain(self, job: int) -> Explanation:
+    async def explain(self, job: int) -> JobExplanation:
         """Explains the state of one job."""
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
@@ -98,7 +98,7 @@ class Explainer:
             expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
             how = _how(outlook)
-        return Explanation(
+        return JobExplanation(
             job=self._jobs.statuses([job])[0],
             description=as_described(scheduler.core.jobs.specs[job]),
             accounts=self._accounts(job),

@@ -84,7 +84,7 @@ class NodeLogPage:
     end_offset: int = 0  # follows all lines that existed at the time of the request; 0 = unknown
 
 
-class LogSource(Protocol):
+class LineSource(Protocol):
     """The logs of the nodes."""
 
     @property

@@ -23,7 +23,7 @@ from gavelpy.mechanism.lifecycle import ALIVE, NodeState
 from gavelpy.model.arrays import Ints
 from gavelpy.runtime.daemon.queries.fields import require
 from gavelpy.runtime.daemon.queries.jobs import JobQueries
-from gavelpy.runtime.daemon.queries.log_lines import ALL_JOBS, LogLines, LogRequest, LogSource, LogsUnavailable
+from gavelpy.runtime.daemon.queries.log_lines import ALL_JOBS, LineSource, LogLines, LogRequest, LogsUnavailable
 from gavelpy.runtime.log_pattern import compile_pattern
 from gavelpy.runtime.security.identity import Caller
 
@@ -43,7 +43,7 @@ _LINES_AT_ONCE, _PAGE_LINES_MIN, _PAGE_LINES_MAX = 40_000, 500, 10_000
 
 
 @dataclass(frozen=True)
-class LogQuery:
+class LogSelection:
     """Which lines to read."""
 
     job: str = ""  # empty = all jobs of the caller
@@ -78,7 +78,7 @@ class LogQueries:
     def __init__(self, scheduler: Scheduler, jobs: JobQueries) -> None:
         self._scheduler, self._jobs = scheduler, jobs
 
-    def read(self, caller: Caller, query: LogQuery) -> AsyncIterator[LogChunk]:
+    def read(self, caller: Caller, query: LogSelection) -> AsyncIterator[LogChunk]:
         """The lines that the query selects and the caller may read."""
         return _Reading(self._scheduler, self._jobs, query, caller).chunks()
 
@@ -86,7 +86,7 @@ class LogQueries:
 class _Reading:
     """One query."""
 
-    def __init__(self, scheduler: Scheduler, jobs: JobQueries, query: LogQuery, caller: Caller) -> None:
+    def __init__(self, scheduler: Scheduler, jobs: JobQueries, query: LogSelection, caller: Caller) -> None:
         require(-1 <= query.rank <= _RANK_MAX, "rank", f"in [-1, {_RANK_MAX}] (-1 = all)", query.rank)
         require(query.tail_lines <= _TAIL_MAX, "tail_lines", f"at most {_TAIL_MAX}", query.tail_lines)
         require(len(query.after) <= _AFTER_MAX, "after", f"at most {_AFTER_MAX} nodes", len(query.after))
@@ -273,7 +273,7 @@ class _NodeReader:
         """Starts a pass."""
         self._end_offset, self.is_at_end = 0, False
 
-    async def fill(self, nodes: LogSource) -> None:
+    async def fill(self, nodes: LineSource) -> None:
         """Reads pages until there is a line, or the pass ends."""
         self.error = ""
         while self._row == len(self._lines) and not self.is_at_end:
@@ -299,7 +299,7 @@ class _NodeReader:
         return LogPiece(self.node_id, self._lines.part(first, self._row), self.position)
 
 
-async def _merged(readers: Sequence[_NodeReader], nodes: LogSource) -> AsyncIterator[LogPiece | str]:
+async def _merged(readers: Sequence[_NodeReader], nodes: LineSource) -> AsyncIterator[LogPiece | str]:
     """One pass: the lines of all nodes by time, and the errors of nodes."""
     for reader in readers:
         reader.begin()

@@ -12,7 +12,7 @@ from gavelpy.mechanism.events import Outcome
 from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
-from gavelpy.runtime.daemon.nodes.registry import DirectoryState, Hello, Node, ReportedDirectory
+from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
 from gavelpy.runtime.quorum import View
 from gavelpy.runtime.wire import agent_pb2
 
@@ -41,9 +41,9 @@ _OUTCOMES = {
     agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
 }
 _DIRECTORY_STATES = {
-    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: DirectoryState.UNKNOWN,
-    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: DirectoryState.SEEN,
-    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: DirectoryState.UNSEEN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: ReportedState.UNKNOWN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN: ReportedState.SEEN,
+    agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN: ReportedState.UNSEEN,
 }
 _WISHES = {
     Wish.PREPARE: agent_pb2.LEASE_WISH_PREPARE,
@@ -126,7 +126,7 @@ def reported_directory_of(message: agent_pb2.ConnectRequest) -> ReportedDirector
     state = _DIRECTORY_STATES.get(reported.state)
     if state is None:
         raise RemoteViolation(f"checkpoints.state must be one of {sorted(_DIRECTORY_STATES)}, got {reported.state}")
-    if (state is DirectoryState.SEEN or reported.directory_id) and not DIRECTORY_ID.fullmatch(reported.directory_id):
+    if (state is ReportedState.SEEN or reported.directory_id) and not DIRECTORY_ID.fullmatch(reported.directory_id):
         allowed = "1 to 128 letters, digits, '.', '_' and '-'"
         raise RemoteViolation(f"checkpoints.directory_id must be {allowed}, got {reported.directory_id[:80]!r}")
     if len(reported.cluster_id) > TEXT_MAX or not reported.cluster_id.isprintable():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
-from gavelpy.runtime.daemon.queries.explain import Explanation, PlannedJob
+from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
 from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
@@ -45,7 +45,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
     )
 
 
-def explanation_message(found: Explanation) -> pb.GetJobResponse:
+def explanation_message(found: JobExplanation) -> pb.GetJobResponse:
     """One job in detail."""
     values = vars(found) | {
         "job": job_message(found.job),

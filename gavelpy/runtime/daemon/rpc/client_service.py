@@ -25,7 +25,7 @@ from gavelpy.runtime.daemon.queries.events import EventQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
 from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState
-from gavelpy.runtime.daemon.queries.logs import LogQueries, LogQuery
+from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
 from gavelpy.runtime.daemon.rpc.client_messages import (
     STATES,
     cluster_message,
@@ -198,7 +198,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Context) -> AsyncIterator[pb.ReadLogsResponse]:
         """Lines of the caller's jobs."""
-        query = LogQuery(
+        query = LogSelection(
             request.job, request.rank, request.pattern, request.follow, request.tail_lines, dict(request.after)
         )
         async for chunk in self._logs.read(caller(), query):
