@@ -49,7 +49,7 @@ class NodeJoined(_Exogenous):
     node_id: NodeId
     gpu_type: str
     gpu_count: int
-    sees_checkpoints: bool = True  # the cluster's directory; else one of its own, until DirectorySeen says which
+    sees_checkpoints: bool = True  # the cluster's directory; else one of its own, until a DirectorySeen names it
     state_id: str = ""  # of its agent's state directory; distinguishes agents with the same name. Empty = unknown
 
 

@@ -90,3 +90,9 @@ def test_odd_word_is_seen_with_its_line() -> None:
         "line 3: goes on",
         "line 7: Beside",
     ]
+
+
+def test_odd_words_of_comments_and_docstrings_are_seen_with_their_lines() -> None:
+    source = '"""Fine.\n\nIt is told.\n"""\n\nsaid = "who"  # nobody\n\n\ndef f():\n    """Not `anew`, but lest."""\n'
+
+    assert prose.odd_words_of_source(source) == ["line 3: told", "line 6: nobody", "line 10: lest"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.house import rules
+from tests.house import prose, rules
 from tests.house.project import PACKAGE, ROOT, name_of, public_modules, python_files, text_files
 
 # Functions that may catch every exception, as "file:function": the top of a shell's loop and nothing else.
 BROAD_HANDLERS_ALLOWED: frozenset[str] = frozenset()
 NAMES_THAT_SAY_NOTHING = frozenset({"utils", "util", "common", "helpers", "misc", "manager", "managers"})
+SMALL_LINES = 60
 
 Rule = Callable[[str], list[str]]
 
@@ -23,6 +26,11 @@ CORE = python_files("gavelpy/mechanism", "gavelpy/model")
 @functools.cache
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(read(path))
 
 
 def broken(rule: Rule, paths: list[Path]) -> dict[str, list[str]]:
@@ -45,6 +53,31 @@ def test_files_are_named_for_their_ideas() -> None:
 
 def test_classes_are_named_for_what_they_are() -> None:
     assert broken(rules.managers, SOURCES) == {}
+
+
+def test_public_class_names_are_unique() -> None:
+    classes = (node.name for path in SOURCES for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))
+    counts = Counter(name for name in classes if not name.startswith("_"))
+
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_small_modules_have_more_than_one_importer() -> None:
+    """A module of under 60 lines with a single importer belongs in that importer."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    importers = defaultdict(set)
+    for importer, path in modules.items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & modules.keys():
+                    importers[name].add(importer)
+
+    small = {name for name, path in modules.items() if len(read(path).splitlines()) < SMALL_LINES}
+    assert [name for name in sorted(small) if len(importers[name]) == 1 and not name.endswith("__main__")] == []
+
+
+def test_comments_and_docstrings_have_no_odd_words() -> None:
+    assert broken(prose.odd_words_of_source, ALL) == {}
 
 
 def test_package_does_not_print() -> None:
