@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BLIND_SUFFIX = "@blind"
 
 
-class RunMetrics(Protocol):
+class ComparedMetrics(Protocol):
     """Metrics of one run. Times in seconds; NaN without measured jobs. `jobs_measured` counts finished jobs only."""
 
     @property
@@ -89,7 +89,7 @@ class Result(Protocol):
     @property
     def label(self) -> str: ...
     @property
-    def metrics(self) -> RunMetrics: ...
+    def metrics(self) -> ComparedMetrics: ...
     @property
     def jobs(self) -> pd.DataFrame: ...
     @property
