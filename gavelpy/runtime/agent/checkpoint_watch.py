@@ -27,7 +27,7 @@ TIMEOUT_S: Final = 5.0  # without an answer the state is unknown
 ABANDON_S: Final = 60.0  # a probe that hangs longer is abandoned: the storage may have been remounted
 
 
-class DirectoryState(StrEnum):
+class DirectoryAvailability(StrEnum):
     """State of a checkpoint directory."""
 
     UNKNOWN = "unknown"
@@ -39,7 +39,7 @@ class DirectoryState(StrEnum):
 class DirectoryStatus:
     """The state of the directory, and since when."""
 
-    state: DirectoryState
+    state: DirectoryAvailability
     directory: str = ""  # last known id; empty = none
     cluster: str = ""  # id of the cluster that marked it
     trouble: str = ""  # why no lease can start; empty = one can
@@ -62,7 +62,7 @@ class CheckpointWatch:
         probe_s: float = PROBE_S,
     ) -> None:
         """`is_own`: the directory is below the node's state directory. `known`: its id, if it was available before."""
-        self.status = DirectoryStatus(DirectoryState.UNKNOWN, directory=known, since_clock_s=clock_s())
+        self.status = DirectoryStatus(DirectoryAvailability.UNKNOWN, directory=known, since_clock_s=clock_s())
         self._workers, self._root, self._bytes_min, self._changed = workers, root, bytes_min, changed
         self._is_own, self._timeout_s, self._probe_s = is_own, timeout_s, probe_s
         self._first = asyncio.Event()
@@ -75,7 +75,7 @@ class CheckpointWatch:
     @property
     def answers(self) -> bool:
         """Whether the directory answered the last probe."""
-        return self.status.state is not DirectoryState.UNKNOWN
+        return self.status.state is not DirectoryAvailability.UNKNOWN
 
     async def wait_first(self, limit_s: float) -> None:
         """Waits for the first answer or timeout, at most `limit_s`."""
@@ -106,20 +106,21 @@ class CheckpointWatch:
             return
         except OSError as error:
             self._set(
-                DirectoryState.UNKNOWN, trouble=f"cannot probe the checkpoint directory ({self._root!r}): {error}"
+                DirectoryAvailability.UNKNOWN,
+                trouble=f"cannot probe the checkpoint directory ({self._root!r}): {error}",
             )
             return
         finally:
             probe.cancel()
         if found["directory"]:
-            self._set(DirectoryState.AVAILABLE, found["directory"], found["cluster"], found["trouble"])
+            self._set(DirectoryAvailability.AVAILABLE, found["directory"], found["cluster"], found["trouble"])
         else:
-            self._set(DirectoryState.UNAVAILABLE, trouble=found["trouble"])
+            self._set(DirectoryAvailability.UNAVAILABLE, trouble=found["trouble"])
 
     def _set_unknown(self) -> None:
-        self._set(DirectoryState.UNKNOWN, trouble=f"the checkpoint directory ({self._root!r}) does not answer")
+        self._set(DirectoryAvailability.UNKNOWN, trouble=f"the checkpoint directory ({self._root!r}) does not answer")
 
-    def _set(self, state: DirectoryState, directory: str = "", cluster: str = "", trouble: str = "") -> None:
+    def _set(self, state: DirectoryAvailability, directory: str = "", cluster: str = "", trouble: str = "") -> None:
         before = self.status
         seen = directory or before.directory, cluster if directory else before.cluster
         now = replace(before, state=state, directory=seen[0], cluster=seen[1], trouble=trouble)

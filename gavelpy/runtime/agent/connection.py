@@ -19,7 +19,7 @@ import grpc.aio
 
 from gavelpy import __version__
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.agent.checkpoint_watch import DirectoryState, DirectoryStatus
+from gavelpy.runtime.agent.checkpoint_watch import DirectoryAvailability, DirectoryStatus
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
@@ -192,9 +192,9 @@ _OUTCOMES: Final = {
 
 
 _SIGHTS: Final = {
-    DirectoryState.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
-    DirectoryState.AVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
-    DirectoryState.UNAVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN,
+    DirectoryAvailability.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
+    DirectoryAvailability.AVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
+    DirectoryAvailability.UNAVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_UNSEEN,
 }
 
 

@@ -43,7 +43,7 @@ _SEEK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class LogQuery:
+class LogPageQuery:
     """The lines to return. job -1 = all of jobs_allowed; rank -1 = all ranks."""
 
     job: int = ALL_JOBS
@@ -66,7 +66,7 @@ class LogQuery:
 
 
 @dataclass(frozen=True)
-class LogSource:
+class LeaseLogFile:
     """One log file of one lease."""
 
     job: int
@@ -84,7 +84,7 @@ class LogRows:
 
     keys: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    sources: list[LogSource] = field(default_factory=list)
+    sources: list[LeaseLogFile] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -117,7 +117,7 @@ class _FilesMoved(Exception):
     """A file was rotated between listing and reading it."""
 
 
-def read_page(leases: Sequence[tuple[Path, int, int]], query: LogQuery) -> LogPage:
+def read_page(leases: Sequence[tuple[Path, int, int]], query: LogPageQuery) -> LogPage:
     """The page that answers a query over (directory, lease, job). Raises InvalidInput for a wrong pattern. Blocks."""
     matcher = compile_pattern(query.pattern) if query.pattern else None
     wanted = [lease for lease in leases if query.matches_job(lease[2])]
@@ -129,7 +129,7 @@ def read_page(leases: Sequence[tuple[Path, int, int]], query: LogQuery) -> LogPa
     return LogPage(LogRows(), query.offset)
 
 
-def _read_page(sources: Sequence[LogSource], query: LogQuery, matcher: Matcher | None) -> LogPage:
+def _read_page(sources: Sequence[LeaseLogFile], query: LogPageQuery, matcher: Matcher | None) -> LogPage:
     deadline_s = time.monotonic() + PAGE_S_MAX
     offset = query.offset
     if not offset and query.tail_lines:
@@ -190,7 +190,7 @@ def _settled(blocks: Iterator[LogRows]) -> Iterator[LogRows]:
         yield rows
 
 
-def _tail_offset(sources: Sequence[LogSource], lines: int, matcher: Matcher | None, deadline_s: float) -> int:
+def _tail_offset(sources: Sequence[LeaseLogFile], lines: int, matcher: Matcher | None, deadline_s: float) -> int:
     """The key before the last `lines` matching lines, or before those found by the deadline; 0 if there are none."""
     keys: list[int] = []
     for source in sorted(sources, key=lambda source: source.changed_s, reverse=True):
@@ -202,7 +202,7 @@ def _tail_offset(sources: Sequence[LogSource], lines: int, matcher: Matcher | No
     return keys[-1] - 1 if keys else 0
 
 
-def _last_keys(source: LogSource, lines: int, matcher: Matcher | None, deadline_s: float) -> list[int]:
+def _last_keys(source: LeaseLogFile, lines: int, matcher: Matcher | None, deadline_s: float) -> list[int]:
     keys: list[int] = []
     for rows in _blocks_from_end(source):
         for row in reversed(range(len(rows))):
@@ -216,9 +216,9 @@ def _last_keys(source: LogSource, lines: int, matcher: Matcher | None, deadline_
 # Files in the order of their lines.
 
 
-def _sources(leases: Sequence[tuple[Path, int, int]], rank: int) -> list[LogSource]:
+def _sources(leases: Sequence[tuple[Path, int, int]], rank: int) -> list[LeaseLogFile]:
     """The log files of the leases, of one rank or, with -1, of all."""
-    found: list[LogSource] = []
+    found: list[LeaseLogFile] = []
     for directory, lease, job in leases:
         files = log_files(directory)
         try:
@@ -228,14 +228,14 @@ def _sources(leases: Sequence[tuple[Path, int, int]], rank: int) -> list[LogSour
         if log_files(directory) != files:
             raise _FilesMoved(str(directory))
         found += [
-            LogSource(job, lease, file.rank, file.is_error_stream, file.path, known.st_ino, known.st_mtime)
+            LeaseLogFile(job, lease, file.rank, file.is_error_stream, file.path, known.st_ino, known.st_mtime)
             for file in files
             if (known := status.get(file.path)) is not None
         ]
     return found
 
 
-def _merged(sources: Sequence[LogSource], key: int) -> Iterator[LogRows]:
+def _merged(sources: Sequence[LeaseLogFile], key: int) -> Iterator[LogRows]:
     """The lines of all sources after a key, in blocks. A file is opened when its first line is due."""
     newer = [source for source in sources if source.changed_s + _MTIME_SLACK_S >= (key >> TIE_BITS) / 1e6]
     waiting = sorted(((max(_first_key(source), key), place) for place, source in enumerate(newer)), reverse=True)
@@ -285,14 +285,14 @@ def _joined(parts: Sequence[LogRows]) -> LogRows:
 # One file.
 
 
-def _first_key(source: LogSource) -> int:
+def _first_key(source: LeaseLogFile) -> int:
     """Key of the first line; KEY_MAX if there is none yet."""
     with _opened(source) as file:
         keys = _parsed(source, file.readline(_ROW_BYTES_MAX)).keys
     return keys[0] if keys else KEY_MAX
 
 
-def _blocks_after(source: LogSource, key: int, block_bytes: int) -> Iterator[LogRows]:
+def _blocks_after(source: LeaseLogFile, key: int, block_bytes: int) -> Iterator[LogRows]:
     """The whole lines after a key, in blocks."""
     with _opened(source) as file:
         file.seek(_position_of(source, file, key))
@@ -305,7 +305,7 @@ def _blocks_after(source: LogSource, key: int, block_bytes: int) -> Iterator[Log
                 yield rows.part(first, len(rows))
 
 
-def _blocks_from_end(source: LogSource) -> Iterator[LogRows]:
+def _blocks_from_end(source: LeaseLogFile) -> Iterator[LogRows]:
     """The whole lines in blocks, the newest block first, each in order."""
     with _opened(source) as file:
         end = file.seek(0, os.SEEK_END)
@@ -320,7 +320,7 @@ def _blocks_from_end(source: LogSource) -> Iterator[LogRows]:
             end = start
 
 
-def _opened(source: LogSource) -> IO[bytes]:
+def _opened(source: LeaseLogFile) -> IO[bytes]:
     """Raises _FilesMoved where the name refers to another file by now. Never blocks on a FIFO or a device."""
     try:
         descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -333,7 +333,7 @@ def _opened(source: LogSource) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _position_of(source: LogSource, file: IO[bytes], key: int) -> int:
+def _position_of(source: LeaseLogFile, file: IO[bytes], key: int) -> int:
     """The start of a line at or before the first line after the key, by bisection."""
     low, high = 0, file.seek(0, os.SEEK_END)
     while high - low > _SEEK_BYTES:
@@ -349,7 +349,7 @@ def _position_of(source: LogSource, file: IO[bytes], key: int) -> int:
     return low
 
 
-def _parsed(source: LogSource, lines: bytes) -> LogRows:
+def _parsed(source: LeaseLogFile, lines: bytes) -> LogRows:
     found = parse_lines(lines)
     tie = (2 * source.rank + source.is_error_stream) % (1 << TIE_BITS)
     keys = [int(seconds + micros) << TIE_BITS | tie for seconds, micros, _ in found]

@@ -15,7 +15,7 @@ import grpc.aio
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
-from gavelpy.runtime.agent.log_reader import LogPage, LogQuery, LogRows, read_page
+from gavelpy.runtime.agent.log_reader import LogPage, LogPageQuery, LogRows, read_page
 from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ async def _answers(
 ) -> AsyncIterator[Answer]:
     """The messages that answer a request; the last one is marked."""
     try:
-        query = LogQuery(
+        query = LogPageQuery(
             job=request.job,
             jobs_allowed=frozenset(request.jobs_allowed[:_JOBS_MAX]),
             rank=request.rank,

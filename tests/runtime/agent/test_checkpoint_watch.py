@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gavelpy.runtime.agent.checkpoint_watch import CheckpointWatch, DirectoryState, DirectoryStatus
+from gavelpy.runtime.agent.checkpoint_watch import CheckpointWatch, DirectoryAvailability, DirectoryStatus
 from gavelpy.runtime.checkpoint_directory import ID_FILE, mark
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
@@ -43,7 +43,7 @@ def sights(root: Path, work: Watching, known: str = "") -> list[DirectoryStatus]
     return found
 
 
-async def becomes(watch: CheckpointWatch, state: DirectoryState) -> None:
+async def becomes(watch: CheckpointWatch, state: DirectoryAvailability) -> None:
     while watch.status.state is not state:
         await asyncio.sleep(0.005)
 
@@ -52,11 +52,11 @@ def test_hang_keeps_the_known_id_and_the_end_of_the_hang_is_noticed_at_once(tmp_
     mark(str(tmp_path), "c1")
 
     async def work(watch: CheckpointWatch, storage: Storage) -> None:
-        await becomes(watch, DirectoryState.AVAILABLE)
+        await becomes(watch, DirectoryAvailability.AVAILABLE)
         storage.is_hung = True
-        await becomes(watch, DirectoryState.UNKNOWN)
+        await becomes(watch, DirectoryAvailability.UNKNOWN)
         storage.is_hung = False
-        await becomes(watch, DirectoryState.AVAILABLE)
+        await becomes(watch, DirectoryAvailability.AVAILABLE)
 
     *_, seen, unknown, again = sights(tmp_path, work)
 
@@ -74,13 +74,13 @@ def test_directory_that_hangs_from_the_start_is_not_known(tmp_path: Path) -> Non
 
     [sight] = sights(tmp_path, work)
 
-    assert (sight.state, sight.directory) == (DirectoryState.UNKNOWN, "")
+    assert (sight.state, sight.directory) == (DirectoryAvailability.UNKNOWN, "")
     assert sight.trouble
 
 
 def test_mount_that_is_missing_is_not_seen_and_nothing_is_written_below_it(tmp_path: Path) -> None:
     async def work(watch: CheckpointWatch, storage: Storage) -> None:
-        await becomes(watch, DirectoryState.UNAVAILABLE)
+        await becomes(watch, DirectoryAvailability.UNAVAILABLE)
 
     *_, sight = sights(tmp_path, work, known="0123abcd")
 

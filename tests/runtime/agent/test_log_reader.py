@@ -14,7 +14,7 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent import log_reader
 from gavelpy.runtime.agent.leases.retention import prune
-from gavelpy.runtime.agent.log_reader import TIE_BITS, LogPage, LogQuery, read_page
+from gavelpy.runtime.agent.log_reader import TIE_BITS, LogPage, LogPageQuery, read_page
 from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
@@ -53,7 +53,7 @@ def _key_of(time_s: float) -> int:
 
 
 def page(leases: Leases, **query: object) -> LogPage:
-    return read_page(leases, LogQuery(**query))  # type: ignore[arg-type]  # fields of any type
+    return read_page(leases, LogPageQuery(**query))  # type: ignore[arg-type]  # fields of any type
 
 
 def pages(leases: Leases, **query: object) -> Iterator[LogPage]:
@@ -113,7 +113,7 @@ def test_reader_that_follows_a_rotating_log_misses_nothing(leases: Leases) -> No
         nonlocal offset
         writing = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(leases[0][0]))
         while len(found) < 20_000:
-            got = await asyncio.to_thread(read_page, leases, LogQuery(job=7, offset=offset, lines_max=1_000))
+            got = await asyncio.to_thread(read_page, leases, LogPageQuery(job=7, offset=offset, lines_max=1_000))
             found.extend(texts(got))
             offset = got.next_offset
         await writing.wait()
@@ -207,7 +207,7 @@ def test_unsupported_pattern_is_rejected_with_what_is_supported(pattern: str, me
 
 def test_invalid_query_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="job and rank"):
-        LogQuery(job=-2)
+        LogPageQuery(job=-2)
 
 
 def test_logs_of_a_forgotten_lease_are_served(shared: tuple[Peer, Node]) -> None:
