@@ -87,8 +87,8 @@ class Machine:
         return code, self.printed()
 
     def close(self) -> None:
-        """Kills the shell; its background processes are killed by their directory."""
-        self.shell.kill()
+        """Kills the shell and the daemons that it started; jobs are killed by their directory."""
+        os.killpg(self.shell.pid, signal.SIGKILL)
         self.shell.communicate()
         self.done.close()
 
