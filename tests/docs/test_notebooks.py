@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import PROJECT
 
-SLOW = {"figure_8_small.py"}
+SLOW = {"evaluate_a_policy.py", "figure_8_small.py"}
 NOTEBOOKS = [
     pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name in SLOW else [])
     for path in sorted((PROJECT / "docs" / "notebooks").glob("*.py"))

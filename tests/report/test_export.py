@@ -12,9 +12,13 @@ from gavelpy.report.export import write_figures
 from tests.report.synthetic import make_result
 
 
-def test_each_figure_is_svg_pdf_and_csv(tmp_path: Path) -> None:
-    written = write_figures(tmp_path / "new", [make_result("fifo:by=total")])
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files of one run."""
+    return list(write_figures(tmp_path_factory.mktemp("figures") / "new", [make_result("fifo:by=total", jobs=4)]))
 
+
+def test_each_figure_is_svg_pdf_and_csv(written: list[Path]) -> None:
     names = {path.name for path in written}
     assert {"comparison.csv", "jobs_fifo-by=total.csv", "timeline.csv", "timeline_fifo-by=total.svg"} <= names
     assert {path.stem for path in written if path.suffix == ".svg"} == {p.stem for p in written if p.suffix == ".pdf"}
@@ -23,22 +27,19 @@ def test_each_figure_is_svg_pdf_and_csv(tmp_path: Path) -> None:
     assert {f"{name}.{kind}" for name in curves for kind in ("svg", "pdf", "csv")} <= names
 
 
-def test_csv_of_a_run_has_every_job(tmp_path: Path) -> None:
-    result = make_result("fifo", jobs=4)
+def test_csv_of_a_run_has_every_job(written: list[Path]) -> None:
+    result, directory = make_result("fifo:by=total", jobs=4), written[0].parent
 
-    write_figures(tmp_path, [result])
-
-    jobs = pd.read_csv(tmp_path / "jobs_fifo.csv", index_col="job")
+    jobs = pd.read_csv(directory / "jobs_fifo-by=total.csv", index_col="job")
     assert jobs["jct_s"].tolist() == pytest.approx(result.jobs["jct_s"].tolist())
-    comparison = pd.read_csv(tmp_path / "comparison.csv", index_col="run")
-    assert comparison.loc["fifo", "avg_jct_s"] == pytest.approx(result.metrics.avg_jct_s)
+    comparison = pd.read_csv(directory / "comparison.csv", index_col="run")
+    assert comparison.loc["fifo:by=total", "avg_jct_s"] == pytest.approx(result.metrics.avg_jct_s)
 
 
-def test_equal_results_give_equal_files(tmp_path: Path) -> None:
-    first = write_figures(tmp_path / "a", [make_result("fifo", jobs=2)])
-    second = write_figures(tmp_path / "b", [make_result("fifo", jobs=2)])
+def test_equal_results_give_equal_files(written: list[Path], tmp_path: Path) -> None:
+    again = write_figures(tmp_path, [make_result("fifo:by=total", jobs=4)])
 
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
 
 
 def test_run_without_jobs_has_figures(tmp_path: Path) -> None:
