@@ -26,7 +26,8 @@ CA = "ca"
 CA_LIFETIME_S = 3_650 * 86_400.0
 LIFETIME_S = 825 * 86_400.0
 _CLOCK_SKEW = datetime.timedelta(minutes=5)  # valid at once on nodes whose clock is behind
-_HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]{0,62}\.?)*")
+_LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+_HOST = re.compile(rf"(?=.{{1,253}}$)(\*\.)?{_LABEL}(\.{_LABEL})*\.?")
 
 
 @dataclass(frozen=True)
