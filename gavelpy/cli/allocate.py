@@ -11,9 +11,6 @@ from gavelpy.cli import parsing as p
 from gavelpy.cli.output import Output, console, echo_json, notify, printable
 from gavelpy.cli.parsing import warn_of_problem
 from gavelpy.errors import InvalidInput
-from gavelpy.model.explanation import explanation, why_stuck
-from gavelpy.model.marginal_value import marginal_value_sentences, relative_gain
-from gavelpy.model.problem import BlindView
 
 if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
@@ -25,7 +22,7 @@ def allocate(
     problem: o.ProblemArgument,
     policy: o.PolicyOption,
     blind: o.BlindAllocateOption = False,
-    blind_view: o.BlindViewOption = BlindView.MEAN,
+    blind_view: o.BlindViewOption = "mean",
     whole_gangs: o.WholeGangsOption = False,
     explain: o.ExplainOption = False,
     output: o.OutputOption = Output.TABLE,
@@ -37,6 +34,8 @@ def allocate(
       gavel allocate problem.json --policy max_min_fairness --explain
       gavel allocate problem.json --policy min_makespan --blind -o json
     """
+    from gavelpy.model.explanation import explanation
+    from gavelpy.model.problem import BlindView
     from gavelpy.policies.base import goal_of
     from gavelpy.policies.registry import policy_from
     from gavelpy.traces.problem_json import read_problem
@@ -48,7 +47,7 @@ def allocate(
     given = read_problem(problem)
     warn_of_problem(given, problem)
     deliverable = given.with_whole_gangs() if whole_gangs else given
-    visible = deliverable.blind_to_type(blind_view) if run.blind else deliverable
+    visible = deliverable.blind_to_type(BlindView(blind_view)) if run.blind else deliverable
     chosen_policy = policy_from(run.policy)
     answer = chosen_policy.allocate(visible).evaluated_on(given)
     stuck = reasons(given)
@@ -67,12 +66,16 @@ def allocate(
 
 def reasons(problem: AllocationProblem) -> dict[str, str]:
     """Why a job cannot run, for each job that fits no GPU type or needs more GPUs than any type has."""
+    from gavelpy.model.explanation import why_stuck
+
     rows = (~problem.can_run | problem.is_oversized).nonzero()[0].tolist()
     return {problem.job_ids[row]: why_stuck(problem, row) for row in rows}
 
 
 def _gains(answer: Allocation, goal: Goal) -> dict[str, float | None]:
     """Relative gain by type; null if nothing is optimised or the gain is infinite."""
+    from gavelpy.model.marginal_value import relative_gain
+
     gains = relative_gain(answer, goal).tolist()
     types = answer.problem.gpu_types
     return {name: gain if math.isfinite(gain) else None for name, gain in zip(types, gains, strict=True)}
@@ -122,6 +125,8 @@ def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None
 
 def _show_marginal_values(answer: Allocation, goal: Goal, *, blind: bool) -> None:
     """Prints the shadow prices, what they mean for the goal, and the certificate."""
+    from gavelpy.model.marginal_value import marginal_value_sentences
+
     out = console()
     sentences = marginal_value_sentences(answer, goal)
     if not sentences:

@@ -1,4 +1,7 @@
-"""Shared options of the commands: names, ranges, help."""
+"""Shared options of the commands: names, ranges, help.
+
+Every command of `gavel` imports this module, so it must not import numpy, which takes longer than the rest together.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Annotated
 import typer
 
 from gavelpy.cli.output import Output
-from gavelpy.model.problem import BlindView
 
 GPUS_MAX = 1_000_000
 JOBS_MAX = 1_000_000
@@ -67,6 +69,14 @@ def _output(text: str) -> Output:
     if text not in list(Output):
         raise typer.BadParameter(f"must be one of {', '.join(Output)}, got {text[:60]!r}")
     return Output(text)
+
+
+def _blind_view(text: str) -> str:
+    from gavelpy.model.problem import BlindView
+
+    if text not in list(BlindView):
+        raise typer.BadParameter(f"must be one of {', '.join(BlindView)}, got {text[:60]!r}")
+    return text
 
 
 # Several commands
@@ -342,9 +352,11 @@ PolicyOption = Annotated[
     str, typer.Option(metavar="NAME", autocompletion=complete_policy, help="Policy; see `gavel policies`.")
 ]
 BlindViewOption = Annotated[
-    BlindView,
+    str,
     typer.Option(
         "--blind-view",
+        metavar="mean|ones|first",
+        parser=_blind_view,
         help="Rates that a blind policy assumes: mean (the job's mean rate over the types it can run on); as in the "
         "original Gavel, ones (1 step/s on all types) or first (the rate on the first type).",
     ),

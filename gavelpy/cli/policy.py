@@ -13,7 +13,6 @@ from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, duration
 from gavelpy.cli.output import Output, console, echo_json, printable
 from gavelpy.errors import InvalidInput
-from gavelpy.policies.base import Guarantee
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
@@ -29,7 +28,7 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
       gavel policies
       gavel policies -o json
     """
-    from gavelpy.policies.base import guarantees_of
+    from gavelpy.policies.base import Guarantee, guarantees_of
     from gavelpy.policies.registry import aliases, registered
 
     others = {name: [alias for alias, own in aliases().items() if own == name] for name in registered()}

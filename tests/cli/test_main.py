@@ -17,7 +17,7 @@ from gavelpy.errors import SolverFailed
 from tests.cli.commands import Gavel
 
 RUN = (sys.executable, "-c", "import sys; from gavelpy.cli.main import main; sys.exit(main())")
-HEAVY = ("pandas", "cvxpy", "highspy", "numba", "scipy", "plotly", "jinja2", "torch", "grpc")
+HEAVY = ("numpy", "rich", "pandas", "cvxpy", "highspy", "numba", "scipy", "plotly", "jinja2", "torch", "grpc")
 COMMANDS = ((), ("simulate",), ("allocate",), ("policies",), ("demo",), ("trace", "generate"), ("trace", "describe"))
 
 
