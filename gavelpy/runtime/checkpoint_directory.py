@@ -20,6 +20,7 @@ from typing import Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 MARKER_FILE: Final = ".gavel-cluster"
 ID_FILE: Final = ".gavel-directory"
@@ -38,7 +39,7 @@ class DirectoryUnknown(RemoteViolation):
 def marker(root: Path) -> str:
     """The id of the cluster that the directory is marked for; empty = none."""
     try:
-        text = lease_files.read_text_whole(root / MARKER_FILE)
+        text = read_text_whole(root / MARKER_FILE)
     except RemoteViolation:
         return ""
     return (text or "").strip()[:_MARKER_CHARACTERS_MAX]
@@ -94,7 +95,7 @@ def identify(root: Path, *, is_new: bool) -> str:
         _link_new(file)
         found = _read(file)
     if found == "":  # created by an operator to declare the directory new
-        lease_files.write_text_whole(file, _new_id())
+        write_text_whole(file, _new_id())
         found = _read(file)
     if not found:
         raise DirectoryUnknown(
@@ -137,7 +138,7 @@ def newest(directory: str) -> str:
 def _read(file: Path) -> str | None:
     """The text; None if there is no such file."""
     try:
-        text = lease_files.read_text_whole(file)
+        text = read_text_whole(file)
     except RemoteViolation as violation:
         if isinstance(violation.__cause__, OSError):
             raise violation.__cause__ from None

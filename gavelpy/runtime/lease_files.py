@@ -16,20 +16,15 @@ only: the shim loads this.
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import re
-import stat
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.whole_files import read_bounded, read_record, write_record
 
 LEASES_DIRECTORY: Final = "leases"  # below the state directory of an agent
 LAUNCH_FILE: Final = "launch.json"
@@ -37,7 +32,6 @@ LEASE_FILE: Final = "lease.json"
 SHIM_FILE: Final = "shim.json"
 END_FILE: Final = "end.json"
 LOG_DIRECTORY: Final = "log"
-FILE_BYTES_MAX: Final = 4 << 20
 PROCESS_MAX: Final = 1 << 22  # the largest process id on Linux
 STEPS_MAX: Final = 1e15  # the most steps that a job can report
 
@@ -148,7 +142,7 @@ class End:
     at_clock_s: float = 0.0
 
 
-Record = TypeVar("Record", Launch, LeaseTerms, ShimState, Progress, End)
+_ENUMS: Final = {"ShimPhase": ShimPhase, "LeaseOutcome": LeaseOutcome}
 
 
 def clock_s() -> float:
@@ -173,28 +167,28 @@ def log_file(rank: int, *, is_error_stream: bool) -> str:
 
 def read_launch(directory: Path) -> Launch | None:
     """None if there is no such file; RemoteViolation if it is damaged. The same for the other readers."""
-    return _read(directory / LAUNCH_FILE, Launch)
+    return read_record(directory / LAUNCH_FILE, Launch, _ENUMS)
 
 
 def read_lease(directory: Path) -> LeaseTerms | None:
     """The newest terms."""
-    return _read(directory / LEASE_FILE, LeaseTerms)
+    return read_record(directory / LEASE_FILE, LeaseTerms, _ENUMS)
 
 
 def read_shim(directory: Path) -> ShimState | None:
     """The shim's state."""
-    return _bounded(directory / SHIM_FILE, ShimState, PROCESS_MAX, "process", "group")
+    return read_bounded(directory / SHIM_FILE, ShimState, _ENUMS, PROCESS_MAX, "process", "group")
 
 
 def read_end(directory: Path) -> End | None:
     """How the lease ended; None if it has not."""
-    return _bounded(directory / END_FILE, End, STEPS_MAX, "steps_done", "steps_saved")
+    return read_bounded(directory / END_FILE, End, _ENUMS, STEPS_MAX, "steps_done", "steps_saved")
 
 
 def read_progress(directory: Path, local_rank: int) -> Progress | None:
     """The last report of a local rank; None if there is none."""
     path = directory / progress_file(local_rank)
-    return _bounded(path, Progress, STEPS_MAX, "steps_done", "steps_saved", "rate_steps_per_s")
+    return read_bounded(path, Progress, _ENUMS, STEPS_MAX, "steps_done", "steps_saved", "rate_steps_per_s")
 
 
 def reporting_ranks(directory: Path) -> tuple[int, ...]:
@@ -205,27 +199,27 @@ def reporting_ranks(directory: Path) -> tuple[int, ...]:
 
 def write_launch(directory: Path, launch: Launch) -> None:
     """Writes launch.json by one rename, as the other writers do."""
-    _write(directory / LAUNCH_FILE, launch)
+    write_record(directory / LAUNCH_FILE, launch)
 
 
 def write_lease(directory: Path, lease: LeaseTerms) -> None:
     """Writes lease.json; the caller increments `version`."""
-    _write(directory / LEASE_FILE, lease)
+    write_record(directory / LEASE_FILE, lease)
 
 
 def write_shim(directory: Path, state: ShimState) -> None:
     """Writes shim.json."""
-    _write(directory / SHIM_FILE, state)
+    write_record(directory / SHIM_FILE, state)
 
 
 def write_end(directory: Path, end: End) -> None:
     """Writes end.json."""
-    _write(directory / END_FILE, end)
+    write_record(directory / END_FILE, end)
 
 
 def write_progress(directory: Path, local_rank: int, progress: Progress) -> None:
     """Writes the progress of a local rank."""
-    _write(directory / progress_file(local_rank), progress)
+    write_record(directory / progress_file(local_rank), progress)
 
 
 def job_checkpoints(root: Path, job: int) -> Path:
@@ -278,122 +272,8 @@ def newest_checkpoint(directory: Path, steps_min: float = 0.0) -> Path | None:
     return directory / step_name(whole[-1]) if whole else None
 
 
-def write_text_whole(path: Path, text: str) -> None:
-    """Writes a file under a temporary name and renames it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        _write_all(descriptor, text.encode())
-    except OSError as error:  # the error of a write has no file name
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-
-
-def read_text_whole(path: Path) -> str | None:
-    """The text of a regular file of at most FILE_BYTES_MAX; None if there is none. Never blocks on a FIFO."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RemoteViolation(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise RemoteViolation(f"{path} must be a plain file")
-        content = os.read(descriptor, FILE_BYTES_MAX + 1)
-    finally:
-        os.close(descriptor)
-    if len(content) > FILE_BYTES_MAX:
-        raise RemoteViolation(f"{path} must have at most {FILE_BYTES_MAX} bytes")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteViolation(f"{path} must be UTF-8: {error}") from error
-
-
-def _read(path: Path, kind: type[Record]) -> Record | None:
-    text = read_text_whole(path)
-    if text is None:
-        return None
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RemoteViolation(f"{path} must be JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise RemoteViolation(f"{path} must be a JSON object, got {type(content).__name__}")
-    return kind(**{item.name: _value(path, item, content) for item in fields(kind) if _is_given(item, content)})
-
-
-def _bounded(path: Path, kind: type[Record], most: float, *names: str) -> Record | None:
-    """Reads, with these numbers in [0, most]: a job can write anything into its lease directory."""
-    record = _read(path, kind)
-    for name in names if record is not None else ():
-        if not 0 <= (value := getattr(record, name)) <= most:
-            raise RemoteViolation(f"{path}: {name} must be in [0, {most:.12g}], got {value!r}")
-    return record
-
-
-def _is_given(item: Field[Any], content: dict[str, object]) -> bool:
-    return item.name in content or item.default is MISSING
-
-
-def _value(path: Path, item: Field[Any], content: dict[str, object]) -> Any:  # the annotated type of the field
-    value = content.get(item.name)
-    accepts, convert = _KINDS[str(item.type)]
-    if not accepts(value):
-        raise RemoteViolation(f"{path}: {item.name} must be {item.type}, got {str(value)[:100]!r}")
-    return convert(value)
-
-
-def _write(path: Path, record: Launch | LeaseTerms | ShimState | Progress | End) -> None:
-    write_text_whole(path, json.dumps(vars(record), allow_nan=False))
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 def _entries(directory: Path) -> list[str]:
     try:
         return [entry.name for entry in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
-
-
-def _is_float(value: object) -> bool:
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
-def _is_list(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, list) and all(map(accepts, value))
-
-
-def _is_texts_by_name(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_text(name) and _is_text(text) for name, text in value.items())
-
-
-# By annotation of the field: a test of the value, and its conversion.
-_KINDS: Final[Mapping[str, tuple[Callable[[object], bool], Callable[[Any], object]]]] = {
-    "int": (_is_int, int),
-    "float": (_is_float, float),
-    "bool": (lambda value: isinstance(value, bool), bool),
-    "str": (_is_text, str),
-    "tuple[int, ...]": (_is_list(_is_int), tuple),
-    "tuple[str, ...]": (_is_list(_is_text), tuple),
-    "Mapping[str, str]": (_is_texts_by_name, dict),
-    "tuple[Mapping[str, str], ...]": (_is_list(_is_texts_by_name), tuple),
-    "ShimPhase": (lambda value: value in list(ShimPhase), ShimPhase),
-    "LeaseOutcome": (lambda value: value in list(LeaseOutcome), LeaseOutcome),
-}

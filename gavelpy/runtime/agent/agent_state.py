@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from gavelpy.errors import InvalidInput, RemoteViolation
-from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def read_state(state: Path) -> AgentState | None:
     """The state of an earlier agent; None if there was none. Raises InvalidInput for a damaged file."""
     file = state / STATE_FILE
     try:
-        text = lease_files.read_text_whole(file)
+        text = read_text_whole(file)
         return msgspec.json.decode(text, type=AgentState) if text is not None else None
     except (RemoteViolation, msgspec.DecodeError) as error:
         raise InvalidInput(
@@ -54,7 +54,7 @@ def read_state(state: Path) -> AgentState | None:
 def write_state(state: Path, content: AgentState) -> None:
     """Writes node.json and syncs it to disk."""
     file = state / STATE_FILE
-    lease_files.write_text_whole(file, msgspec.json.encode(content).decode())
+    write_text_whole(file, msgspec.json.encode(content).decode())
     for path in (file, state):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -24,8 +24,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime import lease_files
 from gavelpy.runtime.quorum import Contact, Member, MemberAnswer, View, agreeing, extended_until_clock_s
+from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 VIEW_FILE: Final = "view.json"
 CONTACT_FILE: Final = "contact.json"
@@ -148,7 +148,7 @@ class QuorumMember:
     def _read(self, name: str, kind: type[Stored]) -> Stored | None:
         """None if the file is missing or damaged; it is written again."""
         try:
-            text = lease_files.read_text_whole(self._state / name)
+            text = read_text_whole(self._state / name)
             return msgspec.json.decode(text, type=kind) if text is not None else None
         except (RemoteViolation, msgspec.DecodeError):
             return None
@@ -161,4 +161,4 @@ class QuorumMember:
         self._written_clock_s = heard_clock_s
 
     def _write(self, name: str, value: StoredView | StoredContact) -> None:
-        lease_files.write_text_whole(self._state / name, msgspec.json.encode(value).decode())
+        write_text_whole(self._state / name, msgspec.json.encode(value).decode())

@@ -17,7 +17,8 @@ from typing import Final
 
 from gavelpy.errors import LeaseExpired
 from gavelpy.runtime.iterator.timing import LEAD_STEPS
-from gavelpy.runtime.lease_files import clock_s, read_text_whole, write_text_whole
+from gavelpy.runtime.lease_files import clock_s
+from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 NEVER: Final = 1 << 62
 POLL_S: Final = 0.005

@@ -27,11 +27,11 @@ from gavelpy.runtime.lease_files import (
     lease_name,
     lease_of,
     leases_of,
-    read_text_whole,
     step_name,
     step_of,
     whole_checkpoints,
 )
+from gavelpy.runtime.whole_files import read_text_whole
 
 POSITION_FILE: Final = "gavel.json"
 POLL_S: Final = 0.01

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
+from gavelpy.runtime.whole_files import FILE_BYTES_MAX
 
 LAUNCH = Launch(1, 2, ("python", "a b"), "/tmp", {"A": "ü"}, ({"RANK": "0"}, {"RANK": "1"}), speed_factor=0.5)
 anything = st.recursive(
@@ -86,7 +87,7 @@ def test_pipe_link_folder_or_giant_in_place_of_a_file_is_a_violation(tmp_path: P
     os.mkfifo(tmp_path / "lease.json")
     (tmp_path / "end.json").symlink_to("/dev/zero")
     (tmp_path / "shim.json").mkdir()
-    (tmp_path / "launch.json").write_bytes(b" " * (lease_files.FILE_BYTES_MAX + 1))
+    (tmp_path / "launch.json").write_bytes(b" " * (FILE_BYTES_MAX + 1))
 
     with pytest.raises(RemoteViolation, match="plain file"):
         lease_files.read_lease(tmp_path)

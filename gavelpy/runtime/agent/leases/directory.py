@@ -29,6 +29,7 @@ from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
 from gavelpy.runtime.shim.termination import estimated_steps, has_done_all
+from gavelpy.runtime.whole_files import write_text_whole
 
 Record = TypeVar("Record")
 
@@ -243,7 +244,7 @@ class LeaseDirectory:
     def write_assignment(self) -> None:
         """Writes assignment.json."""
         kept = AssignmentRecord(self.lease, self.job, self.assignment)
-        lease_files.write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
+        write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
 
     @property
     def checkpoint_directory(self) -> str:

@@ -27,6 +27,7 @@ from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE, AssignmentRe
 from gavelpy.runtime.agent.leases.orders import Orders
 from gavelpy.runtime.agent.leases.reconcile import LocalLease
 from gavelpy.runtime.checkpoint_directory import marker
+from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def lease_directories(parent: Path) -> list[Path]:
 def read_assignment(directory: Path) -> AssignmentRecord | None:
     """The contents of assignment.json; None if it cannot be read."""
     try:
-        text = lease_files.read_text_whole(directory / ASSIGNMENT_FILE)
+        text = read_text_whole(directory / ASSIGNMENT_FILE)
         return msgspec.json.decode(text, type=AssignmentRecord) if text is not None else None
     except (RemoteViolation, msgspec.DecodeError) as error:
         logger.warning("file of a lease ignored: %s", error)
@@ -56,7 +57,7 @@ def scrub(directory: Path) -> None:
     found = read_assignment(directory)
     if found is not None and found.assignment is not None:
         bare = AssignmentRecord(found.lease, found.job, None)
-        lease_files.write_text_whole(directory / ASSIGNMENT_FILE, msgspec.json.encode(bare).decode())
+        write_text_whole(directory / ASSIGNMENT_FILE, msgspec.json.encode(bare).decode())
 
 
 def prune(state: Path, *, bytes_max: int, retention_s: float, now_s: float) -> int:
