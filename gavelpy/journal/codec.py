@@ -46,8 +46,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.original_gavel import settings_of, settings_values
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_values
 from gavelpy.model.job import JobSpec
 
 VERSION = 2

@@ -18,12 +18,10 @@ import numpy as np
 from gavelpy.mechanism import (
     accept,
     back_off,
-    domains,
     lease_protection,
     nodes,
     non_preemptible,
     planning,
-    priorities,
     reports,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
@@ -56,7 +54,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import NONE, GpuPool
+from gavelpy.mechanism.gpus import NONE, GpuPool, can_run, can_run_somewhere
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
@@ -184,10 +182,10 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        can_run = domains.can_run(self.jobs, self.pool, rows, self.exempt.open_gpus).any(axis=1)
+        is_able = can_run(self.jobs, self.pool, rows, self.exempt.open_gpus).any(axis=1)
         if len(fixed := self._fixed):
-            can_run &= ~np.isin(rows, fixed)
-        return np.asarray(can_run & non_preemptible.may_begin(self.jobs, rows, self.now_s))
+            is_able &= ~np.isin(rows, fixed)
+        return np.asarray(is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s))
 
     def view(self) -> CoreView:
         """A read-only view for shells, queries and reports."""
@@ -319,7 +317,7 @@ class SchedulerCore:
         if not event.spec.rates_steps_per_s:
             self.throughput.want([row])
             self.attention_s = self.now_s
-        elif domains.can_run_somewhere(self.jobs, self.pool, row):
+        elif can_run_somewhere(self.jobs, self.pool, row):
             self._disturb()
         return []
 
@@ -395,5 +393,6 @@ class SchedulerCore:
             self.round_end_s = self.attention_s = self.now_s
 
     def _settle(self) -> None:
-        priorities.settle(self.jobs, self.settings, self.now_s - self.settled_s, self.now_s)
+        elapsed_s = self.now_s - self.settled_s
+        self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
         self.settled_s = self.now_s

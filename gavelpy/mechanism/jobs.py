@@ -256,6 +256,31 @@ class JobTable:
         own: Floats = getattr(self, name)
         return own + self.pairs.by_job(name, *own.shape) if self.pairs.count else own
 
+    def settle(self, elapsed_s: float, fade: float, now_s: float) -> None:
+        """Books owed time (by shares) and received time (under leases) of active jobs up to now.
+
+        Older time is multiplied by `fade`. The rules in force compute priorities from both: see `settings`.
+        """
+        if elapsed_s > 0:
+            active = self.active
+            if self.pairs.count:
+                self.pairs.settle(elapsed_s, fade)
+            self.owed_s[active] = self.owed_s[active] * fade + self.target[active] * elapsed_s
+            self.received_s[active] *= fade
+        self.credit(self.leased, now_s)
+
+    def credit(self, rows: Ints, now_s: float) -> None:
+        """Books the time that these leased jobs and their co-located partners have run since it was last booked."""
+        rows = self.with_partners(rows) if self.pairs.count else rows
+        running = rows[self.since_s[rows] >= 0]
+        time_s, gpu_type = now_s - self.since_s[running], self.lease_type[running]
+        shared = self.partner[running] >= 0
+        if shared.any():
+            self.pairs.credit(running[shared], self.partner[running[shared]], gpu_type[shared], time_s[shared])
+        self.received_s[running[~shared], gpu_type[~shared]] += time_s[~shared]
+        self.attained_gpu_s[running] += time_s * self.gpus[running]
+        self.since_s[running] = now_s
+
     def with_partners(self, rows: Ints) -> Ints:
         """These jobs and their co-located partners."""
         partners = self.partner[rows]

@@ -23,7 +23,6 @@ from gavelpy.mechanism import back_off
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
-from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.selection import Chosen
 from gavelpy.model.arrays import Bools, Ints
 
@@ -266,7 +265,7 @@ class LeaseBook:
         lease becomes the stopping lease of its job until LeaseEnded.
         """
         jobs = self.jobs
-        credit(jobs, rows, now_s)
+        jobs.credit(rows, now_s)
         jobs.stop(rows[jobs.stopping[rows] < 0])
         self.vacate(rows)
         jobs.change(rows, JobFact.STOPPED)

@@ -26,7 +26,6 @@ from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState, NodeState
-from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.reports import started
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
@@ -182,7 +181,7 @@ def _gone(leases: LeaseBook, rows: Ints, here: Bools, now_s: float, settings: Me
     reaching = np.array([row for row in gangs if not here[jobs.gang_gpus[row]].all()], dtype=np.int64)
     ending = np.setdiff1d(rows, reaching)
     dead = list(zip(ending.tolist(), jobs.lease[ending].tolist(), strict=True))
-    credit(jobs, ending, now_s)
+    jobs.credit(ending, now_s)
     leases.vacate(ending)
     jobs.steps_done[ending] = jobs.steps_saved[ending]
     jobs.change(ending, JobFact.STOPPED)

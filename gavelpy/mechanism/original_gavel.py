@@ -1,28 +1,23 @@
-"""The rules of the original Gavel (OSDI '20), for the preset `gavel-osdi20`; and how rules are stored.
-
-Journals, snapshots and configurations store rules as four settings: `newcomers_wait`, `whole_steps`, `priority` and
-`queue`. Each can be switched separately.
-"""
+"""The rules of the original Gavel (OSDI '20), for the preset `gavel-osdi20`; no other code of the core needs them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.rules import Rules
 from gavelpy.mechanism.selection import Chosen, Selection, alone, joined, merit, take
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import MechanismSettings, Rules
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.domains import Domains
+    from gavelpy.mechanism.gpus import Domains
     from gavelpy.mechanism.jobs import JobTable
     from gavelpy.mechanism.selection import Reserved
 
@@ -126,6 +121,11 @@ class OriginalRules(Rules):
         if settings.packing and self.whole_steps:
             raise InvalidInput("whole_steps must be False where packing is on, got True: steps of pairs are not whole")
 
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The four settings that store these rules: the fields."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
 
 def select_by_type(
     jobs: JobTable,
@@ -157,42 +157,13 @@ def select_by_type(
     return chosen
 
 
-# Rules as stored settings --------------------------------------------------------------------------------------------
-
-_STORED = OriginalRules(newcomers_wait=False, whole_steps=False, priority=PriorityRule.LAG, queue=QueueRule.GLOBAL)
-STORED_RULES = tuple(field.name for field in fields(OriginalRules))
-_BEFORE = {"settled_rounds_max": STORED_RULES[:2], "lag_half_life_s": STORED_RULES[2:]}  # their places in a record
-_Rule = TypeVar("_Rule", bool, PriorityRule, QueueRule)
-
-
-def rules_of(values: Mapping[str, Any]) -> Rules:  # Any: values as stored
-    """The rules that these stored settings name; missing ones are those of `Rules`. Raises InvalidInput."""
-    given = {name: values.get(name, getattr(_STORED, name)) for name in STORED_RULES}
-    try:
-        rules = msgspec.convert(given, OriginalRules)
-    except msgspec.ValidationError as error:
-        name = str(error).rpartition("$.")[2].strip("`")
-        raise InvalidInput(f"{name} must be {_ALLOWED.get(name, 'bool')}, got {given.get(name)!r}") from None
-    return Rules() if rules == _STORED else rules
-
-
 _ALLOWED = {"priority": f"one of {', '.join(PriorityRule)}", "queue": f"one of {', '.join(QueueRule)}"}
 
 
-def settings_values(settings: MechanismSettings) -> dict[str, Any]:
-    """All settings by name, with the rules as stored settings, in the order of a journal's record."""
-    rules = settings.rules if isinstance(settings.rules, OriginalRules) else _STORED
-    values: dict[str, Any] = {}
-    for field in fields(settings):
-        values |= {name: getattr(rules, name) for name in _BEFORE.get(field.name, ())}
-        if field.name != "rules":
-            values[field.name] = getattr(settings, field.name)
-    return values
-
-
-def settings_of(values: Mapping[str, Any]) -> MechanismSettings:
-    """Settings from their stored values; raises InvalidInput or msgspec.ValidationError."""
-    if not isinstance(values, Mapping):
-        raise InvalidInput(f"settings must be a map, got {values!r}")
-    rest = {name: value for name, value in values.items() if name not in STORED_RULES}
-    return replace(msgspec.convert(rest, MechanismSettings), rules=rules_of(values))
+def original_rules(given: Mapping[str, Any]) -> OriginalRules:  # Any: values as stored
+    """The rules that these four stored settings name. Raises InvalidInput."""
+    try:
+        return msgspec.convert(given, OriginalRules)
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].strip("`")
+        raise InvalidInput(f"{name} must be {_ALLOWED.get(name, 'bool')}, got {given.get(name)!r}") from None

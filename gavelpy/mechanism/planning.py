@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import lease_protection, reservations
-from gavelpy.mechanism.domains import Domains
-from gavelpy.mechanism.gpus import NONE
+from gavelpy.mechanism.gpus import NONE, Domains
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.non_preemptible import NonPreemptible

@@ -35,7 +35,6 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
-from gavelpy.mechanism.priorities import credit
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Floats, Ints
 
@@ -126,7 +125,7 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
     over_now = np.concatenate([current, orphaned])
-    credit(jobs, over_now, now_s)
+    jobs.credit(over_now, now_s)
     leases.vacate(over_now)
     jobs.change(current[~jobs.marks(over)[current]], JobFact.STOPPED)
     jobs.change(over, JobFact.FINISHED if event.outcome is Outcome.FINISHED else JobFact.GIVEN_UP)

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import domains, non_preemptible
+from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism.gpus import NOT_PINNED, NOT_THERE, can_run, pinned_directory
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import Reserved
@@ -49,7 +50,7 @@ def reserved(
     gang_of = np.full(len(pool.domain_type), NO_GANG)
     for row in gangs.tolist():
         domain = _best_lot(leases, row, open_gpus, gang_of == NO_GANG)
-        if domain != domains.NOT_THERE:
+        if domain != NOT_THERE:
             gang_of[domain] = row
         if (gang_of != NO_GANG).all():
             break
@@ -69,7 +70,7 @@ def mark(leases: LeaseBook, exempt: NonPreemptible, reserved: Reserved, *, is_so
     rows, types = reserved.gang[taken], pool.domain_type[taken]
     waits = jobs.lease[rows] < 0
     if is_solved:
-        waits &= ~domains.can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
+        waits &= ~can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
     jobs.held_type[rows[waits]] = types[waits]
 
 
@@ -83,23 +84,23 @@ def _waiting_gangs(leases: LeaseBook, exempt: NonPreemptible, now_s: float, is_s
     rows = rows[non_preemptible.may_begin(jobs, rows, now_s)]
     if pool.any_unreachable:
         rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-    fits = domains.can_run(jobs, pool, rows).any(axis=1)
+    fits = can_run(jobs, pool, rows).any(axis=1)
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:
         is_next &= jobs.total("target")[rows].any(axis=1)
-    is_blocked = ~domains.can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
+    is_blocked = ~can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
     return np.asarray(rows[fits & (is_blocked | is_next)])
 
 
 def _best_lot(leases: LeaseBook, row: int, open_gpus: Ints, is_left: Bools) -> int:
     """The domain that a gang waits for, or NOT_THERE if others have reserved all domains in which it could run."""
     jobs, pool = leases.jobs, leases.pool
-    home = int(domains.pinned_directory(jobs, np.array([row]))[0])
-    can_run = is_left & (jobs.rate[row, pool.domain_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
-    if home != domains.NOT_PINNED:
-        can_run &= pool.domain_directory == home
-    found = np.flatnonzero(can_run)
+    home = int(pinned_directory(jobs, np.array([row]))[0])
+    is_able = is_left & (jobs.rate[row, pool.domain_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
+    if home != NOT_PINNED:
+        is_able &= pool.domain_directory == home
+    found = np.flatnonzero(is_able)
     if not len(found):
-        return domains.NOT_THERE
+        return NOT_THERE
     missing = np.maximum(jobs.gpus[row] - open_gpus[found], 0)
     return int(found[np.lexsort((found, -jobs.rate[row, pool.domain_type[found]], missing))[0]])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism.domains import NOT_THERE, Domains
+from gavelpy.mechanism.gpus import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 

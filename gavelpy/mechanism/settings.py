@@ -1,15 +1,99 @@
-"""Settings of the core, with units and ranges."""
+"""Settings of the core, with units and ranges, and its rules: how time fades, how urgent a job is, which jobs get GPUs.
+
+`Rules` are those of this scheduler. A subclass can replace single rules and be passed in `MechanismSettings.rules`: see
+`original_gavel`, which has the rules of the original Gavel. Journals, snapshots and configurations store rules as four
+settings: `newcomers_wait`, `whole_steps`, `priority` and `queue`. Each can be switched separately.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.rules import Rules
+from gavelpy.mechanism.selection import Chosen, alone, select_global, select_packed
+from gavelpy.model.arrays import Floats, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.gpus import Domains
+    from gavelpy.mechanism.jobs import JobTable
+    from gavelpy.mechanism.selection import Reserved
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Owed and received time fade with a half-life; one queue over all GPU types; rounds of equal length."""
+
+    @property
+    def may_merge_rounds(self) -> bool:
+        """Whether several rounds without changes may be one."""
+        return True
+
+    def fade(self, settings: MechanismSettings, elapsed_s: float) -> float:
+        """Factor on owed and received time after `elapsed_s`."""
+        return float(0.5 ** (elapsed_s / settings.lag_half_life_s))
+
+    def newcomer_received_s(self, settings: MechanismSettings) -> float:
+        """Received time of a new job on each type."""
+        return 0.0
+
+    def forgotten_s(self, settings: MechanismSettings) -> float:
+        """A pair without a share is deleted at an allocation if its owed and received time are below this."""
+        return settings.round_s / 32
+
+    def allocation_arrived(self, jobs: JobTable, settings: MechanismSettings) -> None:
+        """A new allocation is in force: changes nothing, because owed time must outlast it."""
+
+    def urgency(self, share: Floats, owed_s: Floats, received_s: Floats, settings: MechanismSettings) -> Floats:
+        """Urgency of (job, type) pairs, (K,): time owed over time received, zero where the share is zero.
+
+        Half a round is added to both sides (to what is owed, at the target share), so that a newcomer starts at its
+        share, and a job that gets what it is owed approaches 1.
+        """
+        prior_s = settings.round_s / 2
+        return np.where(share > 0, (owed_s + share * prior_s) / (received_s + prior_s), 0.0)
+
+    def candidates(self, jobs: JobTable, rows: Ints) -> Ints:
+        """Jobs among `rows` that may get GPUs: all of them, with or without an allocation."""
+        return rows
+
+    def select(
+        self,
+        jobs: JobTable,
+        rows: Ints,
+        free: Ints,
+        settings: MechanismSettings,
+        type_order: Ints,
+        domains: Domains | None = None,
+        reserved: Reserved | None = None,
+    ) -> Chosen:
+        """Jobs among `rows` that run: one queue over all types. `free` (L,) are the GPUs to allocate."""
+        if jobs.pairs.count:
+            return select_packed(jobs, rows, free, settings, domains, reserved)
+        return alone(select_global(jobs, rows, free, settings, domains, reserved))
+
+    def round_length_s(self, jobs: JobTable, settings: MechanismSettings, chosen: Chosen) -> float:
+        """Length of the coming round, in which these jobs run. The domains of `chosen` are GPU types."""
+        return settings.round_s
+
+    def check(self, settings: MechanismSettings) -> None:
+        """Raises InvalidInput for settings that these rules do not support."""
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The four settings that store these rules."""
+        return dict(STORED_RULES)
+
+
+STORED_RULES: Mapping[str, Any] = MappingProxyType(  # Any: bool or str
+    {"newcomers_wait": False, "whole_steps": False, "priority": "lag", "queue": "global"}
+)
 
 
 @dataclass(frozen=True)
@@ -79,3 +163,40 @@ START_SETTINGS: Mapping[str, Any] = MappingProxyType(  # Any: fields of Mechanis
 def _in_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise InvalidInput(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
+
+
+# Settings as journals, snapshots and configurations store them ------------------------------------------------------
+
+_BEFORE = {  # places of the rules in a record
+    "settled_rounds_max": ("newcomers_wait", "whole_steps"),
+    "lag_half_life_s": ("priority", "queue"),
+}
+
+
+def settings_values(settings: MechanismSettings) -> dict[str, Any]:
+    """All settings by name, with the rules as stored settings, in the order of a journal's record."""
+    rules = settings.rules.stored
+    values: dict[str, Any] = {}
+    for name in (one.name for one in fields(settings)):
+        values |= {rule: rules[rule] for rule in _BEFORE.get(name, ())}
+        if name != "rules":
+            values[name] = getattr(settings, name)
+    return values
+
+
+def settings_of(values: Mapping[str, Any]) -> MechanismSettings:
+    """Settings from their stored values; raises InvalidInput or msgspec.ValidationError."""
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"settings must be a map, got {values!r}")
+    rest = {name: value for name, value in values.items() if name not in STORED_RULES}
+    return replace(msgspec.convert(rest, MechanismSettings), rules=rules_of(values))
+
+
+def rules_of(values: Mapping[str, Any]) -> Rules:  # Any: values as stored
+    """The rules that these stored settings name; missing ones are those of `Rules`. Raises InvalidInput."""
+    given = {name: values.get(name, default) for name, default in STORED_RULES.items()}
+    if given == STORED_RULES and all(isinstance(given[name], type(value)) for name, value in STORED_RULES.items()):
+        return Rules()
+    from gavelpy.mechanism.original_gavel import original_rules  # only if any of its rules is in use
+
+    return original_rules(given)

@@ -26,8 +26,9 @@ from gavelpy.mechanism.jobs import (
     PairTable,
 )
 from gavelpy.mechanism.lifecycle import NodeState, Resumes
-from gavelpy.mechanism.original_gavel import DEFICIT, settings_of, settings_values
+from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
+from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 

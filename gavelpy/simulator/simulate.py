@@ -39,8 +39,8 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import JobState
-from gavelpy.mechanism.original_gavel import settings_values
 from gavelpy.mechanism.reasons import reasons
+from gavelpy.mechanism.settings import settings_values
 from gavelpy.model.arrays import Bools, Ints
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace

@@ -42,8 +42,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.original_gavel import rules_of
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import MechanismSettings, rules_of
 from gavelpy.model.job import JobId, JobSpec, NodeId
 
 TWO = np.array([3, 5])

@@ -23,8 +23,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.original_gavel import STORED_RULES, rules_of
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import STORED_RULES, MechanismSettings, rules_of
 from gavelpy.model.job import JobId, JobSpec, NodeId
 
 FAST: Mapping[str, float] = {"v100": 10.0}

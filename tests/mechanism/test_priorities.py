@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import DEFICIT, PriorityRule
-from gavelpy.mechanism.priorities import credit, settle
 from gavelpy.mechanism.settings import MechanismSettings
 from tests.mechanism.builders import make_jobs, make_mechanism
 
@@ -23,6 +22,10 @@ TIMES = st.floats(0.0, 1e6)
 
 def urgency(share: float, owed_s: float, received_s: float, settings: MechanismSettings) -> float:
     return float(settings.rules.urgency(np.array([share]), np.array([owed_s]), np.array([received_s]), settings)[0])
+
+
+def settle(jobs: JobTable, settings: MechanismSettings, elapsed_s: float, now_s: float) -> None:
+    jobs.settle(elapsed_s, settings.rules.fade(settings, elapsed_s), now_s)
 
 
 def running(jobs: JobTable, row: int, gpu_type: int, since_s: float) -> None:
@@ -70,7 +73,7 @@ def test_lag_rises_with_what_is_owed_and_falls_with_what_was_received(
 def test_owed_time_is_the_share_integrated() -> None:
     jobs = make_jobs([[1.0, 1.0]], target=[[0.5, 0.25]])
 
-    settle(jobs, LAG, 100.0, 100.0)
+    settle(jobs, LAG, 100.0, now_s=100.0)
 
     assert jobs.owed_s[0].tolist() == [50.0, 25.0]
 
@@ -78,7 +81,7 @@ def test_owed_time_is_the_share_integrated() -> None:
 def test_after_a_half_life_old_time_counts_half() -> None:
     jobs = make_jobs([[1.0]], owed_s=[[800.0]], received_s=[[600.0]])
 
-    settle(jobs, LAG, 3600.0, 3600.0)
+    settle(jobs, LAG, 3600.0, now_s=3600.0)
 
     assert (jobs.owed_s[0, 0], jobs.received_s[0, 0]) == (pytest.approx(400.0), pytest.approx(300.0))
 
@@ -86,7 +89,7 @@ def test_after_a_half_life_old_time_counts_half() -> None:
 def test_osdi20_forgets_nothing_between_allocations() -> None:
     jobs = make_jobs([[1.0]], owed_s=[[800.0]], received_s=[[600.0]], target=0.5)
 
-    settle(jobs, OSDI20, 3600.0, 3600.0)
+    settle(jobs, OSDI20, 3600.0, now_s=3600.0)
 
     assert (jobs.owed_s[0, 0], jobs.received_s[0, 0]) == (2600.0, 600.0)
 
@@ -94,7 +97,7 @@ def test_osdi20_forgets_nothing_between_allocations() -> None:
 def test_no_time_passes_and_nothing_changes() -> None:
     jobs = make_jobs([[1.0]], owed_s=[[800.0]], received_s=[[600.0]], target=0.5)
 
-    settle(jobs, LAG, 0.0, 50.0)
+    settle(jobs, LAG, 0.0, now_s=50.0)
 
     assert (jobs.owed_s[0, 0], jobs.received_s[0, 0]) == (800.0, 600.0)
 
@@ -104,8 +107,8 @@ def test_credit_books_the_time_of_running_leases_on_their_type_once() -> None:
     running(jobs, 0, gpu_type=1, since_s=20.0)
     running(jobs, 1, gpu_type=0, since_s=-1.0)  # granted, not started
 
-    credit(jobs, np.array([0, 1]), 100.0)
-    credit(jobs, np.array([0, 1]), 100.0)
+    jobs.credit(np.array([0, 1]), 100.0)
+    jobs.credit(np.array([0, 1]), 100.0)
 
     assert jobs.received_s[:2].tolist() == [[0.0, 80.0], [0.0, 0.0]]
     assert jobs.attained_gpu_s[:2].tolist() == [320.0, 0.0]
@@ -115,7 +118,7 @@ def test_jobs_that_are_over_are_owed_nothing_more() -> None:
     jobs = make_jobs([[1.0]], target=1.0)
     jobs.state[0] = JobState.FINISHED
 
-    settle(jobs, LAG, 100.0, 100.0)
+    settle(jobs, LAG, 100.0, now_s=100.0)
 
     assert jobs.owed_s[0, 0] == 0.0
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule, settings_values
+from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
+from gavelpy.mechanism.settings import settings_values
 from tests.mechanism.builders import make_mechanism
 
 

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.original_gavel import settings_of, settings_values
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
     SOLVE_AT_LEAST_ROUNDS,
     START_SETTINGS,
     MechanismSettings,
+    settings_of,
+    settings_values,
 )
 from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, varies_with_time

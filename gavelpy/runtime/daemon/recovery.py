@@ -21,8 +21,7 @@ from gavelpy.journal.loss_detection import Loss, Numbers
 from gavelpy.journal.store import EventStore
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, SchedulerRestarted
-from gavelpy.mechanism.original_gavel import settings_values
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.settings import MechanismSettings, settings_values
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.checkpoint_directory import owner_of, used_numbers
 from gavelpy.runtime.daemon import clock as clocks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.original_gavel import rules_of
+from gavelpy.mechanism.settings import rules_of
 from gavelpy.runtime.daemon.config import parse_config, read_config
 
 LEAST = '[scheduler]\nstate_directory = "/var/lib/gavel"\n'
