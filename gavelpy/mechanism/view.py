@@ -117,3 +117,24 @@ def account(core: SchedulerCore, job: int, now_s: float) -> JobAccount:
         steps_saved=float(jobs.steps_saved[job]),
         steps_done=float(jobs.steps_done[job]),
     )
+
+
+def lag_s(core: SchedulerCore, rows: Ints, now_s: float) -> Floats:
+    """Lag of these active jobs, over all types: time owed less time received, in seconds, negative if ahead, (K,).
+
+    As if the core booked time at `now_s`, which must not be before the last event.
+    """
+    owed_s, received_s = booked_s(core, rows, now_s)
+    lag: Floats = (owed_s - received_s).sum(axis=1)
+    return lag
+
+
+def booked_s(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Floats]:
+    """Time owed to, and received by these active jobs on each type, as if booked at `now_s`, (K, T) each."""
+    jobs, elapsed_s = core.jobs, now_s - core.settled_s
+    fade = core.settings.rules.fade(core.settings, elapsed_s)
+    owed_s = jobs.total("owed_s")[rows] * fade + jobs.total("target")[rows] * elapsed_s
+    received_s = jobs.total("received_s")[rows] * fade
+    running = np.flatnonzero((jobs.lease[rows] >= 0) & (jobs.since_s[rows] >= 0))
+    received_s[running, jobs.lease_type[rows[running]]] += now_s - jobs.since_s[rows[running]]
+    return owed_s, received_s

@@ -10,6 +10,7 @@ command_executor    executes the core's commands, and turns reports of nodes int
 job_history         starts, ends and notes of jobs
 clock               the scheduler's time
 metrics             Prometheus metrics and health checks, by HTTP
+state_metrics       gauges of jobs, users, entities, nodes and lag, read at each scrape
 
 nodes               nodes and their agents: registry, silence, views of the cluster for the quorum rule
 leases              leases in parts by node: orders to nodes, reports from nodes

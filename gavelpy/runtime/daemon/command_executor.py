@@ -208,8 +208,11 @@ class CommandExecutor:
             case LeaseStarted():
                 for lease in event.leases.tolist():
                     self.measuring.started(lease, now_s)
+                self.context.metrics.leases_started(event, self.core, self.context.history, now_s)
             case LeaseEnded():
-                for ended in (self.leases.leases.get(lease) for lease in event.leases.tolist()):
+                leases = [self.leases.leases.get(lease) for lease in event.leases.tolist()]
+                self.context.metrics.leases_ended(event, self.core, leases)
+                for ended in leases:
                     if ended is not None:
                         self.measuring.ended(ended, now_s)
                 self.leases.applied(event)
@@ -263,6 +266,7 @@ class CommandExecutor:
             case SolveAllocation() | EstimateThroughput():
                 self.context.engine.ask(command)
             case RoundPlan():
+                self.context.metrics.planned(command, self.core)
                 self.leases.plan(command)
                 _log_plan(command)
             case KillLease():

@@ -367,7 +367,7 @@ class Scheduler:
             if (event := self.measuring.learned(answer, seconds)) is not None:
                 self.driver.put(event)
             return
-        self.metrics.measured("solve", seconds)
+        self.metrics.answered(answer, seconds)
         if isinstance(answer, AllocationSolved) and answer.warning:
             logger.warning("allocation not fully proved", extra={"epoch": answer.epoch, "detail": answer.warning})
         self.driver.put(answer)
