@@ -24,7 +24,7 @@ from benchmarks.contest import OURS, PEERS, Series, Terms
 from benchmarks.problems import PAIRS, Case, Mix
 from benchmarks.record import Measurement, recording
 from gavelpy.errors import InvalidInput
-from gavelpy.policies.registry import policy_from, registered
+from gavelpy.policies.base import policy_from, registered
 
 T = TypeVar("T")
 SIZES = (32, 128, 512, 2048, 8192, 32_768, 131_072, 1_048_576)

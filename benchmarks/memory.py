@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.problems import Case
 from benchmarks.timing import peak_memory_mb
-from gavelpy.policies.registry import policy_from
+from gavelpy.policies.base import policy_from
 
 
 def peak_of(case: Case) -> tuple[float, float]:

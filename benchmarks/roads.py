@@ -23,7 +23,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobId, JobSpec, NodeId, Trace
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.registry import policy_from
+from gavelpy.policies.base import policy_from
 from gavelpy.runtime.daemon.config import parse_config
 from gavelpy.runtime.daemon.recovery import Recovered, recover
 from gavelpy.simulator.compare import simulate

@@ -15,7 +15,7 @@ from gavelpy.mechanism.events import AllocationSolved
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem, BlindView
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.registry import policy_named, registered
+from gavelpy.policies.base import policy_named, registered
 
 TYPES = ("v100", "k80")
 RATES = np.array([[4.0, 1.0], [2.0, 2.0], [3.0, 1.0]])

@@ -36,8 +36,7 @@ def allocate(
     """
     from gavelpy.model.explanation import explanation
     from gavelpy.model.problem import BlindView
-    from gavelpy.policies.base import goal_of
-    from gavelpy.policies.registry import policy_from
+    from gavelpy.policies.base import goal_of, policy_from
     from gavelpy.traces.problem_json import read_problem
 
     chosen = p.runs(policy, blind=blind)

@@ -29,7 +29,7 @@ _RESULTS = "Results"
 
 def complete_policy(incomplete: str) -> list[str]:
     """Policy names for shell completion; completes the last of a comma-separated list."""
-    from gavelpy.policies.registry import aliases, registered
+    from gavelpy.policies.base import aliases, registered
 
     done, comma, last = incomplete.rpartition(",")
     return [f"{done}{comma}{name}" for name in (*registered(), *aliases()) if name.startswith(last)]

@@ -28,8 +28,7 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
       gavel policies
       gavel policies -o json
     """
-    from gavelpy.policies.base import Guarantee, guarantees_of
-    from gavelpy.policies.registry import aliases, registered
+    from gavelpy.policies.base import Guarantee, aliases, guarantees_of, registered
 
     others = {name: [alias for alias, own in aliases().items() if own == name] for name in registered()}
     listed = [

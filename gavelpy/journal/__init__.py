@@ -8,9 +8,9 @@ The event store of the scheduler, in the order in which a start uses it:
 
 - `store`: `open_store` and `EventStore`: load, append, snapshots, submissions, backups.
 - `database`: what the store requires of a database, and PostgreSQL; `sqlite`: lock, verification, backups, repair.
-- `recovery`: checks all rows at the start, sets damaged rows aside, collects good rows from damaged files and backups.
+- `repair`: checks all rows at the start, sets damaged rows aside, collects good rows from damaged files and backups.
 - `loss_detection`: marks outside the journal, which show that acknowledged events are lost.
-- `rows` and `schema`: rows with checksums, the chain of events; tables and migrations.
+- `tables`: rows with checksums, the chain of events, the layout; `migrations`: from older layouts to this one.
 
 docs/journal.md describes the store for operators, docs/decisions/0014 and 0028 its design.
 """

@@ -22,9 +22,9 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalFailed, JournalInUse
 from gavelpy.journal.loss_detection import Loss, Marks
-from gavelpy.journal.recovery import JournalContent
-from gavelpy.journal.schema import META, prepare
+from gavelpy.journal.repair import JournalContent
 from gavelpy.journal.sqlite import BackupSettings, SqliteDatabase
+from gavelpy.journal.tables import META, prepare
 
 
 class Database(Protocol):

@@ -29,9 +29,20 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.journal.loss_detection import Evidence, Loss, MarkFile, Marks, accepted, loss_of, refused, sync
-from gavelpy.journal.recovery import HEADER_BYTES, JournalContent, Salvage, read, read_only, salvage
-from gavelpy.journal.rows import MetaRow, is_whole, meta_row
-from gavelpy.journal.schema import CURRENT, INCARNATION, MARKED, META, SCHEMA_VERSION, prepare, put_meta, version_of
+from gavelpy.journal.repair import HEADER_BYTES, JournalContent, Salvage, read, read_only, salvage
+from gavelpy.journal.tables import (
+    CURRENT,
+    INCARNATION,
+    MARKED,
+    META,
+    SCHEMA_VERSION,
+    MetaRow,
+    is_whole,
+    meta_row,
+    prepare,
+    put_meta,
+    version_of,
+)
 
 PAGE_BYTES = 4096
 BUSY_MS = 5000

@@ -20,7 +20,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from gavelpy.errors import FencedOut, GavelError, InvalidInput, JournalCorrupt, JournalFailed
 from gavelpy.journal.database import Database, database_of, failing
 from gavelpy.journal.loss_detection import Loss, MarkKeeper, Marks, Numbers, accepted, loss_of, parsed_marks, refused
-from gavelpy.journal.recovery import (
+from gavelpy.journal.migrations import bring_up_to_date
+from gavelpy.journal.repair import (
     DAMAGE,
     SNAPSHOTS_KEPT,
     JournalContent,
@@ -30,21 +31,8 @@ from gavelpy.journal.recovery import (
     read,
     rows_after,
 )
-from gavelpy.journal.rows import (
-    Entry,
-    EventRow,
-    Position,
-    Submission,
-    SubmissionRow,
-    entry_of,
-    event_rows,
-    is_whole,
-    meta_row,
-    snapshot_row,
-    storable,
-    submission_row,
-)
-from gavelpy.journal.schema import (
+from gavelpy.journal.sqlite import BackupSettings
+from gavelpy.journal.tables import (
     CURRENT,
     EVENTS,
     INCARNATION,
@@ -53,13 +41,26 @@ from gavelpy.journal.schema import (
     SCHEMA_VERSION,
     SNAPSHOTS,
     SUBMISSIONS,
-    bring_up_to_date,
+    Entry,
+    EventRow,
+    Position,
+    Submission,
+    SubmissionRow,
+    entry_of,
+    event_rows,
     insertion,
+    is_whole,
     meta_named,
+    meta_row,
     newest_incarnation,
+    prepare,
     put_meta,
+    snapshot_row,
+    snapshot_sequences,
+    storable,
+    submission_row,
+    version_of,
 )
-from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.mechanism.events import Event
 
 __all__ = ["EventStore", "Loaded", "Submission", "open_store"]
@@ -110,7 +111,11 @@ class EventStore:
         with failing(database.name):
             self._connection = database.connect()
         try:
-            bring_up_to_date(self._transaction, self._check_leader)
+            with self._transaction() as connection:
+                prepare(connection)
+                version = version_of(connection)
+            if version < CURRENT:
+                bring_up_to_date(version, self._transaction, self._check_leader)
             self._keeper = MarkKeeper(database.marks or self._marks_kept(), self._keep_marks)
         except GavelError:
             self._connection.close()
@@ -231,14 +236,14 @@ class EventStore:
             row = snapshot_row(sequence, self._incarnation, state, event_crc32)
             connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence == sequence))
             connection.execute(SNAPSHOTS.insert(), row._asdict())
-            kept = _snapshots(connection)[:SNAPSHOTS_KEPT]
+            kept = snapshot_sequences(connection)[:SNAPSHOTS_KEPT]
             connection.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.sequence < kept[-1]))
 
     def truncate(self, keep_after_sequence: int) -> int:
         """Deletes events up to a sequence, except those that the older snapshot needs; returns their number."""
         with self._transaction() as connection:
             self._check_incarnation(connection)
-            snapshots = _snapshots(connection)
+            snapshots = snapshot_sequences(connection)
             if len(snapshots) < SNAPSHOTS_KEPT:
                 return 0
             upto = min(keep_after_sequence, snapshots[-1])
@@ -390,8 +395,3 @@ class EventStore:
             seen.add(name)
         self._failure = " ".join(str(error.orig).split())
         return JournalFailed(f"journal {self._database.name}: {self._failure}")
-
-
-def _snapshots(connection: Connection) -> list[int]:
-    """Sequences, newest first."""
-    return list(connection.execute(select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc())).scalars())

@@ -13,8 +13,7 @@ from gavelpy.journal.file import JournalWriter
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.base import planned_over_rounds
-from gavelpy.policies.registry import policy_from
+from gavelpy.policies.base import planned_over_rounds, policy_from
 from gavelpy.simulator.estimation import Estimation, Learning
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
 from gavelpy.simulator.settings import SimulationSettings

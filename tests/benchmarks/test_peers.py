@@ -9,8 +9,8 @@ from benchmarks.engines import Cvxpy, Engine, Highs, PeerFailed, Rows
 from benchmarks.peers import disagreement, formulation_of
 from benchmarks.problems import PAIRS, Case, Mix
 from benchmarks.warm import WarmHighs
+from gavelpy.policies.base import policy_from, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.policies.registry import policy_from, registered
 
 WITHOUT_PEER = {"allox", "fifo", "gandiva", "isolated", "shortest_job_first"}
 MEASURED = sorted(set(registered()) - WITHOUT_PEER)

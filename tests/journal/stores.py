@@ -10,10 +10,10 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from gavelpy.journal.codec import encode
-from gavelpy.journal.recovery import Loaded
-from gavelpy.journal.rows import Entry
+from gavelpy.journal.repair import Loaded
 from gavelpy.journal.sqlite import PAGE_BYTES, BackupSettings
 from gavelpy.journal.store import EventStore, Submission, open_store
+from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.events import Event, JobCancelled
 
 Record = tuple[float, Event]

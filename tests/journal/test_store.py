@@ -13,9 +13,8 @@ from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import FencedOut, InvalidInput, JournalFailed
 from gavelpy.journal.codec import encode, encode_state
-from gavelpy.journal.rows import event_row
-from gavelpy.journal.schema import EVENTS, insertion
 from gavelpy.journal.store import EventStore, open_store
+from gavelpy.journal.tables import EVENTS, event_row, insertion
 from gavelpy.mechanism.events import AllocationFailed, ProgressReported
 from tests.journal.stores import begun, bytes_of, cancelled, execute, expected, filled, loaded, path_of, submission
 

@@ -81,7 +81,7 @@ def test_an_event_that_cannot_be_decoded_ends_the_journal(url: str, monkeypatch:
     with begun(url) as store:
         store.append(cancelled(0))
         with monkeypatch.context() as patch:
-            patch.setattr("gavelpy.journal.rows.encode", lambda event, now_s: b"\xc1")
+            patch.setattr("gavelpy.journal.tables.encode", lambda event, now_s: b"\xc1")
             store.append(cancelled(1))
         store.append(cancelled(2))
 

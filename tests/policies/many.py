@@ -16,9 +16,8 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem, Entity, EntityPolicy
-from gavelpy.policies.base import equal_share_rate
+from gavelpy.policies.base import equal_share_rate, policy_from, registered
 from gavelpy.policies.finish_time_fairness import isolated_s
-from gavelpy.policies.registry import policy_from, registered
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, MinMaxFinishTime
 from gavelpy.solve.solver import Solver
 from tests.solve.many import DECADES, JOBS_MAX, random_problem

@@ -8,9 +8,8 @@ import pytest
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Policy
+from gavelpy.policies.base import Policy, registered
 from gavelpy.policies.contract import CHECKS, check_deterministic, problems
-from gavelpy.policies.registry import registered
 from gavelpy.solve.solver import Solver
 
 NOT_RANDOM = frozenset({"all oversized", "one job", "no jobs", "equal jobs", "no GPUs"})  # the same for every seed

@@ -12,9 +12,9 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.marginal_value import marginal_value_sentences
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.policies.finish_time_fairness import FinishTimeFairness, isolated_s
 from gavelpy.policies.isolated import Isolated
-from gavelpy.policies.registry import policy_from
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from tests.policies.golden import GoldenCase, excess, read_case

@@ -10,9 +10,9 @@ from hypothesis import given
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.policies.gandiva import Gandiva
 from gavelpy.policies.isolated import Isolated
-from gavelpy.policies.registry import policy_from
 from tests.policies.golden import excess, read_case
 from tests.policies.golden_details import configuration_shares
 from tests.policies.queues import random_queue

@@ -12,12 +12,11 @@ import pytest
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem, Entity
-from gavelpy.policies.base import Guarantee, goal_of, guarantees_of
+from gavelpy.policies.base import Guarantee, goal_of, guarantees_of, registered
 from gavelpy.policies.guarantee_checks import CHECKS, peers
 from gavelpy.policies.isolated import Isolated
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.nash_welfare import NashWelfare
-from gavelpy.policies.registry import registered
 from gavelpy.solve.solver import Solver
 from tests.conftest import PROJECT
 from tests.solve.oracle import best_sum

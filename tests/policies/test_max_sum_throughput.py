@@ -10,8 +10,8 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.policies.max_sum_throughput import MaxSumThroughput
-from gavelpy.policies.registry import policy_from
 from tests.policies.golden import excess, read_case
 from tests.policies.test_golden import SINGLE
 

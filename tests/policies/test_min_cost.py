@@ -10,6 +10,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.policies.min_cost import (
     DeadlineVerdict,
     MinCost,
@@ -17,7 +18,6 @@ from gavelpy.policies.min_cost import (
     needed_steps_per_s,
     possible_steps_per_s,
 )
-from gavelpy.policies.registry import policy_from
 from tests.policies.brute_force import kept_level, largest_sets
 from tests.policies.golden import excess, read_case
 from tests.policies.golden_details import detailed_problem, sum_per_dollar

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gavelpy.policies.base import registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 from gavelpy.policies.min_makespan import MinMakespan
-from gavelpy.policies.registry import registered
 from gavelpy.solve import linear
 from tests.policies.golden import excess, least_level, makespan_s, read_case
 from tests.solve.packed import distinct, of_kinds

@@ -10,10 +10,9 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.base import Policy
+from gavelpy.policies.base import Policy, policy_from
 from gavelpy.policies.fifo import Fifo
 from gavelpy.policies.isolated import Isolated
-from gavelpy.policies.registry import policy_from
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 from tests.policies.golden import excess, read_case
 from tests.policies.golden_details import configuration_shares

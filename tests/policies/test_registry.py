@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.policies.base import aliases, policy_from, policy_named, registered
 from gavelpy.policies.max_min_fairness import MaxMinFairness
-from gavelpy.policies.registry import aliases, policy_from, policy_named, registered
 from gavelpy.policies.shortest_job_first import ShortestJobFirst
 
 

@@ -12,7 +12,7 @@ from gavelpy.engine import Engine
 from gavelpy.mechanism.events import Event, LeaseEnded, LeaseStarted
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobId, JobSpec, Trace
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import policy_named
 from gavelpy.simulator.metrics import SimulationResult
 from gavelpy.simulator.settings import Costs, SimulationSettings
 from gavelpy.simulator.simulate import Observer, Simulation

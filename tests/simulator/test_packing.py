@@ -20,7 +20,7 @@ from gavelpy.mechanism.snapshot import snapshot
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import policy_named
 from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.simulator.estimation import Learning
 from gavelpy.simulator.settings import Costs

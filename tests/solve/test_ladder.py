@@ -174,7 +174,7 @@ def test_levels_hold_for_jobs_that_need_next_to_no_time(ratio: float) -> None:
 
 def test_the_lp_path_loads_no_cvxpy() -> None:
     script = (
-        "import sys, numpy as np; from gavelpy.policies.registry import registered;"
+        "import sys, numpy as np; from gavelpy.policies.base import registered;"
         "policies = registered(); assert 'highspy' not in sys.modules;"
         "from gavelpy.model.problem import AllocationProblem;"
         "p = AllocationProblem.of('ab', ['v100'], [1], [[4.0], [2.0]]);"

@@ -7,7 +7,7 @@ import pytest
 
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.registry import policy_from
+from gavelpy.policies.base import policy_from
 from gavelpy.solve.filling.gaps import gaps_of_classes
 from gavelpy.solve.filling.polishing import polished
 from gavelpy.solve.filling.saturation import Filled, SaturatedLevel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import policy_named
 from gavelpy.solve import ladder
 from gavelpy.solve.ladder import nearly_equal
 from gavelpy.solve.objective import MaxMin, MaxSum

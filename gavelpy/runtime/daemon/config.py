@@ -23,8 +23,7 @@ from gavelpy.mechanism.settings import (
     settings_values,
 )
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, varies_with_time
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import Policy, policy_named, varies_with_time
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
 
 MIB = 1 << 20

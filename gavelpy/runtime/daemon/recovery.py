@@ -1,6 +1,6 @@
 """Recovers the scheduler's state from the journal: snapshot, replay, a new incarnation, the clock and the policy.
 
-`gavelpy.journal.recovery` checks and repairs the journal before. If the journal has lost events, the cluster id and
+`gavelpy.journal.repair` checks and repairs the journal before. If the journal has lost events, the cluster id and
 used numbers are recovered from the checkpoint directory. Worker processes read it within a time limit, because its
 storage may hang.
 """

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput, JournalFailed
-from gavelpy.journal.schema import EVENTS
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
+from gavelpy.journal.tables import EVENTS
 from gavelpy.mechanism.events import JobCancelled, NodeLost, ProgressReported, SchedulerRestarted
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon import driver

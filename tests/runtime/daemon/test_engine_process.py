@@ -14,8 +14,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.estimator.learning_loop import KnownJob, LearnRates, MeasuredJob, RatesLearned
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
-from gavelpy.policies.base import planned_over_rounds
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import planned_over_rounds, policy_named
 from gavelpy.runtime.daemon.engine.engine_process import Answer, EngineProcess, Question
 from gavelpy.runtime.daemon.engine.policy_choice import TURN_S, EstimationChoice, PolicyChoice
 from tests.mechanism.builders import make_core, make_spec, questions, wake

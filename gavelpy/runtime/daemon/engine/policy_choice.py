@@ -10,8 +10,7 @@ from typing import Any
 from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.events import PolicyChanged
 from gavelpy.model.problem import BlindView
-from gavelpy.policies.base import Policy, planned_over_rounds
-from gavelpy.policies.registry import policy_named
+from gavelpy.policies.base import Policy, planned_over_rounds, policy_named
 from gavelpy.simulator.settings import Costs
 
 TURN_S = Costs().turn_s  # cost of a start and a stop of a job, for policies that plan with it

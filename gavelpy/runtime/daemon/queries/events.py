@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gavelpy.journal.codec import journal_name
-from gavelpy.journal.rows import Entry
 from gavelpy.journal.store import EventStore
+from gavelpy.journal.tables import Entry
 from gavelpy.mechanism.events import (
     Event,
     IdsReserved,

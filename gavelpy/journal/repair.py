@@ -1,4 +1,4 @@
-"""Recovers a journal at the start: checks every row, sets damaged rows aside, rebuilds a damaged SQLite file.
+"""Checks every row of a journal at the start, sets damaged rows aside, and rebuilds a damaged SQLite file.
 
 `read` verifies the tables of either database, and `quarantine` moves rows that cannot be used to gavel_quarantine.
 
@@ -6,7 +6,7 @@
 counts, and the chain of checksums orders them: forward from the newest snapshot, and backward for history. So a backup
 fills a gap in the file, and the file adds what happened after the backup. An append is kept or dropped as a whole.
 
-`gavelpy.runtime.daemon.recovery` then rebuilds the scheduler's state from the recovered journal.
+`gavelpy.runtime.daemon.recovery` then rebuilds the scheduler's state from the events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from sqlalchemy import Connection, Table, text
 from gavelpy.errors import JournalCorrupt
 from gavelpy.journal.codec import EVENT_NAMES, decode_state
 from gavelpy.journal.loss_detection import Evidence, Loss, Marks, Numbers
-from gavelpy.journal.rows import (
+from gavelpy.journal.tables import (
+    EVENTS,
+    INCARNATION,
+    MARKED,
+    META,
+    QUARANTINE,
+    SCHEMA_VERSION,
+    SNAPSHOTS,
+    SUBMISSIONS,
     Chain,
     Entry,
     EventRow,
@@ -38,16 +46,6 @@ from gavelpy.journal.rows import (
     is_whole,
     meta_row,
     read_chain,
-)
-from gavelpy.journal.schema import (
-    EVENTS,
-    INCARNATION,
-    MARKED,
-    META,
-    QUARANTINE,
-    SCHEMA_VERSION,
-    SNAPSHOTS,
-    SUBMISSIONS,
 )
 from gavelpy.mechanism.events import JobSubmitted
 

@@ -1,8 +1,11 @@
-"""Rows of the event store: their fields and checksums, and the chain of events.
+"""The event store's tables: their rows with checksums, the chain of events, the layout, and named values.
 
 Every row contains a CRC-32 of its fields, and every event the checksum of the event before it, so a row of another
 history is never taken for the next event. An event contains the last sequence of its append and the number of
-submissions in it, so recovery keeps or drops an append as a whole.
+submissions in it, so repair keeps or drops an append as a whole.
+
+Columns are in the order of the fields of the rows. New columns are added only at the end of a table, so a migrated
+table and a new one have the same order.
 """
 
 from __future__ import annotations
@@ -13,6 +16,22 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    inspect,
+    select,
+    text,
+)
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
 from gavelpy.journal.codec import decode, encode, journal_name
@@ -232,3 +251,122 @@ def storable(name: str, value: str) -> str:
     if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
         raise InvalidInput(f"{name} must be text without NUL and lone surrogates, got {value!r}")
     return value
+
+
+SCHEMA_VERSION = "schema_version"
+INCARNATION = "incarnation"
+CURRENT = 2  # version of this layout
+MARKED = "marked"  # set in a journal that has a file of marks next to it
+_SERIAL = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is the row id in SQLite
+
+TABLES = MetaData()
+META = Table(
+    "gavel_meta",
+    TABLES,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+EVENTS = Table(
+    "gavel_events",
+    TABLES,
+    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("now_s", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("record", LargeBinary, nullable=False),
+    Column("append_end", BigInteger, nullable=False, server_default="0"),
+    Column("submissions", BigInteger, nullable=False, server_default="0"),
+    Column("previous_crc32", BigInteger, nullable=False, server_default="0"),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+SNAPSHOTS = Table(
+    "gavel_snapshots",
+    TABLES,
+    Column("sequence", _SERIAL, primary_key=True, autoincrement=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("event_crc32", BigInteger, nullable=False, server_default="0"),
+    Column("crc32", BigInteger, nullable=False, server_default="0"),
+)
+SUBMISSIONS = Table(
+    "gavel_submissions",
+    TABLES,
+    Column("owner", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("first_job", BigInteger, nullable=False),
+    Column("jobs", BigInteger, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("crc32", BigInteger, nullable=False),
+)
+QUARANTINE = Table(
+    "gavel_quarantine",
+    TABLES,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("source", Text, nullable=False),  # name of the table
+    Column("why", Text, nullable=False),
+    Column("content", LargeBinary, nullable=False),  # the columns in order, MessagePack
+)
+
+
+def prepare(connection: Connection) -> bool:
+    """Creates the tables if there are none; whether they existed."""
+    names = set(inspect(connection).get_table_names())
+    if META.name in names:
+        return True
+    if EVENTS.name in names:
+        raise JournalCorrupt(f"journal has {EVENTS.name} but no {META.name}")
+    TABLES.create_all(connection)
+    for row in (meta_row(SCHEMA_VERSION, str(CURRENT)), meta_row(INCARNATION, "0")):
+        connection.execute(META.insert(), row._asdict())
+    return False
+
+
+def insertion(table: Table, paramstyle: str) -> str:
+    """The INSERT statement for rows as tuples; with dictionaries, appends take twice the time."""
+    columns = table.columns.keys()
+    mark = "?" if paramstyle == "qmark" else "%s"
+    return f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join([mark] * len(columns))})"
+
+
+def version_of(connection: Connection) -> int:
+    """The version of the layout; raises JournalCorrupt if it cannot be read, InvalidInput if it is too new."""
+    query = text(f"SELECT value FROM {META.name} WHERE name = :name")
+    found = connection.execute(query, {"name": SCHEMA_VERSION}).scalar()
+    if not isinstance(found, str) or not found.isascii() or not found.isdigit() or int(found) < 1:
+        raise JournalCorrupt(f"journal's schema_version must be a number from 1 to {CURRENT}, got {found!r}")
+    if int(found) > CURRENT:
+        raise InvalidInput(
+            f"journal's schema_version must be at most {CURRENT}, got {found}: a newer gavelpy has written it"
+        )
+    return int(found)
+
+
+# Compiled once: every append executes it.
+_NEWEST = select(META.c.value).where(META.c.name == INCARNATION).with_for_update()
+_NAMED = select(META.c.name, META.c.value, META.c.crc32).where(META.c.name == bindparam("its_name"))
+
+
+def newest_incarnation(connection: Connection) -> int:
+    """The incarnation in force, 0 before the first. Locks the row until the end of the transaction."""
+    found = connection.execute(_NEWEST).scalar()
+    return int(found) if found and found.isdigit() else 0
+
+
+def put_meta(connection: Connection, row: MetaRow) -> None:
+    """Inserts a named value, or replaces it."""
+    if not connection.execute(META.update().where(META.c.name == row.name), row._asdict()).rowcount:
+        connection.execute(META.insert(), row._asdict())
+
+
+def meta_named(connection: Connection, name: str) -> MetaRow | None:
+    """The row of a named value, whole or not; None if there is none."""
+    found = connection.execute(_NAMED, {"its_name": name}).one_or_none()
+    return MetaRow(*found) if found is not None else None
+
+
+def snapshot_sequences(connection: Connection) -> list[int]:
+    """Sequences of the snapshots, newest first."""
+    return list(connection.execute(select(SNAPSHOTS.c.sequence).order_by(SNAPSHOTS.c.sequence.desc())).scalars())

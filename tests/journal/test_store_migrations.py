@@ -9,10 +9,11 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
 from gavelpy.errors import InvalidInput, JournalCorrupt, JournalFailed
-from gavelpy.journal import schema
+from gavelpy.journal import migrations
 from gavelpy.journal.codec import encode, encode_state
-from gavelpy.journal.schema import CURRENT, MIGRATIONS, Migration
+from gavelpy.journal.migrations import MIGRATIONS, Migration
 from gavelpy.journal.store import open_store
+from gavelpy.journal.tables import CURRENT, meta_row
 from tests.journal.stores import begun, bytes_of, cancelled, execute, expected, filled, harm, loaded, submission
 
 BLOB = {"sqlite": "BLOB", "postgresql": "BYTEA"}
@@ -107,7 +108,7 @@ def test_a_scheduler_of_the_old_layout_writes_nothing_more(url: str) -> None:
 
 def test_a_newer_layout_is_refused_and_left_alone(url: str) -> None:
     filled(url, 2)
-    row = schema.meta_row("schema_version", "99")
+    row = meta_row("schema_version", "99")
     execute(url, "UPDATE gavel_meta SET value = '99', crc32 = :crc WHERE name = 'schema_version'", crc=row.crc32)
 
     with pytest.raises(InvalidInput, match="at most 2, got 99: a newer gavelpy has written it"):
@@ -132,8 +133,7 @@ def test_a_step_that_fails_leaves_the_layout_before_it(url: str, monkeypatch: py
 
     make_version_1(url)
     step = dataclasses.replace(MIGRATIONS[0], version=3, apply=fail)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*MIGRATIONS, step))
-    monkeypatch.setattr(schema, "CURRENT", 3)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, step))
 
     with pytest.raises(JournalFailed, match="not_there"):
         open_store(url)
