@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,6 +244,17 @@ def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> No
     _warn(answer)
     if answer.repeated_submission:
         notify("note: these jobs were submitted before with the same key; no new jobs")
+    if sys.stderr.isatty():
+        _show_next_steps([job.job for job in answer.jobs])
+
+
+def _show_next_steps(numbers: Sequence[int]) -> None:
+    """Prints the commands that a user needs next, for people at a terminal."""
+    first = numbers[0]
+    notify(f"output:       gavel logs {first} --follow")
+    notify(f"why it waits: gavel explain {first}")
+    several = f"{first} {'... ' if len(numbers) > 2 else ''}{numbers[-1]}" if len(numbers) > 1 else str(first)
+    notify(f"until over:   gavel wait {several}")
 
 
 def _show_forecasts(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:

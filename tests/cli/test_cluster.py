@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,44 @@ def test_job_is_submitted_waited_for_and_read(cli: Gavel) -> None:
 
     assert (waited.code, waited.out) == (0, f"{number}\tfirst\tfinished\n")
     assert read.out == "hello from ['first']\n"
+
+
+def submitted_at_a_terminal(*options: str) -> tuple[str, str]:
+    """Submits a job with stderr on a terminal; returns both outputs."""
+    terminal, inner = pty.openpty()
+    command = [*RUN, "submit", *options, "--steps", "1", "--", sys.executable, "-c", ""]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=inner, check=True)
+    os.write(inner, b"(end)")
+    errors = os.read(terminal, 65_536).decode()
+    os.close(inner)
+    os.close(terminal)
+    return answer.stdout.decode(), errors
+
+
+def test_submit_prints_the_next_commands_on_a_terminal(cli: Gavel) -> None:
+    out, errors = submitted_at_a_terminal("--name", "next")
+
+    number = out.split("\t")[0]
+    assert f"gavel logs {number} --follow" in errors
+    assert f"gavel explain {number}" in errors
+    assert f"gavel wait {number}" in errors
+
+
+def test_submit_names_the_whole_array_in_the_next_commands(cli: Gavel) -> None:
+    out, errors = submitted_at_a_terminal("--name", "many", "--array", "0-2")
+
+    first, _, last = (line.split("\t")[0] for line in out.splitlines())
+    assert f"gavel wait {first} ... {last}" in errors
+
+
+def test_submit_prints_no_next_commands_with_json(cli: Gavel) -> None:
+    assert submitted_at_a_terminal("--name", "quiet", "-o", "json")[1] == "(end)"
+
+
+def test_submit_prints_no_next_commands_into_a_pipe(cli: Gavel) -> None:
+    answer = cli("submit", "--name", "piped", "--steps", "1", "--rate", "v100:10", "--", sys.executable, "-c", "")
+
+    assert "gavel logs" not in answer.err
 
 
 def test_failing_job_makes_wait_fail(cli: Gavel) -> None:
