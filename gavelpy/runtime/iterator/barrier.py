@@ -73,7 +73,17 @@ class Agreement:
         return {rank: int(text) for rank, text in texts if rank < self._world and text.isdecimal()}
 
 
-class Barrier:
+class Gate:
+    """A step that the loop must not pass without a look; NEVER = none."""
+
+    def __init__(self) -> None:
+        self.at = NEVER
+
+
+NO_GATE: Final = Gate()
+
+
+class Barrier(Gate):
     """One agreement from the view of a rank's loop. `steps` returns the loop's step count.
 
     The loop must call `wait` at step `at`: this rank's proposal at first, then the agreed step. `at` is set before the
@@ -81,11 +91,11 @@ class Barrier:
     """
 
     def __init__(self, directory: Path, rank: int, world: int, steps: Callable[[], int]) -> None:
+        super().__init__()
         self._agreement = Agreement(directory, rank, world)
         self._steps = steps
         self._name = directory.name.lstrip(".")
         self._lock = threading.Lock()
-        self.at = NEVER
 
     def own(self) -> int | None:
         """This rank's proposal; None if it has made none."""

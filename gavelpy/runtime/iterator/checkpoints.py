@@ -88,9 +88,8 @@ class CheckpointWriter:
         final = self._directory / step_name(position.steps)
         if final.exists():
             return 0.0
-        writing = self._directory / (f"{_WRITING}{final.name}" + ("" if self._world > 1 else f"-{os.getpid()}"))
+        writing = self.writing_directory(position.steps)
         with _removed_on_failure(None if self._world > 1 else writing):
-            writing.mkdir(parents=True, exist_ok=True)
             save(writing)
             sync_tree(writing)
             if self._world > 1:
@@ -103,6 +102,13 @@ class CheckpointWriter:
             else:
                 _wait(final.exists, deadline_s, f"checkpoint {final.name} was not completed by the first rank")
         return clock_s() - began_s
+
+    def writing_directory(self, steps: int) -> Path:
+        """The directory, made if necessary, of a checkpoint until it is complete."""
+        own = "" if self._world > 1 else f"-{os.getpid()}"
+        writing = self._directory / f"{_WRITING}{step_name(steps)}{own}"
+        writing.mkdir(parents=True, exist_ok=True)
+        return writing
 
     def prune(self, steps: float) -> None:
         """Removes complete checkpoints with fewer steps, each by one rename."""

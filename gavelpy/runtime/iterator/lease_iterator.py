@@ -1,41 +1,20 @@
-"""LeaseIterator: a training loop that saves, stops and resumes with the leases of its job.
-
-Theory of operation. The loop counts steps. Between two steps, at most every CHECK_S, it checks the lease, which a
-background thread keeps up to date, and decides: continue, write a checkpoint, stop, or give up because the lease is
-over. It begins to stop so early that one more step and a checkpoint fit before the end of the lease. The ranks of a
-gang agree on the step first (`barrier`), and may write one checkpoint together (`checkpoints`).
-"""
+"""LeaseIterator: iterates over a loader under leases, from the data position of the last checkpoint on."""
 
 from __future__ import annotations
 
-import logging
-import math
-import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
-from gavelpy.errors import InvalidInput, LeaseExpired
-from gavelpy.runtime.iterator.barrier import NEVER, Barrier
-from gavelpy.runtime.iterator.checkpoints import CheckpointWriter, DataPosition, EpochCursor, read_position
-from gavelpy.runtime.iterator.lease_watch import JobContext, LeaseWatch, read_context
-from gavelpy.runtime.iterator.timing import RateMeter, expected_checkpoint_s, must_stop, stop_at_s
-from gavelpy.runtime.lease_files import Progress, clock_s, newest_checkpoint
+from gavelpy.errors import InvalidInput
+from gavelpy.runtime.iterator.barrier import NEVER
+from gavelpy.runtime.iterator.checkpoints import DataPosition, EpochCursor
+from gavelpy.runtime.iterator.lease_loop import LeaseLoop, Save
 
-_logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-Save = Callable[[Path], object]
-CHECK_S: Final = 0.05
-DECAY: Final = 0.98  # of the slowest step, at each check
-_boot = time.CLOCK_BOOTTIME
-_now = time.clock_gettime
 
 
-class LeaseIterator(Generic[Item]):
+class LeaseIterator(LeaseLoop, Generic[Item]):
     """Iterates over a loader while the job has a lease; a step is one item.
 
         batches = LeaseIterator(loader, save, load=load, epochs=10)
@@ -68,328 +47,40 @@ class LeaseIterator(Generic[Item]):
         checkpoint_directory: Path | str | None = None,
         checkpoint_every_s: float | None = None,
     ) -> None:
-        context = read_context(os.environ)
-        _check(epochs, steps_total, save_on, checkpoint_every_s, context)
-        self._context = context
-        self._process = os.getpid()
-        self._save = save
-        self._every_s = context.checkpoint_every_s if checkpoint_every_s is None else checkpoint_every_s
-        self._total = context.steps_total if steps_total is None else steps_total
-        self._all_save = save_on == "all" and context.world > 1
-        directory = context.checkpoint_directory or (Path(checkpoint_directory) if checkpoint_directory else None)
-        ranks = (context.rank, context.world if self._all_save else 1, context.world)
-        self._writer = CheckpointWriter(directory, *ranks) if directory else None
-        self._resume = context.resume_directory or (
-            newest_checkpoint(directory) if directory and context.lease_directory is None else None
+        if epochs is not None and epochs < 1:
+            raise InvalidInput(f"epochs must be 1 or more, got {epochs!r}")
+        self._loader = loader
+        self._epochs = epochs
+        super().__init__(
+            save,
+            load=load,
+            steps_total=steps_total,
+            save_on=save_on,
+            checkpoint_directory=checkpoint_directory,
+            checkpoint_every_s=checkpoint_every_s,
         )
-        start = read_position(self._resume) if self._resume else DataPosition()
-        self._cursor = EpochCursor(loader, _epochs(epochs, self._total), start)
-        self._steps = self._saved_steps = self._first_steps = start.steps
-        self._over = self._finished = self._stopped = self._terminated = False
-        now_s = self._at_s = self._checkpoint_at_s = clock_s()
-        self._slowest_s = 0.0
-        self._check_at_s = now_s
-        self._check_at_steps = self._end_steps = 0  # checks after the first step
-        self._meter = RateMeter(now_s, start.steps)
-        self._known_checkpoint_s = start.took_s
-        self._barriers_at = directory or context.lease_directory
-        self._watch = self._make_watch()
-        self._lease_s = self._watch.lease.until_clock_s - now_s if self._watch else 0.0
-        self._stop_barrier = self._make_barrier("stop")
-        self._saves = 0
-        self._save_barrier = self._make_barrier("save-0") if self._all_save else None
-        self._handle_sigterm()
-        if self._watch:
-            self._watch.start()
-        if self._resume and load:
-            load(self._resume)
-        if self._writer:
-            self._writer.mark_loaded()
-        self._at_s = clock_s()
-        if self._total and self._steps >= self._total:
-            self.finish()
-
-    @property
-    def steps_done(self) -> int:
-        """Steps of the job since it was submitted, those of earlier leases included."""
-        return self._steps
-
-    @property
-    def steps_saved(self) -> int:
-        """Steps in the newest complete checkpoint that this rank has written or resumed from."""
-        return self._saved_steps
 
     @property
     def epoch(self) -> int:
         """The current pass over the loader, from 0."""
         return self._cursor.epoch
 
-    @property
-    def resume_directory(self) -> Path | None:
-        """The checkpoint that this run resumed from; None = it started from scratch."""
-        return self._resume
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job has done all its work, as opposed to stopping because its lease ends."""
-        return self._finished
-
-    @property
-    def rate_steps_per_s(self) -> float:
-        """Rate without the first steps and without checkpoints; 0 = not measured yet."""
-        return self._meter.rate_steps_per_s()
-
     def __iter__(self) -> Iterator[Item]:
         if self.should_stop():
             return
-        for item in self._cursor:
+        cursor = self._cursor
+        for item in cursor:
             yield item
-            self._cursor.position += 1
+            cursor.position += 1
             if not self.should_stop():  # finish() may have been called
                 self.step_done()
             if self.should_stop():
                 return
         self.finish()
 
-    def step_done(self) -> None:
-        """Counts a step. May write a checkpoint or stop the loop.
+    def _start_at(self, start: DataPosition) -> None:
+        epochs = self._epochs or (NEVER if self._total else 1)
+        self._cursor = EpochCursor(self._loader, epochs, start)
 
-        Raises LeaseExpired if the lease was over before the loop could stop gracefully.
-        """
-        self._steps = steps = self._steps + 1
-        now_s = _now(_boot)
-        took_s = now_s - self._at_s
-        self._at_s = now_s
-        if took_s > self._slowest_s:
-            self._slowest_s = took_s
-        if steps >= self._check_at_steps or now_s >= self._check_at_s:
-            self._check(now_s, steps)
-
-    def should_stop(self) -> bool:
-        """Whether to do no further step. All ranks stop at the same step."""
-        return self._over
-
-    def finish(self) -> None:
-        """Declares that the job has done all its work, also before `steps_total`; saves unsaved steps."""
-        if not self._over:
-            self._finished = True
-            self._end()
-
-    def close(self) -> None:
-        """Ends the background thread and restores SIGTERM. Called automatically when the loop ends."""
-        if self._watch:
-            self._watch.close()
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def __enter__(self) -> LeaseIterator[Item]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _check(self, now_s: float, steps: int) -> None:
-        """Decides between two steps what to do next. Gangs call it at every step, so it tests the barriers first."""
-        is_time = now_s >= self._check_at_s or steps >= self._end_steps
-        stop, save = self._stop_barrier, self._save_barrier
-        is_barrier = (stop is not None and steps >= stop.at) or (save is not None and steps >= save.at)
-        if self._over or not (is_time or is_barrier or self._context.world == 1):
-            return
-        watch = self._watch
-        if watch and now_s >= watch.over_s():
-            self._give_up()
-        self._meter.sample(now_s, steps)
-        if 0 < self._total <= steps:
-            self.finish()
-        elif self._is_stop_step(now_s):
-            self._stopped = True
-            self._end()
-        elif self._is_save_step(now_s):
-            self._checkpoint_between()
-        self._decay_slowest(steps)
-        now_s = self._at_s = clock_s()
-        self._check_at_s = min(now_s + CHECK_S, max(self._stop_s(), now_s))
-        self._end_steps = self._last_step()
-        self._check_at_steps = 0 if self._context.world > 1 else self._end_steps
-
-    def _decay_slowest(self, steps: int) -> None:
-        """Ignores the first step, which is slower than the others; later ones decay to the average."""
-        is_first = steps == self._first_steps + 1
-        rate = self._meter.rate_steps_per_s()
-        self._slowest_s = 0.0 if is_first else max(DECAY * self._slowest_s, 1.0 / rate if rate > 0 else 0.0)
-
-    def _last_step(self) -> int:
-        """The step at which the job or the lease ends."""
-        steps_max = math.ceil(self._watch.lease.steps_max) if self._watch else 0
-        return min(self._total or NEVER, steps_max if steps_max > 0 else NEVER)
-
-    def _is_stop_step(self, now_s: float) -> bool:
-        """Whether to stop at this step."""
-        if not self._must_stop(now_s) and self._stop_barrier is None:
-            return False
-        if self._stop_barrier is None:
-            return True
-        if self._must_stop(now_s):
-            self._stop_barrier.propose()
-        agreed = self._wait(self._stop_barrier)
-        return agreed is not None and self._steps >= agreed
-
-    def _is_save_step(self, now_s: float) -> bool:
-        """Whether to write a checkpoint at this step."""
-        is_due = self._save is not None and 0 < self._every_s <= now_s - self._checkpoint_at_s
-        if self._save_barrier is None:
-            return is_due
-        if is_due:
-            self._save_barrier.propose()
-        agreed = self._wait(self._save_barrier)
-        if agreed is None or self._steps < agreed:
-            return False
-        self._saves += 1
-        self._save_barrier = self._make_barrier(f"save-{self._saves}")
-        return True
-
-    def _wait(self, barrier: Barrier) -> int | None:
-        try:
-            return barrier.wait(self._watch.lease.until_clock_s if self._watch else float("inf"))
-        except LeaseExpired:
-            self._abandon()
-            raise
-
-    def _checkpoint_between(self) -> None:
-        """A checkpoint that fails is retried when the next is due, unless other ranks wait for it."""
-        try:
-            self._checkpoint()
-        except OSError as error:
-            if self._all_save:
-                raise
-            self._checkpoint_at_s = clock_s()
-            _logger.warning("checkpoint at step %d failed: %s", self._steps, error)
-
-    def _checkpoint(self) -> None:
-        """Writes a checkpoint, if this rank saves and has new steps."""
-        writes = self._all_save or self._context.rank == 0
-        if not writes or self._save is None or self._writer is None or self._saved_steps >= self._steps:
-            self._checkpoint_at_s = clock_s()
-            return
-        began_s = clock_s()
-        position = DataPosition(self._steps, self._cursor.epoch, self._cursor.position)
-        try:
-            took_s = self._writer.write(position, self._save, self._watch.over_s() if self._watch else float("inf"))
-        except LeaseExpired:
-            self._abandon()
-            raise
-        self._saved_steps = self._steps
-        self._known_checkpoint_s = max(took_s, 0.5 * self._known_checkpoint_s)
-        self._checkpoint_at_s = clock_s()
-        self._meter.add_idle(self._checkpoint_at_s - began_s)
-        if self._watch and self._context.rank == 0:
-            on_record = self._watch.lease.steps_saved
-            self._writer.prune(on_record)
-            if on_record > self._first_steps:  # a checkpoint of this lease
-                self._writer.prune_earlier()
-
-    def _end(self) -> None:
-        """The last checkpoint and the last report of a loop that is finished or stops."""
-        for barrier in (self._stop_barrier, self._save_barrier):
-            if barrier:
-                barrier.propose()  # no rank shall wait for one that has ended
-        self._checkpoint()
-        self._over = True
-        if self._watch:
-            self._watch.report()
-        self.close()
-
-    def _give_up(self) -> None:
-        self._abandon()
-        lost = self._steps - self._saved_steps
-        raise LeaseExpired(f"the lease was over at step {self._steps}; the last {lost} steps were not saved")
-
-    def _abandon(self) -> None:
-        """Ends without a checkpoint, and reports that the lease was the reason, not the script."""
-        self._over = self._stopped = True
-        self._finished = False
-        if self._watch:
-            self._watch.report()
-        self.close()
-
-    def _must_stop(self, now_s: float) -> bool:
-        if self._watch is None:
-            return self._terminated
-        return self._terminated or must_stop(now_s, self._steps, self._watch.lease, self._stop_s())
-
-    def _stop_s(self) -> float:
-        if self._watch is None:
-            return float("inf")
-        can_save = self._save is not None and self._writer is not None
-        checkpoint_s = expected_checkpoint_s(self._known_checkpoint_s, self._lease_s) if can_save else 0.0
-        return stop_at_s(self._watch.lease, checkpoint_s, self._slowest_s, self._context.world)
-
-    def _make_watch(self) -> LeaseWatch | None:
-        context = self._context
-        if context.lease_directory is None:
-            return None
-        return LeaseWatch(context.lease_directory, context.local_rank, context.grace_s, self._progress, self._on_poll)
-
-    def _make_barrier(self, name: str) -> Barrier | None:
-        if self._context.world == 1 or self._watch is None or self._barriers_at is None:
-            return None
-        return Barrier(self._barriers_at / f".{name}", self._context.rank, self._context.world, lambda: self._steps)
-
-    def _on_poll(self) -> None:
-        """In the background thread: proposes barriers if another rank has, or if time runs out while a step runs."""
-        if self._over or self._stop_barrier is None:
-            return
-        if self._stop_barrier.own() is None and self._must_stop(clock_s()):
-            self._stop_barrier.propose_ahead()
-        self._stop_barrier.follow()
-        if self._save_barrier:
-            self._save_barrier.follow()
-
-    def _progress(self) -> Progress:
-        return Progress(
-            steps_done=self._steps,
-            steps_saved=self._saved_steps,
-            rate_steps_per_s=self._meter.rate_steps_per_s(),
-            finished=self._finished and self._over,
-            stopped=self._stopped and self._over,
-            saves_at_end=self._save is not None and self._writer is not None,
-        )
-
-    def _handle_sigterm(self) -> None:
-        """Under a lease, SIGTERM stops the loop gracefully, unless the script has its own handler."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if self._watch and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._on_sigterm)
-
-    def _on_sigterm(self, *_: object) -> None:
-        if os.getpid() == self._process:
-            self._terminated = True
-            return
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker that was forked from the loop ends as usual
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _epochs(epochs: int | None, total: int) -> int:
-    if epochs is not None:
-        return epochs
-    return NEVER if total else 1
-
-
-def _check(
-    epochs: int | None, steps_total: int | None, save_on: str, checkpoint_every_s: float | None, context: JobContext
-) -> None:
-    if epochs is not None and epochs < 1:
-        raise InvalidInput(f"epochs must be 1 or more, got {epochs!r}")
-    if steps_total is not None and steps_total < 1:
-        raise InvalidInput(f"steps_total must be 1 or more, got {steps_total!r}")
-    if checkpoint_every_s is not None and not checkpoint_every_s >= 0:
-        raise InvalidInput(f"checkpoint_every_s must be 0 or more, got {checkpoint_every_s!r}")
-    if save_on not in ("first", "all"):
-        raise InvalidInput(f"save_on must be 'first' or 'all', got {save_on!r}")
-    if save_on == "all" and context.world > 1 and context.lease_directory is None:
-        raise InvalidInput(
-            f"save_on must be 'first' outside a lease, because ranks cannot agree there, got {save_on!r}"
-        )
+    def _position(self) -> DataPosition:
+        return DataPosition(self._steps, self._cursor.epoch, self._cursor.position)

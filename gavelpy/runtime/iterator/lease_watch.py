@@ -23,6 +23,7 @@ from gavelpy.runtime.lease_files import (
     LeaseTerms,
     Progress,
     clock_s,
+    newest_checkpoint,
     read_launch,
     read_lease,
     write_progress,
@@ -42,6 +43,30 @@ class JobContext:
     steps_total: int = 0  # 0 = not given
     checkpoint_every_s: float = 0.0  # 0 = only at the end of a lease
     grace_s: float = 0.0  # after the end of the lease
+    restarts: int = 0  # of the ranks by torchrun under this lease
+
+    def checkpoint_to_resume(self, directory: Path | None) -> Path | None:
+        """The checkpoint to resume from; None = start from scratch.
+
+        A process that was started again under the same lease resumes from what that lease has saved. Ranks of a gang
+        look there only if all of them were started again: a rank that starts late must not find a newer checkpoint.
+        """
+        may_look = self.lease_directory is None or self.world == 1 or self.restarts > 0
+        own = newest_checkpoint(directory) if directory and may_look else None
+        return own or self.resume_directory
+
+    def check_options(self, steps_total: int | None, save_on: str, checkpoint_every_s: float | None) -> None:
+        """Raises InvalidInput for options of a loop that are wrong, or impossible here."""
+        if steps_total is not None and steps_total < 1:
+            raise InvalidInput(f"steps_total must be 1 or more, got {steps_total!r}")
+        if checkpoint_every_s is not None and not checkpoint_every_s >= 0:
+            raise InvalidInput(f"checkpoint_every_s must be 0 or more, got {checkpoint_every_s!r}")
+        if save_on not in ("first", "all"):
+            raise InvalidInput(f"save_on must be 'first' or 'all', got {save_on!r}")
+        if save_on == "all" and self.world > 1 and self.lease_directory is None:
+            raise InvalidInput(
+                f"save_on must be 'first' outside a lease, because ranks cannot agree there, got {save_on!r}"
+            )
 
 
 def read_context(environment: Mapping[str, str]) -> JobContext:
@@ -65,6 +90,7 @@ def read_context(environment: Mapping[str, str]) -> JobContext:
         steps_total=math.ceil(_number(environment, "GAVEL_STEPS_TOTAL")),
         checkpoint_every_s=_number(environment, "GAVEL_CHECKPOINT_EVERY_S"),
         grace_s=launch.grace_s if launch else 0.0,
+        restarts=_whole(environment, "TORCHELASTIC_RESTART_COUNT", 0, 0) if lease else 0,
     )
 
 
