@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import signal
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gavelpy.errors import InvalidInput
@@ -20,6 +22,10 @@ INDEX = "{index}"
 ARRAY_MAX = 10_000
 _FILE_BYTES_MAX = 4 << 20
 _DIGITS_MAX = 9
+
+
+_SOFTWARE = ("venv", "conda", "snapshot")
+_NOT_SENT = frozenset({"array", *_SOFTWARE})  # by themselves
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,9 @@ class JobTemplate:
     warning_s: float = 0.0
     warning_signal: int = 0
     preemptible: bool = False
+    venv: str = ""
+    conda: str = ""
+    snapshot: bool = False  # of the working directory
     array: str = ""
 
     def expand(self) -> list[JobTemplate]:
@@ -50,12 +59,14 @@ class JobTemplate:
             return [self]
         return [self._at(index) for index in array_indices(self.array)]
 
-    def message(self) -> client_pb2.JobDescription:
-        """The message to the scheduler."""
-        from gavelpy.runtime.wire import client_pb2
+    def message(self, snapshots: Mapping[str, str] = MappingProxyType({})) -> client_pb2.JobDescription:
+        """The message to the scheduler. `snapshots`: the digest of each directory that is archived for a job."""
+        from gavelpy.runtime.wire import client_pb2, software_pb2
 
-        values = {name: value for name, value in vars(self).items() if name != "array"}
-        return client_pb2.JobDescription(**values)
+        values = {name: value for name, value in vars(self).items() if name not in _NOT_SENT}
+        snapshot = snapshots[self.working_directory] if self.snapshot else ""
+        software = software_pb2.Software(venv=self.venv, conda=self.conda, snapshot=snapshot)
+        return client_pb2.JobDescription(**values, software=software)
 
     def _at(self, index: int) -> JobTemplate:
         def filled(text: str) -> str:
@@ -169,8 +180,15 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
             values[name] = read(value)
         except (TypeError, ValueError):
             raise InvalidInput(f"{where}.{name} must be {allowed}, got {value!r:.80}", file=str(path)) from None
-    directory = path.absolute().parent / values.get("working_directory", ".")
+    here = path.absolute().parent
+    directory = here / values.get("working_directory", ".")
+    values |= {name: absolute(here, values[name]) for name in ("venv", "conda") if values.get(name)}
     return JobTemplate(**values | {"working_directory": str(directory.resolve())})
+
+
+def absolute(here: Path, path: str) -> str:
+    """An absolute path without `.` and `..`; links stay, as they may differ on the nodes."""
+    return os.path.normpath(here / Path(path).expanduser())
 
 
 def _text(value: object) -> str:
@@ -233,5 +251,8 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "warning_s": ("a number of seconds", _number),
     "warning_signal": ("the number of a signal", _whole),
     "preemptible": ("true or false", _flag),
+    "venv": ("the path of a virtual environment", _text),
+    "conda": ("the path of a conda environment", _text),
+    "snapshot": ("true or false", _flag),
     "array": ("a string such as 0-9", _text),
 }

@@ -17,6 +17,7 @@ from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, duration
 from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
+from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
 
 if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
@@ -98,6 +99,30 @@ PreemptibleOption = Annotated[
         "scratch.",
     ),
 ]
+VenvOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR", rich_help_panel=_JOB, help="Virtual environment to activate, by its path on the nodes."
+    ),
+]
+CondaOption = Annotated[
+    str,
+    typer.Option(metavar="DIR", rich_help_panel=_JOB, help="Conda environment to activate, by its path on the nodes."),
+]
+SnapshotOption = Annotated[
+    bool,
+    typer.Option(
+        "--snapshot",
+        rich_help_panel=_JOB,
+        help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
+    ),
+]
+SnapshotMaxOption = Annotated[
+    int,
+    typer.Option(
+        metavar="MIB", parser=o.whole(1, 16_384), help="Largest snapshot, in MiB of files before compression."
+    ),
+]
 ArrayOption = Annotated[
     str | None,
     typer.Option(
@@ -133,6 +158,10 @@ def submit(
     checkpoint_every: CheckpointEveryOption = 0.0,
     warning: WarningOption = None,
     preemptible: PreemptibleOption = False,
+    venv: VenvOption = "",
+    conda: CondaOption = "",
+    snapshot: SnapshotOption = False,
+    snapshot_max: SnapshotMaxOption = BYTES_MAX >> 20,
     array: ArrayOption = None,
     dry_run: DryRunOption = False,
     wait: WaitOption = False,
@@ -155,7 +184,8 @@ def submit(
         "name": name, "gpus": gpus, "weight": weight, "job_type": job_type, "rates_steps_per_s": f.rates(rate or []),
         "deadline_s": deadline, "entity": entity, "environment": f.pairs("--env", environment or [], "="),
         "one_process_a_node": one_process_a_node, "checkpoint_every_s": checkpoint_every,
-        "preemptible": preemptible,
+        "preemptible": preemptible, "venv": venv and f.absolute(Path.cwd(), venv),
+        "conda": conda and f.absolute(Path.cwd(), conda), "snapshot": snapshot,
     }  # fmt: skip
     if warning is not None:
         given["warning_s"], given["warning_signal"] = f.warning(warning)
@@ -167,15 +197,34 @@ def submit(
         templates = [job for path in what for job in f.read_job_file(Path(path))]
     else:
         templates = [_from_flags(what, steps, directory, given)]
-    jobs = [job.message() for template in templates for job in _with_array(template, indices).expand()]
+    expanded = [job for template in templates for job in _with_array(template, indices).expand()]
     connection = c.reconnecting if wait and not dry_run else c.connected
     with connection(scheduler, token_file, timeout) as client:
+        snapshots = _stored_snapshots(client, expanded, snapshot_max << 20, is_stored=not dry_run)
+        jobs = [job.message(snapshots) for job in expanded]
         if dry_run:
             _show_forecasts(client.submit(jobs, dry_run=True), output)
         elif wait:
             _submit_and_wait(client, jobs, key or str(uuid.uuid4()), window, output)
         else:
             _show_submitted(client.submit(jobs, key=key), output)
+
+
+def _stored_snapshots(
+    client: Client, jobs: Sequence[f.JobTemplate], bytes_max: int, *, is_stored: bool
+) -> dict[str, str]:
+    """Digests of the archives of the directories that jobs take a snapshot of; stores the archives."""
+    sources = list(dict.fromkeys(job.working_directory for job in jobs if job.snapshot))
+    if not sources:
+        return {}
+    directory = client.settings.snapshot_directory or client.server_info().snapshot_directory
+    if not directory:
+        raise InvalidInput(
+            "a snapshot needs a directory that clients and nodes share: set snapshot_directory in the client's "
+            "configuration, or nodes.checkpoint_directory of the scheduler; got neither"
+        )
+    where = Path(directory) if is_stored else None
+    return {source: store_snapshot(Path(source), where, bytes_max) for source in sources}
 
 
 def _from_flags(

@@ -31,6 +31,7 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
+from gavelpy.model.software import Software
 
 VERSION = 6
 OLDEST = 1  # version that can still be read
@@ -250,10 +251,16 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.relate()
 
 
+def _restored_spec(values: dict[str, Any]) -> JobSpec:
+    """A job from its fields by name; those of an earlier version lack some."""
+    software = Software.of(values.get("software", {}))
+    return JobSpec(**(values | {"kind": JobKind(values["kind"]), "software": software}))
+
+
 def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs = JobTable(type_count)
     named = (dict(zip(state["spec_fields"], spec, strict=True)) for spec in state["specs"])
-    jobs.specs = [JobSpec(**(spec | {"kind": JobKind(spec["kind"])})) for spec in named]
+    jobs.specs = [_restored_spec(spec) for spec in named]
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
     jobs.count = len(jobs.specs)
     jobs.entities = list(state["entities"])

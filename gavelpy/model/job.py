@@ -14,6 +14,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
+from gavelpy.model.software import OF_NODE, Software
 
 # A serial is a row number that is never reused; an id is a name given by a user.
 JobId = NewType("JobId", str)
@@ -56,6 +57,7 @@ class JobSpec:
     warning_s: float = 0.0  # the job receives warning_signal this long before a lease ends; 0 = never
     warning_signal: int = 0
     preemptible: bool = False  # may be preempted before its first checkpoint
+    software: Software = OF_NODE
 
     def __post_init__(self) -> None:
         self._check_id()

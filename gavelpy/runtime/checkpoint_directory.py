@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
-from gavelpy.runtime import lease_files
+from gavelpy.runtime import lease_files, snapshots
 from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 MARKER_FILE: Final = ".gavel-cluster"
 ID_FILE: Final = ".gavel-directory"
 DIRECTORY_MODE: Final = 0o700
+SHARED_MODE: Final = 0o1777
 _ID_BYTES = 12
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MARKER_CHARACTERS_MAX = 200
@@ -71,7 +72,17 @@ def mark(root: str, cluster_id: str) -> str:
         file.write_text(cluster_id + "\n", encoding="utf-8")
     if owner in ("", cluster_id):
         identify(file.parent, is_new=True)
+        _make_shared(file.parent / snapshots.DIRECTORY)
     return owner or cluster_id
+
+
+def _make_shared(directory: Path) -> None:
+    """Makes a directory in which every user can write, and change what is theirs."""
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return
+    directory.chmod(SHARED_MODE)
 
 
 def check_owner(root: str, cluster_id: str, owner: str) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -86,6 +86,7 @@ class Launch:
     log_bytes_max: int = 16 << 20  # of one log file, after which it is rotated
     log_files_max: int = 4  # full files kept
     cgroup: str = ""  # directory of the job's control group; empty = none
+    software: Mapping[str, str] = field(default_factory=dict)  # to prepare before the ranks start: shim/preparation.py
 
     @property
     def local_ranks(self) -> int:

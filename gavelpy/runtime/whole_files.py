@@ -96,7 +96,7 @@ def read_bounded(
 
 
 def _is_given(item: Field[Any], content: dict[str, object]) -> bool:
-    return item.name in content or item.default is MISSING
+    return item.name in content or item.default is item.default_factory is MISSING
 
 
 def _value(

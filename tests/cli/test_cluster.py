@@ -65,6 +65,36 @@ def test_help_of_each_command_has_examples(gavel: Gavel, command: str) -> None:
     assert f"gavel {command}" in answer.out
 
 
+def test_job_runs_in_its_snapshot_with_its_virtual_environment(cli: Gavel) -> None:
+    """The directory changes after the submission; the job finds its Python by PATH."""
+    (cli.folder / "env" / "bin").mkdir(parents=True)
+    (cli.folder / "env" / "bin" / "python").symlink_to(sys.executable)
+    (cli.folder / "code").mkdir()
+    cli.file("code/run.py", "import os; print(open('data.txt').read(), os.environ['VIRTUAL_ENV'], flush=True)")
+    cli.file("code/data.txt", "as submitted")
+
+    options = ("-C", "code", "--steps", "1", "--rate", "v100:10", "--snapshot", "--venv", "env")
+    planned = cli("submit", *options, "--name", "archived", "--dry-run", "--", "python", "run.py")
+    submitted = cli("submit", *options, "--name", "archived", "--", "python", "run.py")
+    cli.file("code/data.txt", "changed")
+    waited = cli("wait", "archived")
+
+    assert (planned.code, submitted.code, waited.code) == (0, 0, 0), waited.err
+    assert cli("logs", "archived").out == f"as submitted {cli.folder}/env\n"
+    explained = cli("explain", "archived", "-o", "json").json["description"]["software"]
+    assert (explained["venv"], len(explained["snapshot"])) == (f"{cli.folder}/env", 64)
+    assert f"Runs with venv {cli.folder}/env, snapshot {explained['snapshot']}." in cli("explain", "archived").out
+
+
+def test_job_with_an_environment_that_is_missing_fails_once_with_the_reason(cli: Gavel) -> None:
+    submit(cli, "bare", QUICK, "--conda", "/nowhere/env")
+
+    assert cli("wait", "bare").code == 1
+    found = cli("status", "bare", "-o", "json").json["jobs"][0]
+    assert (found["state"], found["restarts"]) == ("failed", 0)
+    assert "the conda environment /nowhere/env has no bin/python on node n1" in found["detail"]
+
+
 def test_job_is_submitted_waited_for_and_read(cli: Gavel) -> None:
     number = submit(cli, "first")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, 
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.snapshot import restore, snapshot
+from gavelpy.model.software import OF_NODE, Software
 from tests.mechanism.builders import fail, make_core, make_spec, running_core, start, tell, wake
 
 
@@ -33,6 +35,19 @@ def test_a_restored_core_has_the_same_snapshot() -> None:
     again = snapshot(restore(decode_state(encode_state(state))))
 
     assert encode_state(again) == encode_state(state)
+
+
+def test_software_of_a_job_is_restored_and_an_older_snapshot_has_that_of_the_node() -> None:
+    core = running_core(make_spec("g"), servers=[("v100", 2)])
+    spec = replace(make_spec("b"), software=Software(venv="/opt/torch", snapshot="0" * 64))
+    tell(core, JobSubmitted(spec), 5.0)
+    state = decode_state(encode_state(snapshot(core)))
+    row = state["spec_fields"].index("software")
+    older = {**state, "spec_fields": state["spec_fields"][:row] + state["spec_fields"][row + 1 :]}
+    older["specs"] = [values[:row] + values[row + 1 :] for values in state["specs"]]
+
+    assert [found.software for found in restore(state).jobs.specs] == [OF_NODE, spec.software]
+    assert [found.software for found in restore(older).jobs.specs] == [OF_NODE, OF_NODE]
 
 
 def test_a_restored_core_shares_nothing_with_its_snapshot() -> None:

@@ -29,6 +29,7 @@ class ClientSettings:
     tls_ca: str = ""  # PEM of the authority that signed the scheduler's certificate; given = TLS
     tls_certificate: str = ""  # the client's own, if the scheduler requires one
     tls_key: str = ""
+    snapshot_directory: str = ""  # where archives of code are put; empty = the scheduler names it
     timeout_s: float = TIMEOUT_S  # a call is retried for this long
 
     def __post_init__(self) -> None:

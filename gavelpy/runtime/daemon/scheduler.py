@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -55,6 +56,7 @@ from gavelpy.runtime.daemon.recovery import (
     configured_text,
 )
 from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes
+from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)
@@ -119,6 +121,12 @@ class Scheduler:
     def name(self) -> str:
         """Name of the cluster."""
         return self.config.scheduler.name
+
+    @property
+    def snapshot_directory(self) -> str:
+        """Where clients put archives of code; empty = there is no shared directory."""
+        root = self.config.nodes.checkpoint_directory
+        return str(Path(root).absolute() / SNAPSHOTS) if root else ""
 
     def now_s(self) -> float:
         """The scheduler's time; the core's may lag behind."""

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ _EXEC_CODES: Final = {
     errno.ENOEXEC: CODE_NOT_EXECUTABLE,
 }
 _ERROR = struct.Struct("=i32s")  # errno and the step that failed
+Program = Sequence[str] | Callable[[], int]  # arguments to execute, or a function that returns the exit code
 
 
 class RankNotStarted(OSError):
@@ -52,7 +53,7 @@ class Rank:
 
 
 def start_rank(
-    argv: Sequence[str], working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
+    argv: Program, working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
 ) -> Rank:
     """Starts a process in a process group (0 = a new one) and in a control group; raises RankNotStarted."""
     output, output_end = os.pipe2(os.O_CLOEXEC)
@@ -99,14 +100,14 @@ def reap_orphans(kept: Sequence[int]) -> None:
 
 
 def _become(
-    argv: Sequence[str],
+    argv: Program,
     working_directory: str,
     environment: Mapping[str, str],
     groups: tuple[int, str],
     ends: tuple[int, int, int],
     shim: int,
 ) -> None:
-    """In the child: executes the command, or reports why that failed. Never returns."""
+    """In the child: executes the command or calls the function, or reports why that failed. Never returns."""
     step = "setpgid"
     try:
         group, cgroup = groups
@@ -122,6 +123,9 @@ def _become(
             os.dup2(source, target)
         step = "chdir"
         os.chdir(working_directory)
+        if callable(argv):
+            os.close(ends[2])
+            os._exit(argv())
         step = "exec"
         os.execvpe(argv[0], list(argv), dict(environment))
     except OSError as error:
@@ -144,14 +148,14 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _cannot_start(report: bytes, argv: Sequence[str], working_directory: str) -> RankNotStarted:
+def _cannot_start(report: bytes, argv: Program, working_directory: str) -> RankNotStarted:
     number, step_bytes = _ERROR.unpack(report)
     step = step_bytes.rstrip(b"\0").decode()
     why = os.strerror(number)
     match step:
         case "chdir":
             return RankNotStarted(number, f"cannot enter the working directory {working_directory!r}: {why}")
-        case "exec":
+        case "exec" if not callable(argv):
             error = RankNotStarted(number, f"the command {argv[0]!r} cannot be run: {why}")
             error.code = _EXEC_CODES.get(number, CODE_NOT_STARTED)
             return error

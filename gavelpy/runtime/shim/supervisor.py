@@ -6,6 +6,7 @@ One thread, because PR_SET_PDEATHSIG applies to the thread that forked. `termina
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -96,6 +97,8 @@ class Supervisor:
         lease_files.write_shim(self._directory, self._state)
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
         end = self._start() or self._supervise()
+        if code_directory := self._launch.software.get("code", ""):
+            shutil.rmtree(code_directory, ignore_errors=True)
         while not self._written(end):
             time.sleep(RETRY_S)
         self._write_state(ShimPhase.ENDED)
@@ -116,11 +119,13 @@ class Supervisor:
     def _start(self) -> End | None:
         """None if all ranks run; else how the lease ended."""
         self._read_lease()
-        if self._lease.kill or self._lease.stop or clock_s() >= self._lease.until_clock_s:
+        if self._is_over():
             return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
         self._make_cgroup()
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._directory)}
         try:
+            if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
+                return end
             for environment in self._launch.rank_environments:
                 self._start_rank({**self._launch.environment, **environment, **marker})
         except ranks.RankNotStarted as error:
@@ -128,6 +133,28 @@ class Supervisor:
             return self._not_run(LeaseOutcome.FAILED, str(error.strerror), error.code)
         self._write_state(ShimPhase.RUNNING)
         return None
+
+    def _prepare(self, environment: dict[str, str]) -> End | None:
+        """Prepares the software of the job; None if it is ready, else how the lease ended."""
+        from gavelpy.runtime.shim import preparation  # few jobs need it, and it loads much
+
+        if code_directory := self._launch.software.get("code", ""):
+            Path(code_directory).mkdir(mode=0o700, exist_ok=True)
+        code, message = preparation.prepare(self._launch.software, environment, self._cgroup, self._is_over)
+        if code == 0:
+            return None
+        self._kill_all()
+        if code == preparation.ENDED_EARLY:
+            return self._not_run(LeaseOutcome.STOPPED, message, 0)
+        return self._not_run(
+            LeaseOutcome.LOST if code == preparation.CODE_OF_NODE else LeaseOutcome.FAILED, message, code
+        )
+
+    def _is_over(self) -> bool:
+        """Whether the lease is over before its ranks have started."""
+        self._read_lease()
+        is_over = clock_s() >= self._lease.until_clock_s
+        return self._is_terminating or self._lease.kill or self._lease.stop or is_over
 
     def _make_cgroup(self) -> None:
         """Without a control group a job still runs: its processes are found by session, environment and descent."""

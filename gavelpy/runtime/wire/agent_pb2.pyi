@@ -11,6 +11,7 @@ sequence) and acts on the difference to what it sees. Times of leases are given 
 
 from collections import abc as _abc
 from gavelpy.runtime.wire import log_pb2 as _log_pb2
+from gavelpy.runtime.wire import software_pb2 as _software_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -595,6 +596,7 @@ class Launch(_message.Message):
     STEPS_MAX_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
+    SOFTWARE_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -643,6 +645,8 @@ class Launch(_message.Message):
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers on this node"""
 
+    @_builtins.property
+    def software(self) -> _software_pb2.Software: ...
     def __init__(
         self,
         *,
@@ -674,10 +678,11 @@ class Launch(_message.Message):
         steps_max: _builtins.float = ...,
         checkpoint_directory_id: _builtins.str = ...,
         finish_grace_s: _builtins.float = ...,
+        software: _software_pb2.Software | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ For clients: the command `gavel` and programs like it. Users see and touch their
 
 from collections import abc as _abc
 from gavelpy.runtime.wire import log_pb2 as _log_pb2
+from gavelpy.runtime.wire import software_pb2 as _software_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -102,6 +103,7 @@ class GetServerInfoResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_DIRECTORY_FIELD_NUMBER: _builtins.int
     server_version: _builtins.str
     api_version: _builtins.int
     cluster_name: _builtins.str
@@ -110,6 +112,8 @@ class GetServerInfoResponse(_message.Message):
     user: _builtins.str
     """who the server takes the caller for"""
     role: _builtins.str
+    snapshot_directory: _builtins.str
+    """where clients put archives of code; empty = the scheduler has no shared directory"""
     def __init__(
         self,
         *,
@@ -120,10 +124,11 @@ class GetServerInfoResponse(_message.Message):
         incarnation: _builtins.int = ...,
         user: _builtins.str = ...,
         role: _builtins.str = ...,
+        snapshot_directory: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "cluster_name", b"cluster_name", "incarnation", b"incarnation", "role", b"role", "server_version", b"server_version", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_version", b"api_version", "cluster_id", b"cluster_id", "cluster_name", b"cluster_name", "incarnation", b"incarnation", "role", b"role", "server_version", b"server_version", "snapshot_directory", b"snapshot_directory", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,6 +194,7 @@ class JobDescription(_message.Message):
     WARNING_S_FIELD_NUMBER: _builtins.int
     WARNING_SIGNAL_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    SOFTWARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
     steps_total: _builtins.float
@@ -212,6 +218,8 @@ class JobDescription(_message.Message):
     def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def software(self) -> _software_pb2.Software: ...
     def __init__(
         self,
         *,
@@ -231,10 +239,11 @@ class JobDescription(_message.Message):
         warning_s: _builtins.float = ...,
         warning_signal: _builtins.int = ...,
         preemptible: _builtins.bool = ...,
+        software: _software_pb2.Software | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

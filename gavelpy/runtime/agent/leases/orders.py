@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final
 
-from gavelpy.errors import RemoteViolation
+from gavelpy.errors import InvalidInput, RemoteViolation
+from gavelpy.model.software import OF_NODE, Software
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
-from gavelpy.runtime.wire import agent_pb2
+from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CHANGED = ("argv", "gpus", "environment")  # other fields are those of the message
+_CHANGED = ("argv", "gpus", "environment", "software")  # other fields are those of the message
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class NodeAssignment:
     checkpoint_every_s: float = 0.0
     steps_max: float = 0.0
     checkpoint_directory_id: str = ""  # that the scheduler expects on this node; empty = any
+    software: Software = OF_NODE
 
     @property
     def local_ranks(self) -> int:
@@ -79,6 +81,7 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
         argv=_argv(launch.command),
         gpus=tuple(launch.gpus),
         environment=dict(sorted(launch.environment.items())),
+        software=_software(launch.software),
         **others,
     )
     if made.first_rank + made.local_ranks > made.world_size:
@@ -87,6 +90,13 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
             f"got {made.first_rank} + {made.local_ranks}"
         )
     return made
+
+
+def _software(given: software_pb2.Software) -> Software:
+    try:
+        return Software(**{part.name: getattr(given, part.name) for part in fields(Software)})
+    except InvalidInput as error:
+        raise RemoteViolation(f"software.{error}") from None
 
 
 def _check_numbers(launch: agent_pb2.Launch) -> None:

@@ -27,6 +27,7 @@ from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE, AssignmentRe
 from gavelpy.runtime.agent.leases.orders import Orders
 from gavelpy.runtime.agent.leases.reconcile import LocalLease
 from gavelpy.runtime.checkpoint_directory import marker
+from gavelpy.runtime.snapshots import CODE_DIRECTORY
 from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def prune(state: Path, *, bytes_max: int, retention_s: float, now_s: float) -> i
     for directory in reversed(lease_directories(state / ENDED)):
         with suppress(OSError):  # for example a full disk: retried at the next call
             scrub(directory)  # if the agent died before it did
+        shutil.rmtree(directory / CODE_DIRECTORY, ignore_errors=True)  # if the shim was killed
         total += sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
         if total > bytes_max or _is_older(directory, now_s - retention_s):
             shutil.rmtree(directory, ignore_errors=True)

@@ -25,6 +25,8 @@ from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.resume import prepare
 from gavelpy.runtime.checkpoint_directory import whole_steps
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
+from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
+from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 RESERVED_PREFIX: Final = "GAVEL_"
@@ -84,7 +86,7 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         lease=lease.lease,
         job=lease.job,
         argv=assignment.argv,
-        working_directory=assignment.working_directory,
+        working_directory=str(code_directory(lease)) if assignment.software.snapshot else assignment.working_directory,
         environment=job_environment(assignment, lease, node),
         rank_environments=tuple(rank_environment(assignment, rank) for rank in range(assignment.local_ranks)),
         first_rank=assignment.first_rank,
@@ -100,14 +102,30 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         log_files_max=node.log_files_max,
         silent_start_s=node.silent_start_s,
         cgroup=node.containment.group_of(lease.lease),
+        software=software_of(assignment, lease, node),
     )
+
+
+def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    """What the shim prepares before the ranks start; empty = nothing."""
+    found = {name: value for name, value in vars(assignment.software).items() if value}
+    if "snapshot" in found:
+        found["archive"] = str(archive_file(node.checkpoint_root / SNAPSHOTS, found["snapshot"]))
+        found["code"] = str(code_directory(lease))
+    return found
+
+
+def code_directory(lease: LeaseContext) -> Path:
+    """Where the snapshot of a lease is unpacked."""
+    return lease.directory / CODE_DIRECTORY
 
 
 def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
     """The environment of a job without the rank's part: gavel's variables override the job's, and those the node's."""
     inherited = {name: node.node_environment[name] for name in _FROM_NODE if node.node_environment.get(name)}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
-    return {**_BASE, **inherited, **own, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
+    activated = assignment.software.activate({**_BASE, **inherited, **own})
+    return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
 
 
 def rank_environment(assignment: NodeAssignment, local_rank: int) -> dict[str, str]:
@@ -154,6 +172,8 @@ def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
     }
     if lease.resume_directory is not None:
         variables[lease_files.RESUME_DIRECTORY_VARIABLE] = str(lease.resume_directory)
+    if assignment.software.snapshot:
+        variables["GAVEL_SNAPSHOT"] = assignment.software.snapshot
     return variables
 
 
@@ -248,7 +268,7 @@ class Starter:
             str(node.checkpoint_root),
             self._may_make(),
             assignment.checkpoint_directory_id,
-            assignment.working_directory,
+            "/" if assignment.software.snapshot else assignment.working_directory,
             folder.job,
             folder.lease,
             target,

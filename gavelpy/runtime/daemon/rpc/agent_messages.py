@@ -14,7 +14,7 @@ from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
 from gavelpy.runtime.quorum import View
-from gavelpy.runtime.wire import agent_pb2
+from gavelpy.runtime.wire import agent_pb2, software_pb2
 
 API_VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -179,6 +179,7 @@ def order_message(
                 warning_signal=spec.warning_signal,
                 checkpoint_every_s=spec.checkpoint_every_s,
                 checkpoint_directory_id=start.directory,
+                software=software_pb2.Software(**vars(spec.software)),
             )
         )
     return message

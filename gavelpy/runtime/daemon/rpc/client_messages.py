@@ -12,7 +12,7 @@ from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
 from gavelpy.runtime.wire import client_pb2 as pb
-from gavelpy.runtime.wire import log_pb2
+from gavelpy.runtime.wire import log_pb2, software_pb2
 
 CODES = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in PublicState}
 STATES = {code: state for state, code in CODES.items()}
@@ -42,6 +42,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         warning_s=spec.warning_s,
         warning_signal=spec.warning_signal,
         preemptible=spec.preemptible,
+        software=software_pb2.Software(**vars(spec.software)),
     )
 
 

@@ -95,6 +95,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             incarnation=scheduler.incarnation,
             user=client.name,
             role=client.role.value,
+            snapshot_directory=scheduler.snapshot_directory,
         )
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Context) -> pb.SubmitJobsResponse:

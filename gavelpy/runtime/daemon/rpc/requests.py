@@ -6,15 +6,17 @@ import math
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import PurePosixPath
 from signal import Signals
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobSpec
+from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
-from gavelpy.runtime.wire import client_pb2
+from gavelpy.runtime.wire import client_pb2, software_pb2
 
 NAME = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit, and not a number"
@@ -80,6 +82,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         checkpoint_every_s=number(f"{field}.checkpoint_every_s", job.checkpoint_every_s),
         warning_s=number(f"{field}.warning_s", job.warning_s),
         preemptible=job.preemptible,
+        software=_software(f"{field}.software", job.software),
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
 
@@ -113,6 +116,13 @@ def _directory(field: str, directory: str) -> str:
     text(field, directory, characters_max=PATH_CHARACTERS_MAX)
     require(not directory or PurePosixPath(directory).is_absolute(), field, "an absolute path, or empty", directory)
     return directory
+
+
+def _software(field: str, given: software_pb2.Software) -> Software:
+    try:
+        return Software(**{part.name: getattr(given, part.name) for part in fields(Software)})
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}.{error}") from None
 
 
 def _environment(field: str, environment: Mapping[str, str]) -> dict[str, str]:
