@@ -11,12 +11,15 @@ from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, count, duration, enum_name, percent, timestamp
 from gavelpy.cli.output import Output, TableData, console, echo_json, echo_json_list, printable, show_table, tabbed
+from gavelpy.cli.usage import since as parse_since
+from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from gavelpy.runtime.wire import client_pb2
 
+_OVER = ("finished", "cancelled", "failed")
 _STATES = ("waiting", "starting", "running", "stopping", "finished", "cancelled", "failed")
 
 
@@ -33,6 +36,21 @@ def jobs(
     state: Annotated[
         list[str] | None, typer.Option(metavar="STATE", parser=_state, help="Only jobs in this state. Repeatable.")
     ] = None,
+    ended: Annotated[
+        bool, typer.Option("--ended", help="Only jobs that are over, with their times and GPU-hours.")
+    ] = False,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIME",
+            parser=parse_since,
+            help="With --ended or --all: without jobs that ended before. "
+            "A duration like 12h or 7d, or a local date like 2026-11-01.",
+        ),
+    ] = None,
+    priority: Annotated[
+        bool, typer.Option("--priority", help="In order of urgency, with share, time owed, received and lag.")
+    ] = False,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user. For admins.")] = "",
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
@@ -46,16 +64,27 @@ def jobs(
       gavel jobs
       gavel jobs --state waiting --state running
       gavel jobs --all -o json
+      gavel jobs --ended --since 7d
+      gavel jobs --priority
     """
     from gavelpy.runtime.wire import client_pb2
 
-    states = [client_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in state or []]
+    if ended and (all_states or state or priority):
+        raise InvalidInput("--ended selects states itself: leave out --all, --state and --priority")
+    if priority and all_states:
+        raise InvalidInput("--priority orders jobs that are not over: leave out --all")
+    if since is not None and not (ended or all_states):
+        raise InvalidInput("--since selects by the end of jobs: add --ended or --all")
+    names = _OVER if ended else state or []
+    states = [client_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in names]
     with c.connected(scheduler, token_file, timeout) as client:
-        found = client.jobs(states=states, all_states=all_states, owner=owner)
+        found = client.jobs(states=states, all_states=all_states, owner=owner, ended_since_s=since or 0.0)
+    if priority:
+        found.sort(key=lambda job: (-job.urgency, job.job))
     if output is Output.JSON:
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show_table(jobs_table(found))
+        show_table(ended_table(found) if ended else priority_table(found) if priority else jobs_table(found))
 
 
 def status(
@@ -165,6 +194,55 @@ def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
         for job in found
     ]
     return TableData(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
+
+
+def ended_table(found: Iterable[client_pb2.Job]) -> TableData:
+    """One row per job that is over, with its times and GPU-hours."""
+    from gavelpy.runtime.wire import client_pb2
+
+    titles = ("job", "name", "owner", "state", "GPUs", "submitted", "waited", "ended", "leases", "GPU-hours", "why")
+    rows = [
+        (
+            str(job.job),
+            printable(job.name),
+            printable(job.owner),
+            enum_name(client_pb2.JobState, job.state),
+            str(job.gpus),
+            timestamp(job.submitted_at_s),
+            duration(job.started_at_s - job.submitted_at_s) if job.started_at_s else DASH,
+            timestamp(job.ended_at_s),
+            str(job.restarts + 1 if job.started_at_s else 0),
+            f"{job.gpu_s / 3600:,.2f}",
+            printable(job.detail),
+        )
+        for job in found
+    ]
+    return TableData(titles, frozenset(("job", "GPUs", "waited", "leases", "GPU-hours")), rows)
+
+
+def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
+    """One row per job that is not over, with the figures that order them."""
+    from gavelpy.runtime.wire import client_pb2
+
+    titles = ("job", "name", "owner", "state", "GPUs", "weight", "share", "owed", "received", "lag", "urgency", "why")
+    rows = [
+        (
+            str(job.job),
+            printable(job.name),
+            printable(job.owner),
+            enum_name(client_pb2.JobState, job.state),
+            str(job.gpus),
+            f"{job.weight:g}",
+            f"{100 * job.share:.1f} %",
+            duration(job.owed_s),
+            duration(job.received_s),
+            f"{'-' if job.owed_s < job.received_s else ''}{duration(abs(job.owed_s - job.received_s))}",
+            compact(job.urgency),
+            printable(job.reason),
+        )
+        for job in found
+    ]
+    return TableData(titles, frozenset(titles[4:11]) | {"job"}, rows)
 
 
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:

@@ -26,6 +26,7 @@ from gavelpy.cli import (
     throughput,
     top,
     trace,
+    usage,
     wait,
 )
 from gavelpy.cli.output import (
@@ -71,6 +72,7 @@ app.command("cancel", rich_help_panel=_CLUSTER)(jobs.cancel)
 app.command("wait", rich_help_panel=_CLUSTER)(wait.wait)
 app.command("top", rich_help_panel=_CLUSTER)(top.top)
 app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
+app.command("usage", rich_help_panel=_CLUSTER)(usage.usage)
 app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
 app.add_typer(nodes.app, name="node", rich_help_panel=_CLUSTER)
 app.add_typer(policy.app, name="policy", rich_help_panel=_CLUSTER)

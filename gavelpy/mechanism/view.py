@@ -138,3 +138,22 @@ def booked_s(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Flo
     running = np.flatnonzero((jobs.lease[rows] >= 0) & (jobs.since_s[rows] >= 0))
     received_s[running, jobs.lease_type[rows[running]]] += now_s - jobs.since_s[rows[running]]
     return owed_s, received_s
+
+
+def standing(core: SchedulerCore, rows: Ints, now_s: float) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """What the order of these jobs is based on, (K,) each, as if booked at `now_s`; zero for jobs that are over.
+
+    GPU-seconds under lease (also of jobs that are over); share, time owed and time received over all types; and
+    urgency: the largest over the types.
+    """
+    jobs = core.jobs
+    is_alive = jobs.state[rows] <= ALIVE[-1]
+    gpu_s = jobs.attained_gpu_s[rows].copy()
+    running = is_alive & (jobs.lease[rows] >= 0) & (jobs.since_s[rows] >= 0)
+    gpu_s[running] += (now_s - jobs.since_s[rows[running]]) * jobs.gpus[rows[running]]
+    owed_s, received_s = booked_s(core, rows, now_s)
+    share = jobs.total("target")[rows]
+    urgency = core.settings.rules.urgency(share, owed_s, received_s, core.settings).max(axis=1, initial=0.0)
+    sums = (share.sum(axis=1), owed_s.sum(axis=1), received_s.sum(axis=1), urgency)
+    share_sum, owed, received, most = (np.where(is_alive, column, 0.0) for column in sums)
+    return gpu_s, share_sum, owed, received, most

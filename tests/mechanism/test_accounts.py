@@ -13,7 +13,7 @@ from gavelpy.mechanism.events import CheckpointSaved, ConfigChanged, JobCancelle
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import PriorityRule
 from gavelpy.mechanism.snapshot import snapshot
-from gavelpy.mechanism.view import account
+from gavelpy.mechanism.view import account, standing
 from gavelpy.model.arrays import Floats
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, start, tell, wake
 
@@ -98,3 +98,19 @@ def test_account_of_a_job_of_unknown_speed_says_so() -> None:
     core = make_core(make_spec("a", rates={}))
 
     assert math.isnan(account(core, 0, 5.0).rate_steps_per_s[0])
+
+
+@pytest.mark.parametrize("rule", PriorityRule)
+def test_the_standing_of_jobs_sums_their_accounts_and_orders_them(rule: PriorityRule) -> None:
+    core = shared_core(rule)
+    tell(core, JobCancelled(1), now_s=100.0)
+    rows = np.array([1, 0])
+
+    gpu_s, share, owed_s, received_s, urgency = standing(core, rows, 300.0)
+
+    running = account(core, 0, 300.0)
+    assert share.tolist() == [0.0, 0.7]
+    assert owed_s.tolist() == pytest.approx([0.0, running.owed_s.sum()])
+    assert received_s.tolist() == pytest.approx([0.0, running.received_s.sum()])
+    assert gpu_s.tolist() == [0.0, 290.0]
+    assert urgency[0] == 0.0 < urgency[1]

@@ -98,15 +98,24 @@ class Client:
         return self._called(self._stub.SubmitJobs, request, pb.SubmitJobsResponse, _FORECAST_S if dry_run else 0.0)
 
     def jobs(
-        self, *, states: Sequence[pb.JobState.ValueType] = (), all_states: bool = False, owner: str = ""
+        self,
+        *,
+        states: Sequence[pb.JobState.ValueType] = (),
+        all_states: bool = False,
+        owner: str = "",
+        ended_since_s: float = 0.0,
     ) -> list[pb.Job]:
-        """The caller's unfinished jobs, or those selected, by number. Admins see the jobs of all users."""
+        """The caller's unfinished jobs, or those selected, by number. Admins see the jobs of all users.
+
+        With `ended_since_s`, a Unix time, none of the jobs that ended before.
+        """
         found: list[pb.Job] = []
         after = -1
         while True:
             request = pb.ListJobsRequest(
-                states=states, all_states=all_states, owner=owner, page_size=_PAGE, after=after
-            )
+                states=states, all_states=all_states, owner=owner, page_size=_PAGE, after=after,
+                ended_since_s=ended_since_s,
+            )  # fmt: skip
             page = self._called(self._stub.ListJobs, request, pb.ListJobsResponse)
             found.extend(page.jobs)
             if page.next_after < 0:
@@ -142,6 +151,11 @@ class Client:
     def cluster(self) -> pb.GetClusterResponse:
         """Policy, round, GPUs and job counts."""
         return self._called(self._stub.GetCluster, pb.GetClusterRequest(), pb.GetClusterResponse)
+
+    def usage(self, *, since_s: float = 0.0, owner: str = "") -> pb.GetUsageResponse:
+        """GPU time by owner, entity and GPU type since a Unix time; admins see all owners."""
+        request = pb.GetUsageRequest(since_s=since_s, owner=owner)
+        return self._called(self._stub.GetUsage, request, pb.GetUsageResponse)
 
     def set_policy(self, *, policy: str = "", parameters: str = "", round_s: float = 0.0) -> pb.GetClusterResponse:
         """Changes the policy or round length and returns the cluster; an empty or 0 argument changes nothing."""

@@ -8,6 +8,7 @@ scheduler           the object behind the services: submit, cancel, drain, chang
 driver              writes events to the journal, applies them to the core, executes the commands
 command_executor    executes the core's commands, and turns reports of nodes into events
 job_history         starts, ends and notes of jobs
+usage               GPU time by hour, owner, entity and GPU type
 clock               the scheduler's time
 metrics             Prometheus metrics and health checks, by HTTP
 state_metrics       gauges of jobs, users, entities, nodes and lag, read at each scrape

@@ -1,4 +1,4 @@
-"""The history of jobs, which the core does not keep: starts, ends and notes; also the agent of each node.
+"""The history of jobs, which the core does not keep: starts, ends, notes and usage; also the agent of each node.
 
 It is computed from the journal's events, so a restart restores it. The agent's identity distinguishes it from another
 agent of the same node name after a restart. Times are the scheduler's (`now_s`).
@@ -29,8 +29,9 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
 )
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
+from gavelpy.runtime.daemon.usage import UsageBook
 
 NAMELESS = "-"  # the id of a job without a name
 SEPARATOR = "#"  # between name and serial in a job's id in the core
@@ -90,6 +91,7 @@ class JobHistory:
         self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
         self.policy: PolicyChanged | None = None  # in force; None = never changed
         self.answer = PolicyAnswer()
+        self.usage = UsageBook()
 
     # Queries ------------------------------------------------------------------------------------------------------
 
@@ -100,6 +102,11 @@ class JobHistory:
     def ended_s(self, job: int) -> float:
         """When it ended; NaN = not yet."""
         return float(self._ended_s[job])
+
+    def ended_since(self, rows: Ints, since_s: float) -> Bools:
+        """Whether each of these jobs ended at or after a time, (K,)."""
+        ended: Bools = self._ended_s[rows] >= since_s  # NaN, not yet, is not
+        return ended
 
     def starts(self, job: int) -> int:
         """Number of leases under which it has run."""
@@ -126,8 +133,10 @@ class JobHistory:
                 self._submitted(core, now_s)
             case LeaseStarted():
                 self._lease_started(event, now_s)
+                self.usage.started(event, core, now_s)
             case LeaseEnded():
                 self._lease_ended(event, now_s, core)
+                self.usage.ended(event, now_s)
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
                 self._add(event.job, HistoryEntry(now_s, "cancelled"))
@@ -206,6 +215,7 @@ class JobHistory:
             "history": self._history.copy(),
             "notes": {str(job): text for job, text in self._notes.items()},
             "agents": dict(self.agents),
+            "usage": self.usage.snapshot(),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
         }
 
@@ -222,6 +232,7 @@ class JobHistory:
             history._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
             history._notes = {int(job): text for job, text in state["notes"].items()}
             history.agents = dict(state.get("agents", {}))  # an earlier version had none
+            history.usage = UsageBook.restore(state.get("usage"), core)
             history.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])
         except (LookupError, TypeError, ValueError) as error:
             raise JournalCorrupt(f"job history of the snapshot is corrupt: {error!r}") from None

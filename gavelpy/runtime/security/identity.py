@@ -32,6 +32,7 @@ class Operation(StrEnum):
     SET_NODE = "SetNode"
     GET_CLUSTER = "GetCluster"
     SET_POLICY = "SetPolicy"
+    GET_USAGE = "GetUsage"
     LIST_EVENTS = "ListEvents"
     READ_LOGS = "ReadLogs"
     CONNECT = "Connect"  # of an agent
@@ -55,6 +56,7 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.SET_NODE: _ADMINS,
     Operation.GET_CLUSTER: _PEOPLE,
     Operation.SET_POLICY: _ADMINS,
+    Operation.GET_USAGE: _PEOPLE,
     Operation.LIST_EVENTS: _PEOPLE,
     Operation.READ_LOGS: _PEOPLE,
     Operation.CONNECT: _NODES,

@@ -402,6 +402,11 @@ class Job(_message.Message):
     STEPS_ESTIMATED_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_WHY_FIELD_NUMBER: _builtins.int
+    GPU_S_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    OWED_S_FIELD_NUMBER: _builtins.int
+    RECEIVED_S_FIELD_NUMBER: _builtins.int
+    URGENCY_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -437,6 +442,15 @@ class Job(_message.Message):
     """whether it may be stopped for other jobs' sake"""
     preemptible_why: _builtins.str
     """and on what evidence"""
+    gpu_s: _builtins.float
+    """GPU time under lease"""
+    share: _builtins.float
+    """of its time, by the policy, over all GPU types"""
+    owed_s: _builtins.float
+    """over all GPU types"""
+    received_s: _builtins.float
+    urgency: _builtins.float
+    """the largest over GPU types"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -468,10 +482,15 @@ class Job(_message.Message):
         steps_estimated: _builtins.bool = ...,
         preemptible: _builtins.bool = ...,
         preemptible_why: _builtins.str = ...,
+        gpu_s: _builtins.float = ...,
+        share: _builtins.float = ...,
+        owed_s: _builtins.float = ...,
+        received_s: _builtins.float = ...,
+        urgency: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_type", b"gpu_type", "gpus", b"gpus", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "restarts", b"restarts", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,6 +505,7 @@ class ListJobsRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    ENDED_SINCE_S_FIELD_NUMBER: _builtins.int
     all_states: _builtins.bool
     owner: _builtins.str
     """admins; empty = the caller's (admins: all)"""
@@ -493,6 +513,8 @@ class ListJobsRequest(_message.Message):
     """at most 10,000; 0 = 1,000"""
     after: _builtins.int
     """jobs with a larger number; absent = from the first"""
+    ended_since_s: _builtins.float
+    """Unix time: without the jobs that ended before; 0 = with all"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___JobState.ValueType]:
         """none = all living"""
@@ -505,10 +527,11 @@ class ListJobsRequest(_message.Message):
         owner: _builtins.str = ...,
         page_size: _builtins.int = ...,
         after: _builtins.int | None = ...,
+        ended_since_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "all_states", b"all_states", "owner", b"owner", "page_size", b"page_size", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "after", b"after", "all_states", b"all_states", "ended_since_s", b"ended_since_s", "owner", b"owner", "page_size", b"page_size", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -1052,6 +1075,86 @@ class SetPolicyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetPolicyResponse: _TypeAlias = SetPolicyResponse  # noqa: Y015
+
+@_typing.final
+class GetUsageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    since_s: _builtins.float
+    """Unix time; 0 = since the journal began"""
+    owner: _builtins.str
+    """admins; empty = the caller's (admins: all)"""
+    def __init__(
+        self,
+        *,
+        since_s: _builtins.float = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "since_s", b"since_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
+
+@_typing.final
+class GetUsageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    UNTIL_S_FIELD_NUMBER: _builtins.int
+    since_s: _builtins.float
+    """where the first whole hour (more than a month ago: day) that counts begins"""
+    until_s: _builtins.float
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageRow]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___UsageRow] | None = ...,
+        since_s: _builtins.float = ...,
+        until_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows", "since_s", b"since_s", "until_s", b"until_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class UsageRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    ENTITY_FIELD_NUMBER: _builtins.int
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    GPU_S_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    entity: _builtins.str
+    gpu_type: _builtins.str
+    gpu_s: _builtins.float
+    """GPU-seconds under lease"""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        entity: _builtins.str = ...,
+        gpu_type: _builtins.str = ...,
+        gpu_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageRow: _TypeAlias = UsageRow  # noqa: Y015
 
 @_typing.final
 class ListEventsRequest(_message.Message):

@@ -84,6 +84,11 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/GetUsage',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
         self.ListEvents = channel.unary_stream(
                 '/gavelpy.v1.SchedulerService/ListEvents',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListEventsRequest.SerializeToString,
@@ -164,6 +169,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsage(self, request, context):
+        """GPU time by owner, entity and GPU type
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListEvents(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -228,6 +240,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.SerializeToString,
             ),
             'ListEvents': grpc.unary_stream_rpc_method_handler(
                     servicer.ListEvents,
@@ -510,6 +527,33 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/SetPolicy',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/GetUsage',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.GetUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class SchedulerServiceStub:
     GetCluster: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetClusterRequest, _client_pb2.GetClusterResponse]
     """for `gavel top` and `gavel policy`"""
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]
+    """GPU time by owner, entity and GPU type"""
     ListEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]
 
@@ -67,6 +69,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     GetCluster: _aio.UnaryUnaryMultiCallable[_client_pb2.GetClusterRequest, _client_pb2.GetClusterResponse]  # type: ignore[assignment]
     """for `gavel top` and `gavel policy`"""
     SetPolicy: _aio.UnaryUnaryMultiCallable[_client_pb2.SetPolicyRequest, _client_pb2.SetPolicyResponse]  # type: ignore[assignment]
+    GetUsage: _aio.UnaryUnaryMultiCallable[_client_pb2.GetUsageRequest, _client_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """GPU time by owner, entity and GPU type"""
     ListEvents: _aio.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]  # type: ignore[assignment]
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]  # type: ignore[assignment]
 
@@ -145,6 +149,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.SetPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.SetPolicyResponse, _abc.Awaitable[_client_pb2.SetPolicyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _client_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.GetUsageResponse, _abc.Awaitable[_client_pb2.GetUsageResponse]]:
+        """GPU time by owner, entity and GPU type"""
 
     @_abc_1.abstractmethod
     def ListEvents(

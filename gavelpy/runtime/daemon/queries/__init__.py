@@ -3,6 +3,7 @@
 jobs        which jobs a caller may see, lookup, pages, status, warnings
 cluster     policy, round, GPUs by type, nodes
 explain     one job in detail, and forecasts of jobs that are not submitted yet
+usage       GPU time by owner, entity and GPU type
 events      the journal's events as sentences and JSON
 logs        log lines of jobs, merged over all nodes
 log_lines   pages of one node's lines

@@ -14,13 +14,14 @@ import numpy as np
 
 from gavelpy.errors import NotFound
 from gavelpy.mechanism import back_off, non_preemptible
-from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
+from gavelpy.mechanism.view import standing
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Wish, is_by_time
-from gavelpy.runtime.daemon.queries.fields import require, shown
+from gavelpy.runtime.daemon.queries.fields import number, require, shown
 from gavelpy.runtime.security.identity import Caller
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class JobStatus:
     steps_estimated: bool  # from time: the job has not reported any
     preemptible: bool
     preemptible_why: str
+    gpu_s: float  # GPU time under lease
+    share: float  # of its time that the policy gives it, over all GPU types
+    owed_s: float  # by the policy, over all GPU types; older time counts less
+    received_s: float
+    urgency: float  # the largest over GPU types: who has more comes first; 0 = no share, or over
 
 
 @dataclass(frozen=True)
@@ -141,9 +147,12 @@ class JobQueries:
 
     def page(
         self, caller: Caller, *, owner: str = "", states: AbstractSet[PublicState] | None = None, after: int = -1,
-        size: int = PAGE_DEFAULT,
+        size: int = PAGE_DEFAULT, ended_since_s: float = 0.0,
     ) -> JobPage:  # fmt: skip
-        """The first jobs after a serial, optionally of one owner or in some states; by default those not over."""
+        """The first jobs after a serial, optionally of one owner or in some states; by default those not over.
+
+        With `ended_since_s`, a Unix time, none of the jobs that ended before.
+        """
         require(0 < size <= PAGE_MAX, "page_size", f"at most {PAGE_MAX}", size)
         rows = self.serials(caller, owner)
         rows = rows[rows > after]
@@ -151,6 +160,11 @@ class JobQueries:
             rows = rows[~self._scheduler.core.view().is_over[rows]]
         elif len(states) < len(PublicState):
             rows = rows[np.isin(self._states(rows), list(states))]
+        if number("ended_since_s", ended_since_s):
+            scheduler = self._scheduler
+            since_s = ended_since_s - scheduler.wall_s(0.0)
+            is_over = scheduler.core.jobs.state[rows] > ALIVE[-1]
+            rows = rows[~is_over | scheduler.history.ended_since(rows, since_s)]
         page = rows[:size].tolist()
         return JobPage(page, page[-1] if len(rows) > size else -1)
 
@@ -177,10 +191,13 @@ class JobQueries:
     def statuses(self, rows: Sequence[int] | Ints) -> list[JobStatus]:
         """The status of these jobs. Many take long: call it in pieces."""
         serials = np.asarray(rows, dtype=np.int64)
-        why = reasons(self._scheduler.core, serials)
+        core, now_s = self._scheduler.core, self._scheduler.now_s()
+        why = reasons(core, serials)
+        times = [column.tolist() for column in standing(core, serials, now_s)]
+        states = self._states(serials).tolist()
         return [
-            self._status(job, PublicState(state), why.get(job))
-            for job, state in zip(serials.tolist(), self._states(serials).tolist(), strict=True)
+            self._status(job, PublicState(state), why.get(job), row)
+            for job, state, *row in zip(serials.tolist(), states, *times, strict=True)
         ]
 
     def warnings(self, rows: Ints) -> dict[int, str]:
@@ -194,10 +211,11 @@ class JobQueries:
                 found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
         return found
 
-    def _status(self, job: int, state: PublicState, why: Reason | None) -> JobStatus:
+    def _status(self, job: int, state: PublicState, why: Reason | None, times: Sequence[float]) -> JobStatus:
         scheduler = self._scheduler
         jobs, history, spec = scheduler.core.jobs, scheduler.history, scheduler.core.jobs.specs[job]
         gpu_type, nodes, rate = self.place(job)
+        gpu_s, share, owed_s, received_s, urgency = times
         is_preemptible, evidence = non_preemptible.in_words(jobs, scheduler.core.settings, job)
         return JobStatus(
             job=job,
@@ -226,6 +244,11 @@ class JobQueries:
             steps_estimated=self._is_estimate(job),
             preemptible=is_preemptible,
             preemptible_why=evidence,
+            gpu_s=gpu_s,
+            share=share,
+            owed_s=owed_s,
+            received_s=received_s,
+            urgency=urgency,
         )
 
     def _is_estimate(self, job: int) -> bool:

@@ -11,6 +11,7 @@ from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
 from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
+from gavelpy.runtime.daemon.queries.usage import UsageReport
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import log_pb2, software_pb2
 
@@ -70,6 +71,12 @@ def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
 def node_message(status: NodeStatus) -> pb.NodeStatus:
     """A node."""
     return pb.NodeStatus(**vars(status))
+
+
+def usage_message(found: UsageReport) -> pb.GetUsageResponse:
+    """GPU time by holder."""
+    rows = [pb.UsageRow(**vars(row)) for row in found.rows]
+    return pb.GetUsageResponse(rows=rows, since_s=found.since_s, until_s=found.until_s)
 
 
 def log_message(chunk: LogChunk, job_name: Callable[[int], str]) -> pb.ReadLogsResponse:

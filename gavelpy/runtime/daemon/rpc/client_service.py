@@ -26,6 +26,7 @@ from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
 from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState
 from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
+from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_messages import (
     STATES,
     cluster_message,
@@ -35,6 +36,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
     log_message,
     node_message,
     planned_message,
+    usage_message,
 )
 from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
@@ -132,6 +134,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             states=states,
             after=request.after if request.HasField("after") else -1,
             size=request.page_size or PAGE_DEFAULT,
+            ended_since_s=request.ended_since_s,
         )
         return pb.ListJobsResponse(jobs=await self._messages(page.jobs), next_after=page.next_after)
 
@@ -189,6 +192,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             require(_ROUND_S_MIN <= request.round_s <= _ROUND_S_MAX, "round_s", allowed, request.round_s)
         await self._scheduler.set_policy(policy, parameters, request.round_s)
         return pb.SetPolicyResponse(cluster=cluster_message(self._cluster.cluster()))
+
+    async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
+        """GPU time of the caller's jobs, for admins of all jobs, by owner, entity and GPU type."""
+        owner = text("owner", request.owner)
+        return usage_message(usage(self._scheduler, caller(), since_s=request.since_s, owner=owner))
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> AsyncIterator[pb.ListEventsResponse]:
         """Events of the journal, with `follow` also new ones."""

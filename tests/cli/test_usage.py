@@ -1,0 +1,101 @@
+"""`gavel usage`, `gavel jobs --ended` and `--priority`: periods, tables and refusals."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+import pytest
+import typer
+
+from gavelpy.cli.jobs import ended_table, priority_table
+from gavelpy.cli.usage import since, usage_table
+from gavelpy.runtime.wire import client_pb2
+from tests.cli.commands import Gavel
+
+
+@pytest.mark.parametrize(("text", "age_s"), [("30m", 1_800), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600)])
+def test_a_duration_counts_back_from_now(text: str, age_s: float) -> None:
+    assert time.time() - since(text) == pytest.approx(age_s, abs=5.0)
+
+
+def test_a_date_is_local_midnight() -> None:
+    assert since("2025-03-01") == datetime(2025, 3, 1).timestamp()
+
+
+def test_a_date_can_have_a_time() -> None:
+    assert since("2025-03-01T08:30") == datetime(2025, 3, 1, 8, 30).timestamp()
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "1e3h", "yesterday", "0001-01-01", "1.5h", "9999999d"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="must be"):
+        since(text)
+
+
+def test_a_date_in_the_future_is_refused() -> None:
+    tomorrow = (datetime.now() + timedelta(days=1)).date().isoformat()
+
+    with pytest.raises(typer.BadParameter, match="must be in the past"):
+        since(tomorrow)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ended", "--all"], "--ended selects states itself"),
+        (["--ended", "--priority"], "--ended selects states itself"),
+        (["--ended", "--state", "failed"], "--ended selects states itself"),
+        (["--all", "--priority"], "--priority orders jobs that are not over"),
+        (["--since", "7d"], "add --ended or --all"),
+        (["--ended", "--since", "soon"], "a duration like 30m"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(gavel: Gavel, options: list[str], message: str) -> None:
+    answer = gavel("jobs", *options)
+
+    assert answer.code == 2
+    assert message in answer.err
+    assert answer.out == ""
+
+
+def test_usage_by_an_unknown_column_is_refused(gavel: Gavel) -> None:
+    answer = gavel("usage", "--by", "node")
+
+    assert answer.code == 2
+    assert "must be one of user, entity, type, got 'node'" in answer.err
+
+
+def test_usage_is_sorted_and_summed() -> None:
+    table = usage_table(["user", "type"], {("bob", "k80"): 3600.0, ("alice", "v100"): 10_800.0})
+
+    assert table.titles == ("user", "GPU type", "GPU-hours", "part")
+    assert list(table.rows) == [
+        ("alice", "v100", "3.00", "75 %"),
+        ("bob", "k80", "1.00", "25 %"),
+        ("all", "", "4.00", "100 %"),
+    ]
+
+
+def test_usage_of_nothing_is_an_empty_table() -> None:
+    assert list(usage_table(["user"], {}).rows) == []
+
+
+def test_a_job_that_is_over_has_its_times_and_gpu_hours() -> None:
+    job = client_pb2.Job(job=3, name="a", state=client_pb2.JOB_STATE_FAILED, gpus=2, submitted_at_s=1e9,
+                         started_at_s=1e9 + 60, ended_at_s=1e9 + 3660, gpu_s=7200,
+                         restarts=1, detail="boom")  # fmt: skip
+
+    (row,) = ended_table([job]).rows
+
+    assert (row[0], row[3], row[6], row[8], row[9], row[10]) == ("3", "failed", "60 s", "2", "2.00", "boom")
+
+
+def test_lag_of_a_job_that_is_ahead_is_negative() -> None:
+    behind = client_pb2.Job(job=1, owed_s=300.0, received_s=100.0, urgency=1.5, share=0.25)
+    ahead = client_pb2.Job(job=2, owed_s=100.0, received_s=300.0, urgency=0.7, share=0.5)
+
+    rows = priority_table([behind, ahead]).rows
+
+    assert [row[9] for row in rows] == ["3 min", "-3 min"]
+    assert [row[6] for row in rows] == ["25.0 %", "50.0 %"]
