@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import signal
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,10 @@ INDEX = "{index}"
 ARRAY_MAX = 10_000
 _FILE_BYTES_MAX = 4 << 20
 _DIGITS_MAX = 9
+BEGIN_ALLOWED = "a time such as 2026-05-01T08:00, 22:00 or +2h (s, m, h or d)"
+_AHEAD = re.compile(r"(now)?\+(?P<count>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<unit>s|sec|m|min|h|d)")
+_CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 _SOFTWARE = ("venv", "conda", "snapshot")
@@ -51,6 +57,8 @@ class JobTemplate:
     venv: str = ""
     conda: str = ""
     snapshot: bool = False  # of the working directory
+    hold: bool = False
+    begin_at_s: float = 0.0
     array: str = ""
 
     def expand(self) -> list[JobTemplate]:
@@ -143,6 +151,26 @@ def warning(text: str) -> tuple[float, int]:
     return before_s, int(number)
 
 
+def begin(text: str, now_s: float) -> float:
+    """The Unix time of `2026-05-01T08:00` (local, or with an offset), the next `22:00`, or `+2h` from `now_s`."""
+    found = _AHEAD.fullmatch(text.strip())
+    if found is not None:
+        return now_s + float(found["count"]) * _SECONDS[found["unit"][0]]
+    try:
+        if _CLOCK.fullmatch(text.strip()):
+            return _next_at(time.fromisoformat(text.strip().zfill(5)), now_s)
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput(f"begin must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
+
+
+def _next_at(clock: time, now_s: float) -> float:
+    """The Unix time at which local clocks next show this time."""
+    now = datetime.fromtimestamp(now_s)
+    today = datetime.combine(now.date(), clock)
+    return (today if today >= now else datetime.combine(now.date() + timedelta(days=1), clock)).timestamp()
+
+
 def pairs(option: str, texts: Sequence[str], separator: str) -> dict[str, str]:
     """`["a=1", "b=2"]` as {"a": "1", "b": "2"}."""
     found: dict[str, str] = {}
@@ -183,6 +211,7 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     here = path.absolute().parent
     directory = here / values.get("working_directory", ".")
     values |= {name: absolute(here, values[name]) for name in ("venv", "conda") if values.get(name)}
+    values |= {"begin_at_s": values.pop("begin")} if "begin" in values else {}
     return JobTemplate(**values | {"working_directory": str(directory.resolve())})
 
 
@@ -225,6 +254,13 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _begin(value: object) -> float:
+    """A begin as a string, or as a date or time of TOML."""
+    if not isinstance(value, str | datetime | date | time):
+        raise TypeError
+    return begin(value if isinstance(value, str) else value.isoformat(), datetime.now().timestamp())
+
+
 def _table(read: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]:
     def of(value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -254,5 +290,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "venv": ("the path of a virtual environment", _text),
     "conda": ("the path of a conda environment", _text),
     "snapshot": ("true or false", _flag),
+    "hold": ("true or false", _flag),
+    "begin": (BEGIN_ALLOWED, _begin),
     "array": ("a string such as 0-9", _text),
 }

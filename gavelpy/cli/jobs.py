@@ -10,7 +10,17 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, compact, count, duration, enum_name, percent, timestamp
-from gavelpy.cli.output import Output, TableData, console, echo_json, echo_json_list, printable, show_table, tabbed
+from gavelpy.cli.output import (
+    Output,
+    TableData,
+    console,
+    echo_json,
+    echo_json_list,
+    notify,
+    printable,
+    show_table,
+    tabbed,
+)
 from gavelpy.cli.usage import since as parse_since
 from gavelpy.errors import InvalidInput
 
@@ -132,6 +142,63 @@ def cancel(
 
     for job in found:
         typer.echo(tabbed(job.job, job.name, enum_name(client_pb2.JobState, job.state)))
+
+
+def hold(
+    names: c.JobsArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Hold jobs back: they get no GPUs until `gavel release`. A job that runs keeps running.
+
+    If an admin holds a job of another user, only admins can release it.
+
+    \b
+    Examples:
+      gavel hold 12 13
+      gavel hold train
+    """
+    from gavelpy.runtime.wire import client_pb2
+
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_HOLD), output)
+
+
+def release(
+    names: c.JobsArgument,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Release jobs that are held, by `gavel hold` or `gavel submit --hold`.
+
+    \b
+    Examples:
+      gavel release 12 13
+      gavel release train
+    """
+    from gavelpy.runtime.wire import client_pb2
+
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_RELEASE), output)
+
+
+def _show_changed(found: Sequence[client_pb2.ChangedJob], output: Output) -> None:
+    """One line per job, and notes on stderr."""
+    if output is Output.JSON:
+        echo_json_list("jobs", [{**as_json(changed.job), "note": changed.note} for changed in found])
+        return
+    from gavelpy.runtime.wire import client_pb2
+
+    for changed in found:
+        job = changed.job
+        state = enum_name(client_pb2.JobState, job.state)
+        typer.echo(tabbed(job.job, job.name, f"{state}, held" if job.held_by else state))
+        if changed.note:
+            notify(f"note: job {job.job} ({job.name}): {changed.note}")
 
 
 def explain(
@@ -267,6 +334,8 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     ]
     if job.preemptible_why and not job.ended_at_s:
         lines.append(f"Preemption: {job.preemptible_why}.")
+    if job.held_by and job.lease >= 0:
+        lines.append(f"Held by its {job.held_by}: it gets no other lease once it loses this one, until its release.")
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
         starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
         lines.append(f"Expected to {starts}end in {duration(found.finish_in_s)}.")

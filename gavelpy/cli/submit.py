@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,6 +124,17 @@ SnapshotMaxOption = Annotated[
         metavar="MIB", parser=o.whole(1, 16_384), help="Largest snapshot, in MiB of files before compression."
     ),
 ]
+HoldOption = Annotated[
+    bool, typer.Option("--hold", rich_help_panel=_JOB, help="Do not start the job before `gavel release`.")
+]
+BeginOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        rich_help_panel=_JOB,
+        help="Do not start the job before this time: 2026-05-01T08:00, 22:00, or +2h (local time).",
+    ),
+]
 ArrayOption = Annotated[
     str | None,
     typer.Option(
@@ -162,6 +174,8 @@ def submit(
     conda: CondaOption = "",
     snapshot: SnapshotOption = False,
     snapshot_max: SnapshotMaxOption = BYTES_MAX >> 20,
+    hold: HoldOption = False,
+    begin: BeginOption = None,
     array: ArrayOption = None,
     dry_run: DryRunOption = False,
     wait: WaitOption = False,
@@ -185,7 +199,8 @@ def submit(
         "deadline_s": deadline, "entity": entity, "environment": f.pairs("--env", environment or [], "="),
         "one_process_a_node": one_process_a_node, "checkpoint_every_s": checkpoint_every,
         "preemptible": preemptible, "venv": venv and f.absolute(Path.cwd(), venv),
-        "conda": conda and f.absolute(Path.cwd(), conda), "snapshot": snapshot,
+        "conda": conda and f.absolute(Path.cwd(), conda), "snapshot": snapshot, "hold": hold,
+        "begin_at_s": 0.0 if begin is None else f.begin(begin, time.time()),
     }  # fmt: skip
     if warning is not None:
         given["warning_s"], given["warning_signal"] = f.warning(warning)

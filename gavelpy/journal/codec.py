@@ -28,6 +28,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -61,10 +63,14 @@ AGEING = 6  # settings: the longest time between allocations
 UNRUNNABLE = 6  # the end of a lease with a command that cannot run
 SEEN = 6  # the checkpoint directory that a node uses
 WARNED = 6  # an allocation with a warning
-NEWEST = 6
+ORDERED = 7  # holds and begins of jobs
+NEWEST = 7
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
+    "JobSubmitted": ORDERED,
+    "JobsHeld": ORDERED,
+    "JobsReleased": ORDERED,
     "ConfigChanged": SAVING,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
@@ -91,6 +97,8 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "DirectorySeen": DirectorySeen,
     "JobSubmitted": JobSubmitted,
     "JobCancelled": JobCancelled,
+    "JobsHeld": JobsHeld,
+    "JobsReleased": JobsReleased,
     "PriceChanged": PriceChanged,
     "ConfigChanged": ConfigChanged,
     "PolicyChanged": PolicyChanged,
@@ -119,6 +127,7 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING}  # fmt: skip
+_LATER_OF_JOBS = {"hold": ORDERED, "begin_at_s": ORDERED, "begin_s": ORDERED}  # a job without them needs no version
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -144,6 +153,11 @@ def encode(event: Event, now_s: float) -> bytes:
     match event:
         case AllocationSolved():
             version = WARNED if event.warning else PACKED if len(event.pair_share) else VERSION
+        case JobSubmitted():
+            later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
+            version = max([VERSION, *later])
+        case JobsHeld() | JobsReleased():
+            version = ORDERED
         case NodeJoined() if event.state_id:
             version = NAMED
         case NodeUnhealthy():

@@ -24,6 +24,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -79,6 +81,8 @@ def check(core: SchedulerCore, event: Event) -> None:
                 raise InvalidInput(f"id must not be that of a living job, got {event.spec.id!r} (job {row})")
         case JobCancelled():
             _jobs(core, np.array([event.job]))
+        case JobsHeld() | JobsReleased():
+            _jobs(core, event.jobs)
         case NodeJoined():
             _joined(event)
         case NodeLost() | NodeUnreachable() | NodeDraining():

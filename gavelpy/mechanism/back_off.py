@@ -75,12 +75,11 @@ def forgive(jobs: JobTable, rows: Ints) -> None:
         jobs.loss_nodes.pop(row, None)
 
 
-def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> float:
-    """Shortens pauses to what the settings allow; returns when the next one ends, as `due_s` does."""
+def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> None:
+    """Shortens pauses to what the settings allow."""
     active = jobs.active
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
     jobs.retry_at_s[active] = np.minimum(jobs.retry_at_s[active], now_s + pause_s_max)
-    return due_s(jobs, now_s)
 
 
 def is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:

@@ -18,6 +18,8 @@ import numpy as np
 from gavelpy.mechanism import (
     accept,
     back_off,
+    eligibility,
+    job_orders,
     lease_protection,
     nodes,
     non_preemptible,
@@ -37,6 +39,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -54,10 +58,10 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import NONE, GpuPool, can_run, can_run_somewhere
+from gavelpy.mechanism.gpus import NONE, GpuPool, can_run
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
-from gavelpy.mechanism.lifecycle import ALIVE, JobFact, NodeState
+from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.planning import Planner
 from gavelpy.mechanism.requests import NONE_OPEN, AllocationRequest, ThroughputRequest
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
@@ -85,7 +89,7 @@ class SchedulerCore:
         self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # when a change requires a wakeup
-        self.retry_due_s = NEVER_S  # when the next pause of a failed job ends
+        self.retry_due_s = NEVER_S  # when the next job leaves a pause or may begin
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
         self.throughput = ThroughputRequest()
@@ -116,13 +120,11 @@ class SchedulerCore:
                 return []
             case LeaseEnded():
                 return self._lease_ended(event)
-            case JobSubmitted():
-                return self._submitted(event)
-            case JobCancelled():
-                return self._cancelled(event.job)
+            case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased():
+                return job_orders.apply(self, event)
             case ThroughputEstimated():
                 if self.throughput.apply(event, self.jobs):
-                    self._disturb()
+                    self.disturb()
                 if self.throughput.may_ask:
                     self.attention_s = now_s
                 return []
@@ -130,23 +132,24 @@ class SchedulerCore:
                 return self._node_changed(event)
             case DirectorySeen():
                 if nodes.directory_seen(self.leases, event):
-                    self._disturb()
+                    self.disturb()
                 return []
             case PriceChanged():
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
-                self._disturb()
+                self.disturb()
                 return []
             case ConfigChanged():
                 self._settle()  # book the time up to now under the old settings
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
                     self.jobs.held_type[: self.jobs.count] = lease_protection.NOT_HELD
-                self.retry_due_s = back_off.shorten(self.jobs, self.settings, self.now_s)
-                self._disturb()
+                back_off.shorten(self.jobs, self.settings, self.now_s)
+                self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
+                self.disturb()
                 return []
             case PolicyChanged():
                 self.throughput.want(self.jobs.unmeasured.tolist())  # the new policy may estimate more rates
-                self._disturb()
+                self.disturb()
                 return []
             case IdsReserved():
                 self.jobs.skip(event.jobs, self.pool.gpu_types, now_s)
@@ -198,6 +201,10 @@ class SchedulerCore:
         self._keep()  # time has passed
         if self.now_s >= self.retry_due_s:
             self._retried()
+        if len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
+            self._settle()
+            non_preemptible.disclaim(self.jobs, waiting)
+            self.question.renew()
         if not self.awaiting or len(event.type_order):
             self.type_order = event.type_order
         round_due = not self.is_in_round or self.now_s >= self.round_end_s
@@ -311,46 +318,24 @@ class SchedulerCore:
 
     # What events change ------------------------------------------------------------------------------------------
 
-    def _submitted(self, event: JobSubmitted) -> list[Command]:
-        row = self.jobs.add(event.spec, self.pool.gpu_types, self.now_s)
-        self.jobs.received_s[row] = self.settings.rules.newcomer_received_s(self.settings)
-        if not event.spec.rates_steps_per_s:
-            self.throughput.want([row])
-            self.attention_s = self.now_s
-        elif can_run_somewhere(self.jobs, self.pool, row):
-            self._disturb()
-        return []
-
     def _lease_ended(self, event: LeaseEnded) -> list[Command]:
         ended = reports.ended(self.jobs, self.leases, event, self.now_s, self.settings)
         if ended.any_paused:
-            self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
+            self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
         if ended.any_gone or ended.any_paused:
-            self._disturb()
+            self.disturb()
         elif ended.any_free or (ended.any_stopped and self.pool.any_unreachable):  # a job may have waited for this
             self._notice()
-        self._end_idle_round()
+        self.end_idle_round()
         return [KillLease(job, lease) for job, lease in ended.orphaned]
-
-    def _cancelled(self, job: int) -> list[Command]:
-        jobs = self.jobs
-        if jobs.state[job] > ALIVE[-1]:
-            return []
-        row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NONE}
-        if jobs.lease[job] >= 0:
-            self.leases.revoke(row, self.now_s)
-        jobs.change(row, JobFact.CANCELLED)
-        self._disturb()
-        self._end_idle_round()
-        return [KillLease(job, lease) for lease in sorted(held)]
 
     def _node_changed(self, event: nodes.NodeEvent) -> list[Command]:
         changed = nodes.changed(self.leases, event, self.now_s, self.settings)
         if changed.is_new_type:
             self.throughput.want(self.jobs.unmeasured.tolist())
-        self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
-        self._disturb()
-        self._end_idle_round()
+        self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
+        self.disturb()
+        self.end_idle_round()
         commands: list[Command] = [KillLease(job, lease) for job, lease in changed.kills]
         late = non_preemptible.behind(self.leases, self.exempt.jobs, self.round_end_s) if self.is_in_round else NO_INTS
         if len(late):
@@ -364,11 +349,11 @@ class SchedulerCore:
             self.awaiting = False
         self.throughput = ThroughputRequest()
         self.throughput.want(self.jobs.unmeasured.tolist())
-        self._disturb()
+        self.disturb()
         states = zip(self.pool.node_ids, self.pool.node_state, strict=True)
         return [QueryAgent(node) for node, state in states if state is not NodeState.LOST]
 
-    def _disturb(self) -> None:
+    def disturb(self) -> None:
         """Marks the allocation in force as out of date, because jobs or GPUs changed."""
         self.question.renew()
         self._notice()
@@ -381,13 +366,13 @@ class SchedulerCore:
             self._unsettle()
 
     def _retried(self) -> None:
-        """Pauses are over: their jobs compete for GPUs again."""
-        self.retry_due_s = back_off.due_s(self.jobs, self.now_s)
+        """Pauses are over, or begins reached: their jobs compete for GPUs."""
+        self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
         self.question.renew()
         if self.is_in_round:
             self._unsettle()
 
-    def _end_idle_round(self) -> None:
+    def end_idle_round(self) -> None:
         """Ends the round if no lease is in force."""
         if self.is_in_round and not self.leases.in_force:
             self.round_end_s = self.attention_s = self.now_s

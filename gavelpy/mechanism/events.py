@@ -114,6 +114,22 @@ class JobCancelled(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class JobsHeld(_Exogenous):
+    """Jobs get no new lease until they are released. A hold of an admin is released by admins only."""
+
+    jobs: Ints  # (K,)
+    by_admin: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class JobsReleased(_Exogenous):
+    """Held jobs may get leases again. `by_admin`: also those that an admin holds."""
+
+    jobs: Ints  # (K,)
+    by_admin: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class PriceChanged(_Exogenous):
     """The price of a GPU-hour of a type changed."""
 
@@ -279,6 +295,8 @@ Event = (
     | DirectorySeen
     | JobSubmitted
     | JobCancelled
+    | JobsHeld
+    | JobsReleased
     | PriceChanged
     | ConfigChanged
     | PolicyChanged

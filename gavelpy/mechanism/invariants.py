@@ -161,6 +161,8 @@ def _check_pauses(core: SchedulerCore) -> None:
     pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
     assert (ahead_s <= (core.now_s + pause_s_max) * (1 + 1e-9)).all(), "a job waits longer than the longest pause"
     assert core.retry_due_s <= ahead_s.min(initial=np.inf), "no wakeup is due when a pause ends"
+    begin_s = jobs.begin_at_s[jobs.active]
+    assert core.retry_due_s <= begin_s[begin_s > core.now_s].min(initial=np.inf), "no wakeup is due when a job begins"
 
 
 def _check_exempt(core: SchedulerCore) -> None:

@@ -98,12 +98,12 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease", "done_lease", "resumes",
+    "slow_lease", "done_lease", "resumes", "hold",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "worked_s", "retry_at_s", "done_at_s",
+    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s",
 )  # fmt: skip
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
@@ -132,6 +132,7 @@ class JobTable:
     avoid: Ints  # (N,) row of the node that lost the last of them
     slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see lease_protection
     resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
+    hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see lease_protection
 
@@ -152,6 +153,7 @@ class JobTable:
     worked_s: Floats  # (N,) first report of progress under the last lease; negative = none yet
     done_at_s: Floats  # (N,) when the last step was reported
     retry_at_s: Floats  # (N,) the job gets no lease before this time
+    begin_at_s: Floats  # (N,) nor before this time, which its owner chose
 
     rate: Floats  # (N, T) estimated steps/s; NaN = unknown
     target: Floats  # (N, T) share of the allocation in force, alone; see `pairs` for co-located time
@@ -188,6 +190,8 @@ class JobTable:
         self.gpus[row] = spec.gpus
         self.failures[row] = self.misses[row] = self.losses[row] = 0
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
+        self.hold[row] = 0 if spec.hold else -1
+        self.begin_at_s[row] = now_s + spec.begin_s
         if spec.entity and spec.entity not in self.entities:
             self.entities.append(spec.entity)
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1

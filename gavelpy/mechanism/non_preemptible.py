@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import back_off
+from gavelpy.mechanism import back_off, eligibility
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
@@ -121,7 +121,7 @@ def behind(leases: LeaseBook, rows: Ints, round_end_s: float) -> Ints:
 
 def claim(jobs: JobTable, rows: Ints) -> None:
     """Sets the share of these leased jobs to all of their time on the GPU type where they run."""
-    _disclaim(jobs, rows)
+    disclaim(jobs, rows)
     single, paired = rows[jobs.partner[rows] < 0], rows[jobs.partner[rows] >= 0]
     jobs.target[single, jobs.lease_type[single]] = 1.0
     if len(paired):
@@ -131,10 +131,11 @@ def claim(jobs: JobTable, rows: Ints) -> None:
 
 def release(jobs: JobTable, rows: Ints) -> None:
     """Removes the share of those of these jobs that have no lease any more; the policy decides their next one."""
-    _disclaim(jobs, rows[jobs.lease[rows] < 0])
+    disclaim(jobs, rows[jobs.lease[rows] < 0])
 
 
-def _disclaim(jobs: JobTable, rows: Ints) -> None:
+def disclaim(jobs: JobTable, rows: Ints) -> None:
+    """Removes the shares of these jobs, alone and co-located."""
     jobs.target[rows] = 0.0
     pairs = jobs.pairs
     if pairs.count:
@@ -168,8 +169,9 @@ def is_finishing(jobs: JobTable, rows: Ints) -> Bools:
 
 
 def may_begin(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
-    """Whether these jobs may get leases: neither finishing nor in a pause, (K,)."""
-    return np.asarray(back_off.is_over(jobs, rows, now_s) & ~is_finishing(jobs, rows))
+    """Whether these jobs may get leases: eligible, not finishing, and not in a pause, (K,)."""
+    may = back_off.is_over(jobs, rows, now_s) & eligibility.is_eligible(jobs, rows, now_s)
+    return np.asarray(may & ~is_finishing(jobs, rows))
 
 
 def is_exempt(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import back_off
+from gavelpy.mechanism import back_off, eligibility
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, NOT_PINNED, GpuPool, max_gang, pinned_directory
 from gavelpy.mechanism.leases import leases_on
@@ -31,6 +31,8 @@ class ReasonKind(StrEnum):
     LEASE_ENDING = "lease-ending"  # it starts when an older lease has ended
     STARTING = "starting"
     BACKING_OFF = "backing-off"  # it failed, and waits before it is retried
+    HELD = "held"  # its owner or an admin holds it back
+    BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
 
@@ -86,6 +88,7 @@ class _Explanation:
         self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) else self.most
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
+        self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
         self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
         self.reserved = core.planner.reserved
@@ -106,6 +109,8 @@ class _Explanation:
             return self._granted(row)
         if row in self.unclear:
             return self._unclear(row)
+        if not self.is_eligible[k]:
+            return self._not_eligible(row)
         if not self.is_able[k]:
             return self._unable(k, row)
         if not self.is_due[k]:
@@ -134,6 +139,11 @@ class _Explanation:
         lease = int(jobs.stopping[row])
         text = f"{where} is unreachable and may still run lease {lease}; the job restarts when that is resolved"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
+
+    def _not_eligible(self, row: int) -> Reason:
+        if (hold := int(self.jobs.hold[row])) != eligibility.NOT_HELD:
+            return Reason(ReasonKind.HELD, eligibility.hold_in_words(hold))
+        return Reason(ReasonKind.BEGINS_LATER, eligibility.begin_in_words(f"at {self.jobs.begin_at_s[row]:g} s"))
 
     def _unable(self, k: int, row: int) -> Reason:
         """Why a job cannot run on the GPUs there are."""

@@ -177,7 +177,7 @@ def problem_of(
         weight=jobs.weight[rows],
         steps_remaining=np.maximum(steps_left, jobs.steps_total[rows] * 1e-12),
         steps_total=jobs.steps_total[rows],
-        age_s=now_s - jobs.submitted_s[rows],
+        age_s=now_s - np.maximum(jobs.submitted_s[rows], jobs.begin_at_s[rows]),
         isolated_s=jobs.isolated_s[rows],
         deadline_s=jobs.deadline_at_s[rows] - now_s,
         attained_gpu_s=jobs.attained_gpu_s[rows],

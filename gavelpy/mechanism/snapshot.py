@@ -33,7 +33,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 from gavelpy.model.software import Software
 
-VERSION = 6
+VERSION = 7
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -97,7 +97,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         state = _from_version_2(state) if version <= 2 else state
         state = _from_version_3(state) if version <= 3 else state
         state = _from_version_4(state) if version <= 4 else state
-        return _restored(_from_version_5(state) if version <= 5 else state)
+        state = _from_version_5(state) if version <= 5 else state
+        return _restored(_from_version_6(state) if version <= 6 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -210,6 +211,12 @@ def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
             "done_at_s": np.zeros(len(state["specs"])),
         },
     }
+
+
+def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
+    """Version 6 as version 7: no job is held, and all may begin."""
+    jobs, count = state["jobs"], len(state["specs"])
+    return state | {"jobs": jobs | {"hold": np.full(count, -1), "begin_at_s": np.array(jobs["submitted_s"])}}
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:

@@ -58,6 +58,9 @@ class JobSpec:
     warning_signal: int = 0
     preemptible: bool = False  # may be preempted before its first checkpoint
     software: Software = OF_NODE
+    hold: bool = False  # gets no lease until it is released
+    begin_at_s: float = 0.0  # Unix time before which it gets no lease, as its owner chose it; 0 = none
+    begin_s: float = 0.0  # the same, counted from submission; `submitted` computes it
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -104,6 +107,10 @@ class JobSpec:
             )
         if not isinstance(self.preemptible, bool):
             raise InvalidInput(f"preemptible of job {self.id!r} must be true or false, got {self.preemptible!r}")
+        if not isinstance(self.hold, bool):
+            raise InvalidInput(f"hold of job {self.id!r} must be true or false, got {self.hold!r}")
+        _not_negative(self.id, "begin_at_s", self.begin_at_s)
+        _not_negative(self.id, "begin_s", self.begin_s)
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
         number = self.warning_signal
@@ -119,6 +126,12 @@ class JobSpec:
         vars(spec).update(vars(self), id=id, owner=owner)
         spec._check_id()
         spec._check_owner()
+        return spec
+
+    def submitted(self, id: JobId, owner: str, unix_s: float) -> JobSpec:
+        """The same job with its id in the core, its owner, and the time to its begin if it is submitted at `unix_s`."""
+        spec = self.renamed(id, owner)
+        vars(spec).update(begin_s=max(spec.begin_at_s - unix_s, 0.0) if spec.begin_at_s else spec.begin_s)
         return spec
 
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from gavelpy.cli.job_files import array_and_window, array_indices, pairs, rates, read_job_file, warning
+from gavelpy.cli.job_files import array_and_window, array_indices, begin, pairs, rates, read_job_file, warning
 from gavelpy.errors import InvalidInput
 
 GOOD = """
@@ -130,3 +131,42 @@ def test_rates_are_numbers_by_type() -> None:
     assert rates(["v100:10,k80:1.5", "p100:2"]) == {"v100": 10.0, "k80": 1.5, "p100": 2.0}
     with pytest.raises(InvalidInput, match="--rate must look like"):
         rates(["v100:fast"])
+
+
+AT_NOON = datetime(2026, 5, 1, 12, 0).timestamp()  # local
+
+
+@pytest.mark.parametrize(
+    ("text", "later_s"),
+    [
+        ("+90s", 90.0), ("+2h", 7_200.0), ("now+1.5h", 5_400.0), ("+5min", 300.0), ("+1d", 86_400.0),
+        ("12:00", 0.0), ("22:30", 37_800.0), ("9:00", 75_600.0), ("12:00:05", 5.0), ("2026-05-01T13:00", 3_600.0),
+        ("2026-05-02", 43_200.0), ("2026-05-01 12:01:00", 60.0),
+    ],
+)  # fmt: skip
+def test_a_begin_is_a_date_a_time_or_a_time_from_now(text: str, later_s: float) -> None:
+    assert begin(text, AT_NOON) == AT_NOON + later_s
+
+
+def test_a_begin_with_an_offset_is_the_same_everywhere() -> None:
+    assert begin("2026-05-01T10:00Z", 0.0) == begin("2026-05-01T12:00+02:00", 0.0) == 1777629600.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2h", "+2", "+2 weeks", "25:00", "2026-13-01", "+-2h", "1e9", "9999999999"]
+)
+def test_a_begin_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"begin must be a time such as .*, got"):
+        begin(text, AT_NOON)
+
+
+@pytest.mark.parametrize("value", ["2026-05-01T12:00:00", '"2026-05-01T12:00"', '"2026-05-01 12:00"'])
+def test_a_file_has_a_begin_as_a_string_or_a_date(tmp_path: Path, value: str) -> None:
+    (job,) = read_job_file(write(tmp_path, f'[[job]]\ncommand = "a"\nsteps_total = 1\nhold = true\nbegin = {value}\n'))
+
+    assert (job.begin_at_s, job.hold) == (AT_NOON, True)
+
+
+def test_a_file_with_a_begin_that_is_no_time_names_the_field(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"job\[0\]\.begin must be a time such as"):
+        read_job_file(write(tmp_path, '[[job]]\ncommand = "a"\nsteps_total = 1\nbegin = 5\n'))

@@ -24,6 +24,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -80,6 +82,9 @@ OF_LATER_VERSIONS: list[Event] = [
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
     LastStepReported(TWO, TWO),
     ConfigChanged(MechanismSettings(finish_grace_s=600.0)),
+    JobSubmitted(JobSpec(JobId("later"), 100.0, hold=True, begin_at_s=1.7e9, begin_s=60.0)),
+    JobsHeld(TWO, True),
+    JobsReleased(TWO),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),
@@ -149,6 +154,10 @@ def test_pairs_come_back_as_they_were() -> None:
         (NodeDraining(NodeId("n0"), force=True), 6),
         (ConfigChanged(MechanismSettings(late_ends=True)), 6),
         (NodeJoined(NodeId("n0"), "v100", 4), 2),
+        (JobSubmitted(JobSpec(JobId("a"), 100.0)), 2),
+        (JobSubmitted(JobSpec(JobId("a"), 100.0, hold=True)), 7),
+        (JobSubmitted(JobSpec(JobId("a"), 100.0, begin_s=60.0)), 7),
+        (JobsHeld(TWO), 7),
         (NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"), 5),
     ],
 )

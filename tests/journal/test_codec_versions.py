@@ -73,6 +73,8 @@ NAMES_IN_JOURNALS = [
     "DirectorySeen",
     "JobSubmitted",
     "JobCancelled",
+    "JobsHeld",
+    "JobsReleased",
     "PriceChanged",
     "ConfigChanged",
     "PolicyChanged",

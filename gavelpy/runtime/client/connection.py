@@ -139,6 +139,11 @@ class Client:
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
+    def change_jobs(self, jobs: Sequence[str], change: pb.JobChange.ValueType) -> list[pb.ChangedJob]:
+        """Holds or releases the jobs, and returns them with notes on the effect."""
+        request = pb.ChangeJobsRequest(jobs=jobs, change=change)
+        return list(self._called(self._stub.ChangeJobs, request, pb.ChangeJobsResponse).jobs)
+
     def nodes(self) -> list[pb.NodeStatus]:
         """All nodes that ever joined."""
         return list(self._called(self._stub.ListNodes, pb.ListNodesRequest(), pb.ListNodesResponse).nodes)

@@ -5,6 +5,7 @@ config              its configuration file
 service             the process: start, stop, reload, signals, sd_notify
 recovery            journal -> state of the scheduler; also after the loss of events
 scheduler           the object behind the services: submit, cancel, drain, change the policy
+submissions         checks of submitted jobs; one submission for each key
 driver              writes events to the journal, applies them to the core, executes the commands
 command_executor    executes the core's commands, and turns reports of nodes into events
 job_history         starts, ends and notes of jobs

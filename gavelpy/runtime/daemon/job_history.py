@@ -20,6 +20,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -53,7 +55,7 @@ class HistoryEntry(NamedTuple):  # faster to make than a dataclass: a restart ma
     """One entry of a job's history."""
 
     now_s: float
-    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, noted
+    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, held, released, noted
     lease: int = -1
     steps_done: float = 0.0
     text: str = ""
@@ -140,6 +142,10 @@ class JobHistory:
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
                 self._add(event.job, HistoryEntry(now_s, "cancelled"))
+            case JobsHeld() | JobsReleased():
+                kind, who = ("held" if isinstance(event, JobsHeld) else "released"), "by an admin" * event.by_admin
+                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                    self._add(job, HistoryEntry(now_s, kind, text=who))
             case JobAnnotated() if 0 <= event.job < self.count:
                 self._notes[event.job] = event.text
                 self._add(event.job, HistoryEntry(now_s, "noted", event.lease, 0.0, event.text))

@@ -9,33 +9,32 @@ once and become events in the driver's next batch.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
-from gavelpy.errors import GavelError, InvalidInput, LimitReached
+from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.estimator.learning_loop import RatesLearned
-from gavelpy.journal.store import EventStore, Submission
+from gavelpy.journal.store import EventStore
 from gavelpy.mechanism.events import (
     AllocationSolved,
     ConfigChanged,
     Event,
     JobCancelled,
-    JobSubmitted,
+    JobsHeld,
+    JobsReleased,
     NodeDraining,
     NodeLost,
     PolicyChanged,
 )
-from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.job import JobId, JobSpec, NodeId
+from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.clock import boot_id
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config
@@ -44,7 +43,6 @@ from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
 from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
-from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 from gavelpy.runtime.daemon.nodes.registry import joined
@@ -56,11 +54,11 @@ from gavelpy.runtime.daemon.recovery import (
     configured_text,
 )
 from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes
+from gavelpy.runtime.daemon.submissions import Submissions, Submitted
 from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageWorkers
 
 logger = logging.getLogger(__name__)
-KEY_LENGTH_MAX = 200
 Answer = TypeVar("Answer")
 
 
@@ -70,15 +68,6 @@ class NodeAction(Enum):
     DRAIN = "drain"
     RESUME = "resume"
     LOST = "lost"
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """Serials of the jobs of one submission: first_job, first_job + 1, ..."""
-
-    first_job: int
-    count: int
-    repeated: bool  # the key was known: these jobs existed before
 
 
 class Scheduler:
@@ -111,8 +100,7 @@ class Scheduler:
         self._opening = recovered.events
         self._table = read_table(config.throughputs.file)  # digest of the file
         self._changed = asyncio.Event()
-        self._submissions: dict[tuple[str, str], asyncio.Future[None]] = {}  # pending
-        self._names_under_way: set[tuple[str, str]] = set()
+        self._submissions = Submissions(self)
         self._keeping: asyncio.Task[None] | None = None  # of views
 
     # Reading ------------------------------------------------------------------------------------------------------
@@ -160,80 +148,29 @@ class Scheduler:
     # Jobs ---------------------------------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
-        """Submits all jobs or none; they are durable when this returns. Ids of `specs` are names, or NAMELESS.
-
-        Repeating owner, key and jobs returns the first result; an empty key never repeats. Raises InvalidInput, also
-        for a known key with other jobs, and LimitReached.
-        """
-        self._check_submission(specs, key, owner)
-        if not key:
-            return await self._submit(specs, key, owner, "")
-        digest = digest_of(specs)
-        if (under_way := self._submissions.get((owner, key))) is not None:
-            await asyncio.wait([under_way])
-        known = await self.read_journal(lambda store: store.submission(owner, key))
-        if known is not None:
-            return _again(known, digest)
-        if (owner, key) in self._submissions:  # another caller was first
-            return await self.submit(specs, key, owner)
-        future = self._submissions[owner, key] = asyncio.get_running_loop().create_future()
-        try:
-            return await self._submit(specs, key, owner, digest)
-        finally:
-            del self._submissions[owner, key]
-            future.cancel()
-
-    async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
-        self._check_room(len(specs))
-        names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
-        self._check_names(specs, owner, len(names))
-        self._names_under_way |= names
-        try:
-            first = await self.driver.submit(
-                lambda first_job: [
-                    JobSubmitted(spec.renamed(JobId(full_id(spec.id, first_job + i)), owner))
-                    for i, spec in enumerate(specs)
-                ],
-                len(specs),
-                lambda first_job, now_s: Submission(owner, key, digest, first_job, len(specs), now_s) if key else None,
-            )
-        finally:
-            self._names_under_way -= names
-        return Submitted(first, len(specs), repeated=False)
-
-    def _check_submission(self, specs: Sequence[JobSpec], key: str, owner: str) -> None:
-        limits = self.config.limits
-        if not 1 <= len(specs) <= limits.jobs_a_request_max:
-            raise InvalidInput(f"jobs must be 1 to {limits.jobs_a_request_max} in a request, got {len(specs)}")
-        if len(key) > KEY_LENGTH_MAX or not key.isprintable():
-            raise InvalidInput(
-                f"idempotency_key must be at most {KEY_LENGTH_MAX} printable characters, got {key[:KEY_LENGTH_MAX]!r}"
-            )
-        if not owner:
-            raise InvalidInput("owner must be a name, got ''")
-
-    def _check_room(self, count: int) -> None:
-        most = self.config.limits.jobs_living_max
-        living = len(self.core.jobs.active) + self.driver.jobs_under_way
-        if living + count > most:
-            raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
-
-    def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
-        named = [str(spec.id) for spec in specs if spec.id != NAMELESS]
-        if distinct != len(named):
-            twice = next(name for name, count in Counter(named).items() if count > 1)
-            raise InvalidInput(f"name must be unique among the jobs of a request, got {twice!r} twice")
-        for name in named:
-            job = self.history.newest(owner, name)
-            if (owner, name) in self._names_under_way or (job >= 0 and self.core.jobs.state[job] <= ALIVE[-1]):
-                raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
+        """Submits all jobs or none: see `Submissions.submit`."""
+        return await self._submissions.submit(specs, key, owner)
 
     async def cancel(self, serials: Sequence[int]) -> None:
         """Cancels jobs that are not over. Raises InvalidInput for an unknown serial."""
+        self._check_serials(serials)
+        await self.driver.apply([JobCancelled(job) for job in dict.fromkeys(serials)])
+
+    async def hold(self, serials: Sequence[int], *, by_admin: Sequence[int] = ()) -> None:
+        """Holds jobs that are not over, some of them as an admin. Raises InvalidInput for an unknown serial."""
+        self._check_serials(serials)
+        parts = (([job for job in serials if job not in by_admin], False), (by_admin, True))
+        await self.driver.apply([JobsHeld(np.array(jobs, dtype=np.int64), admin) for jobs, admin in parts if jobs])
+
+    async def release(self, serials: Sequence[int], *, by_admin: bool) -> None:
+        """Releases held jobs; those that an admin holds only `by_admin`. Raises InvalidInput for an unknown serial."""
+        self._check_serials(serials)
+        await self.driver.apply([JobsReleased(np.array(serials, dtype=np.int64), by_admin)])
+
+    def _check_serials(self, serials: Sequence[int]) -> None:
         for job in serials:
             if not 0 <= job < self.core.jobs.count:
                 raise InvalidInput(f"job must be in [0, {self.core.jobs.count}), got {job}")
-        await self.driver.apply([JobCancelled(job) for job in dict.fromkeys(serials)])
 
     # Nodes and policy ---------------------------------------------------------------------------------------------
 
@@ -379,14 +316,3 @@ class Scheduler:
         if isinstance(answer, AllocationSolved) and answer.warning:
             logger.warning("allocation not fully proved", extra={"epoch": answer.epoch, "detail": answer.warning})
         self.driver.put(answer)
-
-
-def digest_of(specs: Sequence[JobSpec]) -> str:
-    """A digest of these jobs in this order."""
-    return hashlib.sha256(msgspec.msgpack.encode(list(specs), order="deterministic")).hexdigest()
-
-
-def _again(known: Submission, digest: str) -> Submitted:
-    if known.digest != digest:
-        raise InvalidInput(f"idempotency_key {known.key!r} must be repeated with the same jobs, got other jobs")
-    return Submitted(known.first_job, known.count, repeated=True)

@@ -28,6 +28,7 @@ class Operation(StrEnum):
     GET_JOB = "GetJob"
     WAIT_JOBS = "WaitJobs"
     CANCEL_JOBS = "CancelJobs"
+    CHANGE_JOBS = "ChangeJobs"
     LIST_NODES = "ListNodes"
     SET_NODE = "SetNode"
     GET_CLUSTER = "GetCluster"
@@ -52,6 +53,7 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.GET_JOB: _PEOPLE,
     Operation.WAIT_JOBS: _PEOPLE,
     Operation.CANCEL_JOBS: _PEOPLE,
+    Operation.CHANGE_JOBS: _PEOPLE,
     Operation.LIST_NODES: _PEOPLE,
     Operation.SET_NODE: _ADMINS,
     Operation.GET_CLUSTER: _PEOPLE,

@@ -50,6 +50,25 @@ JOB_STATE_CANCELLED: JobState.ValueType  # 6
 JOB_STATE_FAILED: JobState.ValueType  # 7
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
+class _JobChange:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _JobChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobChange.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    JOB_CHANGE_UNSPECIFIED: _JobChange.ValueType  # 0
+    JOB_CHANGE_HOLD: _JobChange.ValueType  # 1
+    """no new lease until it is released; by an admin: until an admin releases it"""
+    JOB_CHANGE_RELEASE: _JobChange.ValueType  # 2
+
+class JobChange(_JobChange, metaclass=_JobChangeEnumTypeWrapper): ...
+
+JOB_CHANGE_UNSPECIFIED: JobChange.ValueType  # 0
+JOB_CHANGE_HOLD: JobChange.ValueType  # 1
+"""no new lease until it is released; by an admin: until an admin releases it"""
+JOB_CHANGE_RELEASE: JobChange.ValueType  # 2
+Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
+
 class _NodeWish:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -195,6 +214,8 @@ class JobDescription(_message.Message):
     WARNING_SIGNAL_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    BEGIN_AT_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
     steps_total: _builtins.float
@@ -214,6 +235,10 @@ class JobDescription(_message.Message):
     warning_signal: _builtins.int
     preemptible: _builtins.bool
     """may be stopped for other jobs' sake though it never saved a checkpoint"""
+    hold: _builtins.bool
+    """gets no lease until it is released"""
+    begin_at_s: _builtins.float
+    """Unix time before which it gets no lease; 0 = none"""
     @_builtins.property
     def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -240,10 +265,12 @@ class JobDescription(_message.Message):
         warning_signal: _builtins.int = ...,
         preemptible: _builtins.bool = ...,
         software: _software_pb2.Software | None = ...,
+        hold: _builtins.bool = ...,
+        begin_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpus", b"gpus", "hold", b"hold", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,6 +434,8 @@ class Job(_message.Message):
     OWED_S_FIELD_NUMBER: _builtins.int
     RECEIVED_S_FIELD_NUMBER: _builtins.int
     URGENCY_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    BEGIN_AT_S_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -451,6 +480,10 @@ class Job(_message.Message):
     received_s: _builtins.float
     urgency: _builtins.float
     """the largest over GPU types"""
+    held_by: _builtins.str
+    """owner or admin; empty = not held"""
+    begin_at_s: _builtins.float
+    """Unix time before which it gets no lease; 0 = none"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -487,10 +520,12 @@ class Job(_message.Message):
         owed_s: _builtins.float = ...,
         received_s: _builtins.float = ...,
         urgency: _builtins.float = ...,
+        held_by: _builtins.str = ...,
+        begin_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -761,6 +796,73 @@ class CancelJobsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelJobsResponse: _TypeAlias = CancelJobsResponse  # noqa: Y015
+
+@_typing.final
+class ChangeJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    change: Global___JobChange.ValueType
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[_builtins.str] | None = ...,
+        change: Global___JobChange.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "jobs", b"jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeJobsRequest: _TypeAlias = ChangeJobsRequest  # noqa: Y015
+
+@_typing.final
+class ChangeJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangedJob]: ...
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___ChangedJob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeJobsResponse: _TypeAlias = ChangeJobsResponse  # noqa: Y015
+
+@_typing.final
+class ChangedJob(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    note: _builtins.str
+    """what its owner should know about the effect; empty = nothing"""
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "note", b"note"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangedJob: _TypeAlias = ChangedJob  # noqa: Y015
 
 @_typing.final
 class ListNodesRequest(_message.Message):

@@ -64,6 +64,11 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
                 _registered_method=True)
+        self.ChangeJobs = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/ChangeJobs',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/ListNodes',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListNodesRequest.SerializeToString,
@@ -139,6 +144,13 @@ class SchedulerServiceServicer:
 
     def CancelJobs(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeJobs(self, request, context):
+        """hold, release
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -220,6 +232,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.CancelJobs,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.SerializeToString,
+            ),
+            'ChangeJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeJobs,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsResponse.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -419,6 +436,33 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/CancelJobs',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/ChangeJobs',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

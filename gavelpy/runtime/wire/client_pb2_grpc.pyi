@@ -40,6 +40,8 @@ class SchedulerServiceStub:
     WaitJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]
     """answers when all are over, or after wait_s"""
     CancelJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]
+    ChangeJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]
+    """hold, release"""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesResponse]
     SetNode: _grpc.UnaryUnaryMultiCallable[_client_pb2.SetNodeRequest, _client_pb2.SetNodeResponse]
     """drain, resume, declare lost"""
@@ -63,6 +65,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     WaitJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]  # type: ignore[assignment]
     """answers when all are over, or after wait_s"""
     CancelJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]  # type: ignore[assignment]
+    ChangeJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]  # type: ignore[assignment]
+    """hold, release"""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesResponse]  # type: ignore[assignment]
     SetNode: _aio.UnaryUnaryMultiCallable[_client_pb2.SetNodeRequest, _client_pb2.SetNodeResponse]  # type: ignore[assignment]
     """drain, resume, declare lost"""
@@ -119,6 +123,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.CancelJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CancelJobsResponse, _abc.Awaitable[_client_pb2.CancelJobsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ChangeJobs(
+        self,
+        request: _client_pb2.ChangeJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ChangeJobsResponse, _abc.Awaitable[_client_pb2.ChangeJobsResponse]]:
+        """hold, release"""
 
     @_abc_1.abstractmethod
     def ListNodes(

@@ -20,6 +20,8 @@ from gavelpy.mechanism.events import (
     IdsReserved,
     JobAnnotated,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -131,6 +133,9 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
         case JobCancelled():
             return f"job {event.job} cancelled"
+        case JobsHeld() | JobsReleased():
+            what = "held" if isinstance(event, JobsHeld) else "released"
+            return f"{what}{' by an admin' * event.by_admin}: {_listed([f'job {job}' for job in values['jobs']])}"
         case NodeLost():
             return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
         case JobAnnotated():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.settings import MechanismSettings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 _UNKNOWN_S = -1.0
+HELD = "the job is held, and starts only after its release"
 _LOOK_S = 2.0
 _FORECASTS_MAX = 100  # of the jobs of one dry run
 
@@ -97,7 +99,7 @@ class Explainer:
             )
             expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
-            how = _how(outlook)
+            how = _how(outlook) if math.isfinite(expected.start_in_s) or not self._is_held(job) else f"none: {HELD}"
         return JobExplanation(
             job=self._jobs.statuses([job])[0],
             description=as_described(scheduler.core.jobs.specs[job]),
@@ -116,7 +118,8 @@ class Explainer:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         first = scheduler.core.jobs.count
-        tried = [spec.renamed(JobId(full_id(spec.id, first + k)), owner) for k, spec in enumerate(specs)]
+        now_s = time.time()
+        tried = [spec.submitted(JobId(full_id(spec.id, first + k)), owner, now_s) for k, spec in enumerate(specs)]
         wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
         ahead = await self._forecaster.ask(
             scheduler.core,
@@ -131,11 +134,14 @@ class Explainer:
         return [
             PlannedJob(
                 name=name_of(spec.id),
-                forecast=_forecast(expected, ahead.why_not or left_out),
+                forecast=_forecast(expected, HELD if spec.hold else ahead.why_not or left_out),
                 note=preemption_note(spec, scheduler.core.settings),
             )
             for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
         ]
+
+    def _is_held(self, job: int) -> bool:
+        return bool(self._scheduler.core.jobs.hold[job] != NOT_HELD)
 
     def _measured(self) -> dict[int, float]:
         leases = self._scheduler.leases.leases.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import NotFound
-from gavelpy.mechanism import back_off, non_preemptible
+from gavelpy.mechanism import back_off, eligibility, non_preemptible
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.mechanism.view import standing
@@ -90,6 +91,8 @@ class JobStatus:
     owed_s: float  # by the policy, over all GPU types; older time counts less
     received_s: float
     urgency: float  # the largest over GPU types: who has more comes first; 0 = no share, or over
+    held_by: str  # owner or admin; empty = not held
+    begin_at_s: float
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,8 @@ class JobQueries:
             owed_s=owed_s,
             received_s=received_s,
             urgency=urgency,
+            held_by=eligibility.held_by(jobs, job),
+            begin_at_s=spec.begin_at_s,
         )
 
     def _is_estimate(self, job: int) -> bool:
@@ -284,6 +289,10 @@ class JobQueries:
         if why.kind is ReasonKind.BACKING_OFF:
             when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
             return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.history.detail(job))
+        if why.kind is ReasonKind.BEGINS_LATER:
+            begin_s = float(core.jobs.begin_at_s[job])
+            date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._scheduler.wall_s(begin_s)))
+            return eligibility.begin_in_words(f"at {date}, in {max(begin_s - now_s, 0.0):.0f} s")
         end_s = core.round_end_s
         return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
 
@@ -296,6 +305,15 @@ class JobQueries:
 
     def _wall_s(self, now_s: float) -> float:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)
+
+
+def hold_note(job: JobStatus) -> str:
+    """What its owner should know about the effect of a hold or release on a job; empty = nothing."""
+    if job.state > PublicState.STOPPING:
+        return f"it is over ({job.state.name.lower()}): nothing changes"
+    if job.held_by and job.lease >= 0:
+        return f"it keeps lease {job.lease} and its later ones; it is held as soon as it is preempted or fails"
+    return ""
 
 
 def as_described(spec: JobSpec) -> JobSpec:

@@ -44,6 +44,8 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         warning_signal=spec.warning_signal,
         preemptible=spec.preemptible,
         software=software_pb2.Software(**vars(spec.software)),
+        hold=spec.hold,
+        begin_at_s=spec.begin_at_s,
     )
 
 

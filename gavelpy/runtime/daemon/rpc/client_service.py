@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
@@ -24,7 +25,7 @@ from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.events import EventQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
-from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState
+from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState, hold_note
 from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
 from gavelpy.runtime.daemon.queries.usage import usage
 from gavelpy.runtime.daemon.rpc.client_messages import (
@@ -40,7 +41,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
 )
 from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
-from gavelpy.runtime.security.identity import Refusal, caller
+from gavelpy.runtime.security.identity import Caller, Refusal, caller
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire import client_pb2_grpc
 
@@ -55,6 +56,7 @@ _ACTIONS = {
     pb.NODE_WISH_RESUME: NodeAction.RESUME,
     pb.NODE_WISH_LOST: NodeAction.LOST,
 }
+_CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE})
 _ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
 _PARAMETERS_CHARACTERS_MAX = 10_000
 
@@ -163,6 +165,23 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         await self._scheduler.cancel(jobs)
         return pb.CancelJobsResponse(jobs=await self._messages(jobs))
 
+    async def ChangeJobs(self, request: pb.ChangeJobsRequest, context: Context) -> pb.ChangeJobsResponse:
+        """Holds or releases jobs, and returns them when that is durable."""
+        client = caller()
+        require(request.change in _CHANGES, "change", "hold or release", request.change)
+        jobs = self._jobs.named(client, request.jobs).tolist()
+        if request.change == pb.JOB_CHANGE_HOLD:
+            specs = self._scheduler.core.jobs.specs
+            others = [job for job in jobs if specs[job].owner != client.name] if not client.is_sole else []
+            await self._scheduler.hold(jobs, by_admin=others)
+        else:
+            self._check_release(jobs, client)
+            await self._scheduler.release(jobs, by_admin=client.is_admin)
+        answer = pb.ChangeJobsResponse()
+        for status in self._jobs.statuses(jobs):
+            answer.jobs.add(job=job_message(status), note=hold_note(status))
+        return answer
+
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """All nodes that have ever joined."""
         nodes = []
@@ -224,6 +243,13 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             specs.append(reader.spec(f"jobs[{row}]", job))
             await _give_way(row)
         return specs
+
+    def _check_release(self, jobs: Sequence[int], client: Caller) -> None:
+        """Raises Refusal if a user releases a job that an admin holds."""
+        held = [job for job in jobs if self._scheduler.core.jobs.hold[job] == Hold.ADMIN]
+        if held and not client.is_admin:
+            text = f"job {held[0]} ({self._jobs.name(held[0])}) is held by an admin, and only an admin can release it"
+            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, text)
 
     async def _messages(self, rows: Sequence[int]) -> list[pb.Job]:
         """Built in pieces, with a yield to the event loop after each."""

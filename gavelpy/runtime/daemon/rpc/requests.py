@@ -83,6 +83,8 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         warning_s=number(f"{field}.warning_s", job.warning_s),
         preemptible=job.preemptible,
         software=_software(f"{field}.software", job.software),
+        hold=job.hold,
+        begin_at_s=number(f"{field}.begin_at_s", job.begin_at_s),
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
 

@@ -1,0 +1,69 @@
+"""Applies what people order about jobs: submit, cancel, hold and release.
+
+Orders on jobs that are over change nothing. An order takes effect in the next decision of the core: it marks the
+allocation as out of date where the jobs that compete for GPUs change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+
+from gavelpy.mechanism import eligibility
+from gavelpy.mechanism.commands import Command, KillLease
+from gavelpy.mechanism.eligibility import Hold
+from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobSubmitted
+from gavelpy.mechanism.gpus import NONE, can_run_somewhere
+from gavelpy.mechanism.lifecycle import ALIVE, JobFact
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
+
+JobOrder = JobSubmitted | JobCancelled | JobsHeld | JobsReleased
+
+
+def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
+    """Applies one order and returns the commands for shells."""
+    match order:
+        case JobSubmitted():
+            _submitted(core, order)
+            return []
+        case JobCancelled():
+            return _cancelled(core, order.job)
+        case JobsHeld():
+            if len(eligibility.hold(core.jobs, order.jobs, Hold(order.by_admin))):
+                core.disturb()
+            return []
+        case JobsReleased():
+            if len(eligibility.release(core.jobs, order.jobs, Hold(order.by_admin))):
+                core.disturb()
+            return []
+        case _:
+            assert_never(order)
+
+
+def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
+    row = core.jobs.add(order.spec, core.pool.gpu_types, core.now_s)
+    core.jobs.received_s[row] = core.settings.rules.newcomer_received_s(core.settings)
+    begin_s = float(core.jobs.begin_at_s[row])
+    if begin_s > core.now_s:
+        core.retry_due_s = min(core.retry_due_s, begin_s)
+    if not order.spec.rates_steps_per_s:
+        core.throughput.want([row])
+        core.attention_s = core.now_s
+    elif can_run_somewhere(core.jobs, core.pool, row):
+        core.disturb()
+
+
+def _cancelled(core: SchedulerCore, job: int) -> list[Command]:
+    jobs = core.jobs
+    if jobs.state[job] > ALIVE[-1]:
+        return []
+    row, held = np.array([job]), {int(jobs.stopping[job]), int(jobs.lease[job])} - {NONE}
+    if jobs.lease[job] >= 0:
+        core.leases.revoke(row, core.now_s)
+    jobs.change(row, JobFact.CANCELLED)
+    core.disturb()
+    core.end_idle_round()
+    return [KillLease(job, lease) for lease in sorted(held)]

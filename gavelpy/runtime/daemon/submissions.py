@@ -1,0 +1,125 @@
+"""Submissions: checks of the jobs of a request, and exactly one submission for each idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gavelpy.errors import InvalidInput, LimitReached
+from gavelpy.journal.store import Submission
+from gavelpy.mechanism.events import JobSubmitted
+from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.model.job import JobId, JobSpec
+from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.daemon.scheduler import Scheduler
+
+KEY_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Serials of the jobs of one submission: first_job, first_job + 1, ..."""
+
+    first_job: int
+    count: int
+    repeated: bool  # the key was known: these jobs existed before
+
+
+class Submissions:
+    """Submits jobs to the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}  # by owner and key
+        self._names_under_way: set[tuple[str, str]] = set()
+
+    async def submit(self, specs: Sequence[JobSpec], key: str, owner: str) -> Submitted:
+        """Submits all jobs or none; they are durable when this returns. Ids of `specs` are names, or NAMELESS.
+
+        Repeating owner, key and jobs returns the first result; an empty key never repeats. Raises InvalidInput, also
+        for a known key with other jobs, and LimitReached.
+        """
+        self._check_submission(specs, key, owner)
+        if not key:
+            return await self._submit(specs, key, owner, "")
+        digest = digest_of(specs)
+        if (under_way := self._under_way.get((owner, key))) is not None:
+            await asyncio.wait([under_way])
+        known = await self._scheduler.read_journal(lambda store: store.submission(owner, key))
+        if known is not None:
+            return _again(known, digest)
+        if (owner, key) in self._under_way:  # another caller was first
+            return await self.submit(specs, key, owner)
+        future = self._under_way[owner, key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._submit(specs, key, owner, digest)
+        finally:
+            del self._under_way[owner, key]
+            future.cancel()
+
+    async def _submit(self, specs: Sequence[JobSpec], key: str, owner: str, digest: str) -> Submitted:
+        self._check_room(len(specs))
+        names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
+        self._check_names(specs, owner, len(names))
+        self._names_under_way |= names
+        try:
+            first = await self._scheduler.driver.submit(
+                lambda first_job: [
+                    JobSubmitted(spec.submitted(JobId(full_id(spec.id, first_job + i)), owner, time.time()))
+                    for i, spec in enumerate(specs)
+                ],
+                len(specs),
+                lambda first_job, now_s: Submission(owner, key, digest, first_job, len(specs), now_s) if key else None,
+            )
+        finally:
+            self._names_under_way -= names
+        return Submitted(first, len(specs), repeated=False)
+
+    def _check_submission(self, specs: Sequence[JobSpec], key: str, owner: str) -> None:
+        limits = self._scheduler.config.limits
+        if not 1 <= len(specs) <= limits.jobs_a_request_max:
+            raise InvalidInput(f"jobs must be 1 to {limits.jobs_a_request_max} in a request, got {len(specs)}")
+        if len(key) > KEY_LENGTH_MAX or not key.isprintable():
+            raise InvalidInput(
+                f"idempotency_key must be at most {KEY_LENGTH_MAX} printable characters, got {key[:KEY_LENGTH_MAX]!r}"
+            )
+        if not owner:
+            raise InvalidInput("owner must be a name, got ''")
+
+    def _check_room(self, count: int) -> None:
+        most = self._scheduler.config.limits.jobs_living_max
+        living = len(self._scheduler.core.jobs.active) + self._scheduler.driver.jobs_under_way
+        if living + count > most:
+            raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
+
+    def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
+        named = [str(spec.id) for spec in specs if spec.id != NAMELESS]
+        if distinct != len(named):
+            twice = next(name for name, count in Counter(named).items() if count > 1)
+            raise InvalidInput(f"name must be unique among the jobs of a request, got {twice!r} twice")
+        for name in named:
+            job = self._scheduler.history.newest(owner, name)
+            if (owner, name) in self._names_under_way or (
+                job >= 0 and self._scheduler.core.jobs.state[job] <= ALIVE[-1]
+            ):
+                raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
+
+
+def digest_of(specs: Sequence[JobSpec]) -> str:
+    """A digest of these jobs in this order."""
+    return hashlib.sha256(msgspec.msgpack.encode(list(specs), order="deterministic")).hexdigest()
+
+
+def _again(known: Submission, digest: str) -> Submitted:
+    if known.digest != digest:
+        raise InvalidInput(f"idempotency_key {known.key!r} must be repeated with the same jobs, got other jobs")
+    return Submitted(known.first_job, known.count, repeated=True)
