@@ -332,6 +332,8 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
         f"ended {timestamp(job.ended_at_s)}.",
     ]
+    if job.failure:
+        lines.append(f"Last failure: {job.failure}.")
     if job.preemptible_why and not job.ended_at_s:
         lines.append(f"Preemption: {job.preemptible_why}.")
     if job.held_by and job.lease >= 0:

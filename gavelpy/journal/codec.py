@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    FailureClass,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -64,6 +65,7 @@ UNRUNNABLE = 6  # the end of a lease with a command that cannot run
 SEEN = 6  # the checkpoint directory that a node uses
 WARNED = 6  # an allocation with a warning
 ORDERED = 7  # holds and begins of jobs
+CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
 NEWEST = 7
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -71,13 +73,13 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobSubmitted": ORDERED,
     "JobsHeld": ORDERED,
     "JobsReleased": ORDERED,
-    "ConfigChanged": SAVING,
+    "ConfigChanged": CLASSED,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
     "SavingDeclared": SAVING,
-    "LeaseEnded": UNRUNNABLE,
+    "LeaseEnded": CLASSED,
     "DirectorySeen": SEEN,
     "LastStepReported": LATE,
 }
@@ -86,6 +88,7 @@ _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each l
     "NodeJoined": {NAMED: 1},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
+    "LeaseEnded": {CLASSED: 1},
 }
 # The name of each event in journals, which never changes, and its class today. Fields are written by position.
 EVENT_NAMES: dict[str, type[Event]] = {
@@ -126,7 +129,7 @@ _FIELDS_MIN = {
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
-                   "solve_at_least_every_s": AGEING}  # fmt: skip
+                   "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED}  # fmt: skip
 _LATER_OF_JOBS = {"hold": ORDERED, "begin_at_s": ORDERED, "begin_s": ORDERED}  # a job without them needs no version
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
@@ -168,8 +171,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = SAVING
         case SavingDeclared():
             version = SAVING
-        case LeaseEnded() if event.outcome is Outcome.UNRUNNABLE:
-            version = UNRUNNABLE
+        case LeaseEnded() if event.failure or event.outcome is Outcome.UNRUNNABLE:
+            version = CLASSED if event.failure else UNRUNNABLE
         case DirectorySeen():
             version = SEEN
         case LastStepReported():
@@ -250,6 +253,8 @@ def _value(name: str, annotation: str, value: Any) -> Any:
                 return settings_of(value)
             case "Outcome":
                 return Outcome(value)
+            case "FailureClass":
+                return FailureClass(value)
     except (msgspec.ValidationError, InvalidInput, ValueError) as error:
         raise JournalCorrupt(f"{name}: {error}") from None
     if not isinstance(value, _VALUES[annotation]) or (isinstance(value, bool) and annotation != "bool"):

@@ -42,16 +42,19 @@ def lost(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, n
         forgive(jobs, rows[has_begun & progressed])
     counts = ~has_begun | (~progressed & bool(settings.loss_nodes_max))
     rows, nodes = rows[counts], nodes[counts]
-    jobs.avoid[rows] = nodes
     jobs.losses[rows] += 1
-    _blame(jobs, rows, nodes, settings)
+    blame(jobs, rows, nodes, settings)
     paying = rows[jobs.losses[rows] > settings.losses_free]
     missed(jobs, paying, np.zeros(len(paying)), settings, now_s)
     return bool(len(paying))
 
 
-def _blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) -> None:
-    """Counts the different nodes of consecutive losses; from `loss_nodes_max` on each loss is a failure of the job."""
+def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) -> None:
+    """Makes these jobs (K,) avoid the nodes (K,) that lost their leases, or on which something broke.
+
+    From `loss_nodes_max` different nodes in a row on, each such end counts as a failure of the job.
+    """
+    jobs.avoid[rows] = nodes
     if not settings.loss_nodes_max:
         return
     for row, node in zip(rows.tolist(), nodes.tolist(), strict=True):

@@ -34,6 +34,16 @@ class Outcome(IntEnum):
     UNRUNNABLE = 4  # the job's command was not found or cannot be executed; it fails at once if it never saved
 
 
+class FailureClass(IntEnum):
+    """Class of a failed lease, by evidence of its node; see `failures`."""
+
+    UNKNOWN = 0
+    USER = 1
+    OUT_OF_MEMORY = 2
+    SYSTEM = 3
+    COMMUNICATION = 4  # a peer of a gang is gone
+
+
 class _Exogenous:
     exogenous: ClassVar[bool] = True
 
@@ -193,6 +203,7 @@ class LeaseEnded(_Endogenous):
     steps_done: Floats  # (K,) of the job since its submission
     outcome: Outcome
     is_by_time: bool = False  # steps estimated from run time: no checkpoint has them
+    failure: FailureClass = FailureClass.UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)

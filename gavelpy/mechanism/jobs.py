@@ -98,12 +98,12 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease", "done_lease", "resumes", "hold",
+    "slow_lease", "done_lease", "resumes", "hold", "failure", "system_failures", "memory_failures",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
-    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s",
+    "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
 )  # fmt: skip
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
@@ -114,7 +114,10 @@ class JobTable:
 
     state: Ints  # (N,) JobState
     gpus: Ints  # (N,) requested, all of one type
-    failures: Ints  # (N,)
+    failures: Ints  # (N,) that count towards failures_max; see `failures` for this and the next three
+    system_failures: Ints  # (N,)
+    memory_failures: Ints  # (N,)
+    failure: Ints  # (N,) FailureClass of the last failure
     lease: Ints  # (N,) serial of the lease granted or running
     lease_type: Ints  # (N,) its GPU type
     stopping: Ints  # (N,) serial of the lease that is being stopped
@@ -152,6 +155,7 @@ class JobTable:
     began_s: Floats  # (N,) start of the last lease, or its grant if it has not started
     worked_s: Floats  # (N,) first report of progress under the last lease; negative = none yet
     done_at_s: Floats  # (N,) when the last step was reported
+    failed_at: Floats  # (N,) the furthest step at which it failed
     retry_at_s: Floats  # (N,) the job gets no lease before this time
     begin_at_s: Floats  # (N,) nor before this time, which its owner chose
 
@@ -188,7 +192,8 @@ class JobTable:
         self.serial_of[spec.id] = row
         self.state[row] = JobState.WAITING
         self.gpus[row] = spec.gpus
-        self.failures[row] = self.misses[row] = self.losses[row] = 0
+        self.failures[row] = self.system_failures[row] = self.memory_failures[row] = 0
+        self.misses[row] = self.losses[row] = 0
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
         self.hold[row] = 0 if spec.hold else -1
         self.begin_at_s[row] = now_s + spec.begin_s

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, non_preemptible
+from gavelpy.mechanism import back_off, failures, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
+    FailureClass,
     LastStepReported,
     LeaseEnded,
     LeaseStarted,
@@ -114,14 +115,11 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         open_lost(jobs, rows, event.leases[counts])
     is_failure = event.outcome in (Outcome.FAILED, Outcome.UNRUNNABLE)
     on_time = rows if is_failure or not len(late) else np.setdiff1d(rows, late)
-    any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event.outcome, settings, now_s)
+    any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
+    is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
     jobs.steps_done[rows] = jobs.steps_saved[rows]
-    jobs.failures[rows] += is_failure
-    is_over = event.outcome is Outcome.FINISHED or jobs.failures[rows] > settings.failures_max
-    if event.outcome is Outcome.UNRUNNABLE:
-        is_over = is_over | (jobs.steps_saved[rows] == 0)  # one that has saved did run: the node's fault, so try again
-    over = rows[np.broadcast_to(is_over, rows.shape)]
+    over = rows[is_over | (event.outcome is Outcome.FINISHED)]
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]
     killed = list(zip(orphaned.tolist(), jobs.lease[orphaned].tolist(), strict=True))
     over_now = np.concatenate([current, orphaned])
@@ -143,7 +141,7 @@ def _missed(
     pool: GpuPool,
     rows: Ints,
     current: Ints,
-    outcome: Outcome,
+    event: LeaseEnded,
     settings: MechanismSettings,
     now_s: float,
 ) -> bool:
@@ -152,8 +150,10 @@ def _missed(
     `current` are the jobs with a lease in force; the run time of a stopping lease is unknown if its job has another.
     """
     is_promised = jobs.state[rows] == JobState.GRANTED
-    match outcome:
+    match event.outcome:
         case Outcome.FAILED | Outcome.UNRUNNABLE:
+            if failures.class_of(event) in (FailureClass.USER, *failures.SYSTEM):
+                back_off.blame(jobs, current, pool.node_of[jobs.gpu_first[current]], settings)
             ran_s = np.where(is_promised, 0.0, now_s - jobs.began_s[rows])
             back_off.missed(jobs, rows, ran_s, settings, now_s)
             return bool(len(rows))
@@ -173,6 +173,7 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
     further = steps_done > jobs.steps_saved[rows]
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]
     jobs.steps_saved[rows] = steps_done
+    failures.forgive(jobs, rows, steps_done)
     jobs.saved_lease[rows] = leases if is_ours else -1
     jobs.saved_in[rows] = _directories(jobs, pool, rows, leases)
     jobs.steps_done[rows] = np.maximum(jobs.steps_done[rows], steps_done)

@@ -109,6 +109,7 @@ class MechanismSettings:
     solve_patience_s: float = 10.0  # how long a plan waits for an allocation that is being computed
     lag_half_life_s: float = 3600.0  # half-life of owed and received time
     failures_max: int = 5  # a job that fails more often is not retried
+    system_failures_max: int = 20  # the same for failures that the system causes, not the job; see failures
     packing: bool = False  # the policy may co-locate two jobs
     lease_min_s: float = 0.0  # lease protection: minimum run time before preemption
     start_max_s: float = 0.0  # longest protection of a lease whose job has reported no progress; 0 = lease_min_s
@@ -134,6 +135,7 @@ class MechanismSettings:
         _in_range("lag_half_life_s", self.lag_half_life_s, 1.0, math.inf)
         _in_range("settled_rounds_max", self.settled_rounds_max, 1, 1_000_000)
         _in_range("failures_max", self.failures_max, 0, 1_000_000)
+        _in_range("system_failures_max", self.system_failures_max, 0, 1_000_000)
         _in_range("lease_min_s", self.lease_min_s, 0.0, 86_400.0)
         _in_range("start_max_s", self.start_max_s, 0.0, 86_400.0)
         _in_range("retry_s", self.retry_s, 0.0, 86_400.0)

@@ -214,9 +214,20 @@ def _from_version_5(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
-    """Version 6 as version 7: no job is held, and all may begin."""
+    """Version 6 as version 7: no job is held, all may begin, and no failure has a class or step."""
     jobs, count = state["jobs"], len(state["specs"])
-    return state | {"jobs": jobs | {"hold": np.full(count, -1), "begin_at_s": np.array(jobs["submitted_s"])}}
+    zeros = np.zeros(count, dtype=np.int64)
+    return state | {
+        "jobs": jobs
+        | {
+            "hold": np.full(count, -1),
+            "begin_at_s": np.array(jobs["submitted_s"]),
+            "failure": np.full(count, -1),
+            "system_failures": zeros,
+            "memory_failures": zeros,
+            "failed_at": np.zeros(count),
+        }
+    }
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:

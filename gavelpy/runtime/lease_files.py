@@ -141,6 +141,7 @@ class End:
     steps_saved: float = 0.0
     detail: str = ""  # a message for users
     at_clock_s: float = 0.0
+    failure: str = ""  # its class, as in shim/failures.py
 
 
 _ENUMS: Final = {"ShimPhase": ShimPhase, "LeaseOutcome": LeaseOutcome}

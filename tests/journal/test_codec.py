@@ -21,6 +21,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     DirectorySeen,
     Event,
+    FailureClass,
     IdsReserved,
     JobAnnotated,
     JobCancelled,
@@ -79,6 +80,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
+    LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
     LastStepReported(TWO, TWO),
     ConfigChanged(MechanismSettings(finish_grace_s=600.0)),
@@ -144,6 +146,8 @@ def test_pairs_come_back_as_they_were() -> None:
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED), 2),
         (SavingDeclared(TWO, TWO), 6),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE), 6),
+        (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.SYSTEM), 7),
+        (ConfigChanged(MechanismSettings(system_failures_max=3)), 7),
         (WARNED, 6),
         (ConfigChanged(MechanismSettings(packing=True)), 3),
         (ConfigChanged(MechanismSettings(retry_max_s=60.0)), 4),
@@ -172,6 +176,7 @@ def test_a_record_is_of_the_oldest_version_that_can_say_it(event: Event, version
     assert ("solve_at_least_every_s" in text) == (version >= 6 and is_config)
     assert ("keep_unsaved" in text) == (version >= 6 and is_config)
     assert ("late_ends" in text) == (version >= 6 and is_config)
+    assert ("system_failures_max" in text) == (version >= 7 and is_config)
     assert ("5eed" in text) == (version == 5 and not is_config)
 
 
@@ -196,7 +201,7 @@ def test_values_come_back_as_they_were() -> None:
         [4, "AllocationSolved", 0.0, [3]],
         [5, "JobCancelled", 0.0, [3]],
         [6, "JobCancelled", 0.0, [3]],
-        [7, "ConfigChanged", 0.0, [{}]],
+        [8, "ConfigChanged", 0.0, [{}]],
         [6, "NodeDraining", 0.0, ["n0"]],
         [2, "NodeDraining", 0.0, ["n0", True]],
         [5, "NodeJoined", 0.0, ["n0", "v100", 4, True]],
@@ -215,6 +220,8 @@ def test_values_come_back_as_they_were() -> None:
         [2, "WakeupDue", 0.0, []],
         [1, "ConfigChanged", 0.0, [{"round_s": -5.0}]],
         [1, "ConfigChanged", 0.0, [{"queue": "by_colour"}]],
+        [8, "LeaseEnded", 0.0, []],
+        [7, "LeaseEnded", 0.0, [TWO.tolist(), TWO.tolist(), STEPS.tolist(), 2, False, 9]],
         {"not": "a list"},
         7,
     ],

@@ -27,6 +27,7 @@ from gavelpy.runtime.agent.leases.orders import API_VERSIONS, Orders, heartbeat_
 from gavelpy.runtime.agent.leases.reconcile import LocalPhase
 from gavelpy.runtime.lease_files import LeaseOutcome, clock_s
 from gavelpy.runtime.security.exposure import channel_credentials, is_loopback
+from gavelpy.runtime.shim.failures import FailureKind
 from gavelpy.runtime.shim.processes import boot_id, this_process
 from gavelpy.runtime.wire import agent_pb2
 
@@ -191,6 +192,12 @@ _OUTCOMES: Final = {
 }
 
 
+_FAILURES: Final = {
+    FailureKind.USER.value: agent_pb2.FAILURE_CLASS_USER,
+    FailureKind.OUT_OF_MEMORY.value: agent_pb2.FAILURE_CLASS_OUT_OF_MEMORY,
+    FailureKind.SYSTEM.value: agent_pb2.FAILURE_CLASS_SYSTEM,
+    FailureKind.COMMUNICATION.value: agent_pb2.FAILURE_CLASS_COMMUNICATION,
+}
 _SIGHTS: Final = {
     DirectoryAvailability.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,
     DirectoryAvailability.AVAILABLE: agent_pb2.CHECKPOINT_SIGHT_STATE_SEEN,
@@ -231,6 +238,7 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
     if end is not None:
         report.outcome = _OUTCOMES[end.outcome]
         report.exit_code = end.exit_code if end.exit_code in _EXIT_CODES else -1
+        report.failure = _FAILURES.get(end.failure, agent_pb2.FAILURE_CLASS_UNSPECIFIED)
         report.detail = end.detail[:DETAIL_CHARACTERS_MAX]
     return report
 

@@ -1,6 +1,7 @@
 """The shim: a small process that runs one lease on one node and outlives the agent; standard library only.
 
 supervisor     the loop: start ranks, capture output, send signals, write end.json
+failures       class and evidence of a failure, from exit codes and output
 termination    when to warn, terminate and kill the job; outcome and steps of the lease
 ranks          start processes and collect their exit codes
 processes      find and kill all processes of a lease

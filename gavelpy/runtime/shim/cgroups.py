@@ -14,6 +14,7 @@ from pathlib import Path
 
 PROCESSES = "cgroup.procs"
 _KILL = "cgroup.kill"
+_MEMORY_EVENTS = "memory.events"  # version 2 with the memory controller
 _FREEZERS = (("cgroup.freeze", "1", "0"), ("freezer.state", "FROZEN", "THAWED"))
 
 
@@ -44,6 +45,16 @@ def members(path: str) -> tuple[int, ...]:
         with suppress(OSError):
             found += map(int, (directory / PROCESSES).read_text().split())
     return tuple(process for process in found if process > 0)  # 0 = of another namespace
+
+
+def memory_kills(path: str) -> int:
+    """Processes that the kernel killed for lack of memory in a group and below it; -1 if that is not counted."""
+    with suppress(OSError, ValueError):
+        for line in (Path(path) / _MEMORY_EVENTS).read_text().splitlines() if path else ():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return -1
 
 
 def kill(path: str) -> None:

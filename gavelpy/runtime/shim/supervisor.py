@@ -18,7 +18,7 @@ from typing import Final
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState, clock_s
-from gavelpy.runtime.shim import cgroups, processes, ranks
+from gavelpy.runtime.shim import cgroups, failures, processes, ranks
 from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.shim.termination import (
     RankExits,
@@ -79,6 +79,10 @@ class Supervisor:
         self._termination = Termination()
         self._ranks: list[ranks.Rank] = []
         self._writers: dict[int, LogWriter] = {}
+        self._tails = failures.OutputTails()
+        self._stream_of: dict[int, tuple[int, bool]] = {}  # local rank and whether it is stderr, by read end
+        self._memory_kills = failures.memory_kills()
+        self._memory_evidence = ""
         self._codes: dict[int, int] = {}
         self._first_failure = -1
         self._paused = False
@@ -170,6 +174,7 @@ class Supervisor:
         rank = ranks.start_rank(launch.argv, launch.working_directory, environment, self._state.group, self._cgroup)
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
+            self._stream_of[end] = local_rank, is_error_stream
             self._writers[end] = LogWriter(
                 self._directory,
                 launch.first_rank + local_rank,
@@ -197,7 +202,8 @@ class Supervisor:
             ran_s=self._ended_s - self._state.started_clock_s,
             stop_requested=is_stop_requested(self._ended_s, self._launch, self._lease, self._termination),
         )
-        return lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
+        end = lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
+        return failures.explained(end, self._tails, self._codes, self._first_failure, self._memory_evidence)
 
     def _read_lease(self) -> None:
         """Reads a newer lease; ignores a damaged file."""
@@ -257,11 +263,17 @@ class Supervisor:
         for end in ends:
             content = os.read(end, READ_BYTES)
             if content:
-                self._writers[end].write(content, now_s)
+                self._take(end, content, now_s)
             else:
                 self._close(end, now_s)
         for writer in self._writers.values():
             writer.flush(now_s)
+
+    def _take(self, end: int, content: bytes, now_s: float) -> None:
+        """Writes output to the log, and keeps its end for the classification of a failure."""
+        self._writers[end].write(content, now_s)
+        rank, is_error_stream = self._stream_of[end]
+        self._tails.add(rank, content, is_error_stream=is_error_stream)
 
     def _close(self, end: int, now_s: float) -> None:
         self._writers.pop(end).close(now_s)
@@ -285,6 +297,7 @@ class Supervisor:
         if self._first_failure >= 0 or not is_failure(code, self._launch, self._termination, expired=expired):
             return
         self._first_failure = local_rank
+        self._memory_evidence = failures.memory_evidence(cgroups.memory_kills(self._cgroup), self._memory_kills)
         self._termination = replace(self._termination, stage=Stage.KILLED, reason="a rank failed")
         self._send_group(signal.SIGKILL)
 
@@ -305,7 +318,7 @@ class Supervisor:
 
     def _drain(self, end: int) -> None:
         while ranks.readable([end], 0.0) and (content := os.read(end, READ_BYTES)):
-            self._writers[end].write(content, time.time())
+            self._take(end, content, time.time())
         self._close(end, time.time())
 
     def _reports(self) -> list[Progress]:
@@ -340,7 +353,9 @@ class Supervisor:
 
     def _not_run(self, outcome: LeaseOutcome, detail: str, code: int) -> End:
         steps = self._launch.steps_done
-        return End(outcome, code, steps, steps, detail, clock_s())
+        is_unrunnable = outcome is LeaseOutcome.FAILED and code in failures.UNRUNNABLE
+        failure = failures.FailureKind.USER if is_unrunnable else failures.FailureKind.UNKNOWN
+        return End(outcome, code, steps, steps, detail, clock_s(), failure.value)
 
 
 def _detach(directory: Path) -> None:

@@ -98,6 +98,36 @@ LEASE_OUTCOME_LOST: LeaseOutcome.ValueType  # 4
 """its processes vanished, or were killed without a last word"""
 Global___LeaseOutcome: _TypeAlias = LeaseOutcome  # noqa: Y015
 
+class _FailureClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FailureClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FAILURE_CLASS_UNSPECIFIED: _FailureClass.ValueType  # 0
+    """no evidence for any of the others"""
+    FAILURE_CLASS_USER: _FailureClass.ValueType  # 1
+    """command, program or its use"""
+    FAILURE_CLASS_OUT_OF_MEMORY: _FailureClass.ValueType  # 2
+    FAILURE_CLASS_SYSTEM: _FailureClass.ValueType  # 3
+    """storage, driver, GPU"""
+    FAILURE_CLASS_COMMUNICATION: _FailureClass.ValueType  # 4
+    """a peer of the gang is gone"""
+
+class FailureClass(_FailureClass, metaclass=_FailureClassEnumTypeWrapper):
+    """Why the processes of a lease failed, by exit code and output."""
+
+FAILURE_CLASS_UNSPECIFIED: FailureClass.ValueType  # 0
+"""no evidence for any of the others"""
+FAILURE_CLASS_USER: FailureClass.ValueType  # 1
+"""command, program or its use"""
+FAILURE_CLASS_OUT_OF_MEMORY: FailureClass.ValueType  # 2
+FAILURE_CLASS_SYSTEM: FailureClass.ValueType  # 3
+"""storage, driver, GPU"""
+FAILURE_CLASS_COMMUNICATION: FailureClass.ValueType  # 4
+"""a peer of the gang is gone"""
+Global___FailureClass: _TypeAlias = FailureClass  # noqa: Y015
+
 class _LeaseWish:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -320,6 +350,7 @@ class LeaseReport(_message.Message):
     SHIM_PROCESS_START_FIELD_NUMBER: _builtins.int
     BY_TIME_FIELD_NUMBER: _builtins.int
     SAVES_AT_END_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     LAST_STEP_DONE_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
@@ -346,6 +377,8 @@ class LeaseReport(_message.Message):
     """the job has reported no steps: steps_done is an estimate by time, and nothing is saved"""
     saves_at_end: _builtins.bool
     """the job has declared that it writes a checkpoint when its lease ends"""
+    failure: Global___FailureClass.ValueType
+    """where the outcome is that it failed"""
     last_step_done: _builtins.bool
     """all ranks of this node have reported their last step"""
     def __init__(
@@ -365,11 +398,12 @@ class LeaseReport(_message.Message):
         shim_process_start: _builtins.int = ...,
         by_time: _builtins.bool = ...,
         saves_at_end: _builtins.bool = ...,
+        failure: Global___FailureClass.ValueType = ...,
         last_step_done: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "detail", b"detail", "exit_code", b"exit_code", "failure", b"failure", "job", b"job", "last_step_done", b"last_step_done", "lease", b"lease", "outcome", b"outcome", "phase", b"phase", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_port", b"rendezvous_port", "saves_at_end", b"saves_at_end", "shim_process", b"shim_process", "shim_process_start", b"shim_process_start", "steps_done", b"steps_done", "steps_saved", b"steps_saved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -185,7 +185,7 @@ def test_the_rest_of_a_gang_is_killed_when_a_part_fails() -> None:
     assert wishes == {0: Wish.KILL}
     note, end = told
     assert isinstance(note, JobAnnotated)
-    assert note.text == "it broke (exit code 3)"
+    assert note.text == "it broke (exit code 3 on n0)"
     assert isinstance(end, LeaseEnded)
     assert end.outcome is Outcome.FAILED
 

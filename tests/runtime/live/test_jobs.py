@@ -12,7 +12,7 @@ import pytest
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.cluster import patiently
-from tests.runtime.live.stage import StartStage
+from tests.runtime.live.stage import Stage, StartStage
 
 PLAIN = Path(__file__).with_name("plain.py")
 V100 = {"v100": 40.0}
@@ -114,3 +114,56 @@ def test_command_that_cannot_be_run_fails_at_once(command: str, why: str, start:
     stage.wait(lambda: stage.job(job).state == pb.JOB_STATE_FAILED, "the job has failed")
 
     assert (stage.job(job).failures, stage.job(job).detail.startswith(why)) == (1, True)
+
+
+def script(stage: Stage, text: str) -> str:
+    """A command that runs a Python script."""
+    path = stage.witnessed / "script.py"
+    path.write_text(text)
+    return f"{sys.executable} {path}"
+
+
+def test_import_error_is_a_user_error_and_not_retried(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"))
+    job = stage.submit("typo", script(stage, "import nunpy\n"), 10.0, {"v100": 10.0})
+
+    stage.wait_over(job)
+
+    found = stage.job(job)
+    assert (found.state, found.failures, found.restarts) == (pb.JOB_STATE_FAILED, 1, 0)
+    assert (found.failure_class, found.failure) == ("user", "user error; not retried")
+    assert "ModuleNotFoundError: No module named 'nunpy'" in found.detail
+    assert any("ModuleNotFoundError" in line for line in stage.explained(job).history)
+
+
+def test_out_of_memory_is_retried_once(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"retry_s": 0.1}})
+    job = stage.submit("large", script(stage, "raise MemoryError\n"), 10.0, {"v100": 10.0})
+
+    stage.wait_over(job)
+
+    found = stage.job(job)
+    assert (found.state, found.failures, found.restarts) == (pb.JOB_STATE_FAILED, 2, 1)
+    assert found.failure_class == "out-of-memory"
+
+
+FLAKY = """
+import pathlib, sys
+tries = pathlib.Path("tries")
+tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+if len(tries.read_text()) < 4:
+    raise OSError(5, "Input/output error", "/data/images")
+"""
+
+
+def test_system_errors_are_retried_and_do_not_count(start: StartStage) -> None:
+    stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"retry_s": 0.1, "failures_max": 0}})
+    job = stage.submit("unlucky", script(stage, FLAKY), 10.0, {"v100": 10.0})
+
+    stage.wait_over(job)
+
+    found = stage.job(job)
+    assert (found.state, found.failures, found.restarts) == (pb.JOB_STATE_FINISHED, 0, 3)
+    assert found.failure_class == "system"
+    history = "\n".join(stage.explained(job).history)
+    assert history.count("[Errno 5] Input/output error: '/data/images' (exit code 1); system error") == 3

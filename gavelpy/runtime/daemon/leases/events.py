@@ -17,6 +17,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     Event,
+    FailureClass,
     JobAnnotated,
     LastStepReported,
     LeaseEnded,
@@ -30,6 +31,7 @@ from gavelpy.runtime.daemon.leases.lease import (
     PartReport,
     Phase,
     columns_of,
+    failure_of,
     is_by_time,
     lease_of,
     lease_started,
@@ -37,6 +39,8 @@ from gavelpy.runtime.daemon.leases.lease import (
     outcome_of,
     saved_of,
 )
+
+_FAILURES = (Outcome.FAILED, Outcome.UNRUNNABLE)
 
 
 class LeaseEvents:
@@ -70,13 +74,16 @@ class LeaseEvents:
         if done := [lease for number in self.done if not (lease := self._leases[number]).is_end_reported]:
             events.append(LastStepReported(*columns_of(done, [0.0] * len(done))[:2]))
         events.extend(JobAnnotated(lease.job, lease.lease, note) for lease in ended if (note := note_of(lease)))
-        groups: defaultdict[tuple[Outcome, bool], list[Lease]] = defaultdict(list)
+        groups: defaultdict[tuple[Outcome, bool, FailureClass], list[Lease]] = defaultdict(list)
         for lease in ended:
-            groups[outcome_of(lease), is_by_time(lease)].append(lease)
-        for (outcome, by_time), group in sorted(groups.items()):
+            groups[outcome_of(lease), is_by_time(lease), failure_of(lease)].append(lease)
+        failed = [lease for lease in ended if lease.lease in self.moved and outcome_of(lease) in _FAILURES]
+        if failed:  # the step at which they failed
+            events.append(ProgressReported(*columns_of(failed, [lease.steps_done for lease in failed])))
+        for (outcome, by_time, failure), group in sorted(groups.items()):
             is_all = outcome is Outcome.FINISHED
             counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
-            events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time))
+            events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
         self.started, self.ended, self.done, self.saved, self.declared = [], [], [], set(), set()
         return events
 

@@ -10,7 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import LeaseStarted, Outcome
+from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
+from gavelpy.mechanism.failures import WORDS
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 
@@ -53,6 +54,7 @@ class PartReport:
     is_by_time: bool = False  # the job reports no steps: they are estimated from time, and in no checkpoint
     saves_at_end: bool = False  # the job has declared that it saves a checkpoint when its lease ends
     is_done: bool = False  # all ranks have reported their last step
+    failure: FailureClass = FailureClass.UNKNOWN  # if it failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,13 @@ class Lease:
 
 NOTE_CHARACTERS_MAX = 500
 UNRUNNABLE_CODES = (126, 127)  # of a shell and of the shim: the command is not executable, or not found
+_STRONGEST_FIRST = (
+    FailureClass.USER,
+    FailureClass.OUT_OF_MEMORY,
+    FailureClass.SYSTEM,
+    FailureClass.UNKNOWN,
+    FailureClass.COMMUNICATION,
+)
 _WORST_FIRST = (Outcome.UNRUNNABLE, Outcome.FAILED, Outcome.LOST, Outcome.STOPPED, Outcome.FINISHED)
 
 
@@ -278,13 +287,33 @@ def _outcome_of(end: PartReport) -> Outcome:
     return Outcome.UNRUNNABLE if is_unrunnable else end.outcome
 
 
+def failure_of(lease: Lease) -> FailureClass:
+    """Class of its failure: that of the part with the strongest evidence. A lost peer may be a consequence."""
+    return min((_failure_of(end) for end in _failed(lease)), key=_STRONGEST_FIRST.index, default=FailureClass.UNKNOWN)
+
+
+def _failure_of(end: PartReport) -> FailureClass:
+    return FailureClass.USER if _outcome_of(end) is Outcome.UNRUNNABLE else end.failure
+
+
+def _failed(lease: Lease) -> list[PartReport]:
+    ends = (part.end for part in lease.parts.values())
+    return [end for end in ends if end is not None and end.outcome is Outcome.FAILED]
+
+
 def note_of(lease: Lease) -> str:
     """A note on how it ended, for users; empty = none."""
+    kind, outcome = failure_of(lease), outcome_of(lease)
     for part in lease.parts.values():
         end = part.end
-        if end is not None and _outcome_of(end) is outcome_of(lease) and (end.detail or end.exit_code):
-            code = f" (exit code {end.exit_code})" if end.exit_code else ""
-            return f"{end.detail or 'ended'}{code}"[:NOTE_CHARACTERS_MAX]
+        if end is None or _outcome_of(end) is not outcome or not (end.detail or end.exit_code):
+            continue
+        if end.outcome is Outcome.FAILED and _failure_of(end) is not kind:
+            continue
+        where = f" on {part.node}" if end.outcome is Outcome.FAILED and len(lease.parts) > 1 else ""
+        code = f" (exit code {end.exit_code}{where})" if end.exit_code else ""
+        name = f"; {WORDS[kind]}" if end.outcome is Outcome.FAILED and kind is not FailureClass.UNKNOWN else ""
+        return f"{end.detail or 'ended'}"[: NOTE_CHARACTERS_MAX - len(code) - len(name)] + code + name
     return ""
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import NotFound
-from gavelpy.mechanism import back_off, eligibility, non_preemptible
+from gavelpy.mechanism import back_off, eligibility, failures, non_preemptible
+from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.mechanism.view import standing
@@ -93,6 +94,8 @@ class JobStatus:
     urgency: float  # the largest over GPU types: who has more comes first; 0 = no share, or over
     held_by: str  # owner or admin; empty = not held
     begin_at_s: float
+    failure_class: str  # of its last failure; empty = none
+    failure: str  # the same for people, and whether it is retried
 
 
 @dataclass(frozen=True)
@@ -254,6 +257,8 @@ class JobQueries:
             urgency=urgency,
             held_by=eligibility.held_by(jobs, job),
             begin_at_s=spec.begin_at_s,
+            failure_class=failure_name(int(jobs.failure[job])),
+            failure=failures.in_words(jobs, job, scheduler.core.settings, is_given_up=state is PublicState.FAILED),
         )
 
     def _is_estimate(self, job: int) -> bool:
@@ -314,6 +319,11 @@ def hold_note(job: JobStatus) -> str:
     if job.held_by and job.lease >= 0:
         return f"it keeps lease {job.lease} and its later ones; it is held as soon as it is preempted or fails"
     return ""
+
+
+def failure_name(number: int) -> str:
+    """The name of a failure class for programs; empty = none."""
+    return FailureClass(number).name.lower().replace("_", "-") if number != failures.NO_FAILURE else ""
 
 
 def as_described(spec: JobSpec) -> JobSpec:

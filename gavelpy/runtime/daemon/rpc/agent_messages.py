@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.accept import DIRECTORY_ID
-from gavelpy.mechanism.events import Outcome
+from gavelpy.mechanism.events import FailureClass, Outcome
 from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
@@ -39,6 +39,12 @@ _OUTCOMES = {
     agent_pb2.LEASE_OUTCOME_STOPPED: Outcome.STOPPED,
     agent_pb2.LEASE_OUTCOME_FAILED: Outcome.FAILED,
     agent_pb2.LEASE_OUTCOME_LOST: Outcome.LOST,
+}
+_FAILURES = {
+    agent_pb2.FAILURE_CLASS_USER: FailureClass.USER,
+    agent_pb2.FAILURE_CLASS_OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
+    agent_pb2.FAILURE_CLASS_SYSTEM: FailureClass.SYSTEM,
+    agent_pb2.FAILURE_CLASS_COMMUNICATION: FailureClass.COMMUNICATION,
 }
 _DIRECTORY_STATES = {
     agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: ReportedState.UNKNOWN,
@@ -238,6 +244,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         is_by_time=report.by_time,
         saves_at_end=report.saves_at_end,
         is_done=report.last_step_done,
+        failure=_FAILURES.get(report.failure, FailureClass.UNKNOWN),
     )
 
 

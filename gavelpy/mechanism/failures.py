@@ -1,0 +1,98 @@
+"""Failure classes: which failed jobs are retried, how often, and when their failures stop counting.
+
+Nodes classify a failed lease by evidence (exit code, last lines of output; see `runtime/shim/failures.py`):
+
+- A *user error* (command not found, import or syntax error) fails in the same way wherever it runs: the job is given up
+  at once. If the job has saved a checkpoint, the program has worked before, so this node lacks something: the job is
+  retried like after any other failure, on another node.
+- *Out of memory* once may be bad luck, as other processes use memory too. A second time, with no checkpoint beyond the
+  step of the first, is a property of the job: it is given up.
+- A *system error* (storage, driver, GPU, a lost peer of a gang) is not the job's fault. It is retried with back-off, on
+  another node where possible, and does not count towards `failures_max`. More than `system_failures_max` of them give
+  the job up: some bugs look like system errors. As with lost leases, such errors on `loss_nodes_max` different nodes in
+  a row make the job the likely cause, and count as failures too.
+- *Unknown* failures count towards `failures_max`.
+
+All counts return to zero when a checkpoint is saved beyond the step at which the job failed: what failed has been
+passed. A checkpoint before that step changes nothing, so a job that fails at one step again and again is given up.
+
+Source of the classes: M. Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads
+(USENIX ATC '19), section 4.2, which finds that most failures of short jobs are user errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gavelpy.mechanism.events import FailureClass, LeaseEnded, Outcome
+from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.arrays import Bools, Floats, Ints
+
+NO_FAILURE: Final = -1
+MEMORY_FAILURES_MAX: Final = 1
+SYSTEM: Final = (FailureClass.SYSTEM, FailureClass.COMMUNICATION)
+
+
+def class_of(event: LeaseEnded) -> FailureClass:
+    """Class of a failed lease. A command that cannot be run is a user error, even without a class from its node."""
+    return FailureClass.USER if event.outcome is Outcome.UNRUNNABLE else event.failure
+
+
+def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSettings) -> Bools:
+    """Counts the failed leases of these jobs; returns whether each job is given up, (K,).
+
+    The steps of the jobs must still include those since the last checkpoint.
+    """
+    kind = class_of(event)
+    jobs.failure[rows] = kind
+    jobs.failed_at[rows] = np.maximum(jobs.failed_at[rows], jobs.steps_done[rows])
+    if kind in SYSTEM:
+        jobs.system_failures[rows] += 1
+    else:
+        jobs.failures[rows] += 1
+    gives_up = (jobs.failures[rows] > settings.failures_max) | (
+        jobs.system_failures[rows] > settings.system_failures_max
+    )
+    if kind is FailureClass.OUT_OF_MEMORY:
+        jobs.memory_failures[rows] += 1
+        gives_up |= jobs.memory_failures[rows] > MEMORY_FAILURES_MAX
+    if kind is FailureClass.USER:
+        gives_up |= jobs.steps_saved[rows] == 0
+    return np.asarray(gives_up)
+
+
+def forgive(jobs: JobTable, rows: Ints, steps_saved: Floats) -> None:
+    """Sets the counts of these jobs (K,) to zero if their new checkpoints are beyond the step at which they failed."""
+    rows = rows[steps_saved > jobs.failed_at[rows]]
+    jobs.failures[rows] = jobs.system_failures[rows] = jobs.memory_failures[rows] = 0
+
+
+def in_words(jobs: JobTable, row: int, settings: MechanismSettings, *, is_given_up: bool) -> str:
+    """The class of a job's last failure and what follows from it, for people; empty = it never failed."""
+    if jobs.failure[row] == NO_FAILURE:
+        return ""
+    kind, step = FailureClass(int(jobs.failure[row])), f"step {jobs.failed_at[row]:.0f}"
+    name = WORDS[kind]
+    if is_given_up:
+        again = f", again by {step} without a later checkpoint" if kind is FailureClass.OUT_OF_MEMORY else ""
+        return f"{name}{again}; not retried"
+    if kind in SYSTEM:
+        return f"{name}; retried, {jobs.system_failures[row]} of at most {settings.system_failures_max} times"
+    counted = f"failure {jobs.failures[row]} of at most {settings.failures_max}"
+    if not jobs.failures[row]:
+        return f"{name}; a later checkpoint is beyond it, so it does not count any more"
+    if kind is FailureClass.OUT_OF_MEMORY:
+        return f"{name}; retried until the second time by {step}, {counted}"
+    return f"{name}; retried, {counted}"
+
+
+WORDS: Final = {
+    FailureClass.UNKNOWN: "unclassified failure",
+    FailureClass.USER: "user error",
+    FailureClass.OUT_OF_MEMORY: "out of memory",
+    FailureClass.SYSTEM: "system error",
+    FailureClass.COMMUNICATION: "communication error",
+}

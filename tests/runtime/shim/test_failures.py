@@ -1,0 +1,144 @@
+"""The class of a failure follows from evidence only: exit codes, the end of the output, the kernel's memory killer."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from gavelpy.runtime.lease_files import End, LeaseOutcome
+from gavelpy.runtime.shim import cgroups, failures
+from gavelpy.runtime.shim.failures import FailureKind, OutputTails, explained, failure_by_output
+
+UNKNOWN, USER, MEMORY, SYSTEM, PEER = FailureKind
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        (f"{TRACEBACK}ModuleNotFoundError: No module named 'foo'\n", USER),
+        ('  File "train.py", line 3\n    def (:\n        ^\nSyntaxError: invalid syntax\n', USER),
+        ("python3: can't open file '/srv/a/trian.py': [Errno 2] No such file or directory\n", USER),
+        ("/usr/bin/python3: No module named trian\n", USER),
+        ("usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --rl 0.1\n", USER),
+        (f"{TRACEBACK}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", MEMORY),
+        (f"{TRACEBACK}MemoryError\n", MEMORY),
+        (f"{TRACEBACK}RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed. \n", MEMORY),
+        (f"{TRACEBACK}OSError: [Errno 116] Stale file handle: '/data/x.bin'\n", SYSTEM),
+        (f"{TRACEBACK}RuntimeError: CUDA error: uncorrectable ECC error encountered\n", SYSTEM),
+        (f"{TRACEBACK}RuntimeError: No CUDA GPUs are available\n", SYSTEM),
+        (f"{TRACEBACK}torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n", PEER),
+        (f"{TRACEBACK}RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:4\n", PEER),
+        (f"{TRACEBACK}ValueError: lr must be positive\n", UNKNOWN),
+        ("Segmentation fault\n", UNKNOWN),
+        ("", UNKNOWN),
+    ],
+)
+def test_class_of_what_a_program_prints_last(last: str, kind: FailureKind) -> None:
+    assert failure_by_output(f"epoch 1, loss 0.3\n{last}").kind is kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TRACEBACK}ModuleNotFoundError: No module named 'apex'\nusing the slow path\n{TRACEBACK}KeyError: 'lr'\n",
+        "ModuleNotFoundError: No module named 'apex', going on\nValueError: lr must be positive\n",
+        f"{TRACEBACK}RuntimeError: CUDA out of memory\nbatch size halved\n{TRACEBACK}ZeroDivisionError: x\n",
+        "CUDA out of memory: batch size halved\n" + "step\n" * failures.LINES + "ValueError: x\n",
+    ],
+    ids=["module", "module-in-one-line", "memory", "memory-long-ago"],
+)
+def test_errors_that_a_program_has_handled_do_not_count(text: str) -> None:
+    assert failure_by_output(text).kind is UNKNOWN
+
+
+def test_the_error_of_a_launchers_child_counts() -> None:
+    launcher = f"{TRACEBACK}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED\n"
+
+    found = failure_by_output(f"[rank1]: {TRACEBACK}[rank1]: ImportError: cannot import name 'x'\n{launcher}")
+
+    assert (found.kind, found.evidence) == (USER, "ImportError: cannot import name 'x'")
+
+
+def test_evidence_is_one_printable_line_of_limited_length() -> None:
+    found = failure_by_output(f"{TRACEBACK}ValueError: \x1b[31m{'x' * 1_000}\n")
+
+    assert found.evidence.isprintable()
+    assert len(found.evidence) == failures.EVIDENCE_CHARACTERS_MAX
+
+
+def failed(codes: dict[int, int], outputs: dict[int, str], first: int = 0, memory: str = "") -> End:
+    """The end of a lease with these exit codes and outputs by rank."""
+    tails = OutputTails()
+    for rank, text in outputs.items():
+        tails.add(rank, text.encode(), is_error_stream=True)
+    end = End(LeaseOutcome.FAILED, codes[first], detail=f"rank {first} exited")
+    return explained(end, tails, codes, first, memory)
+
+
+def test_the_rank_with_the_strongest_evidence_decides() -> None:
+    outputs = {0: "RuntimeError: NCCL error: remote process exited", 1: "torch.OutOfMemoryError: CUDA out of memory."}
+
+    end = failed({0: 1, 1: -signal.SIGKILL}, outputs)
+
+    assert end.failure == "out-of-memory"
+    assert end.detail == "rank 0 exited: torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_a_lost_peer_is_the_cause_only_if_no_rank_failed_otherwise() -> None:
+    comm = "RuntimeError: NCCL error: remote process exited"
+
+    ends = [failed({0: 1, 1: 1}, {0: comm, 1: other}) for other in (comm, "ValueError: x", "")]
+
+    assert [end.failure for end in ends] == ["communication", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("code", "memory", "kind"),
+    [
+        (127, "", USER),
+        (126, "", USER),
+        (-9, "", UNKNOWN),
+        (-9, "killed", MEMORY),
+        (137, "killed", MEMORY),
+        (3, "", UNKNOWN),
+        (1, "killed", UNKNOWN),
+    ],
+)
+def test_class_by_exit_code(code: int, memory: str, kind: FailureKind) -> None:
+    assert failed({0: code}, {}, memory=memory).failure == kind
+
+
+def test_other_outcomes_have_no_class() -> None:
+    end = End(LeaseOutcome.STOPPED, -15, detail="all ranks stopped")
+
+    assert explained(end, OutputTails(), {0: -15}, -1, "") is end
+
+
+def test_only_the_end_of_the_output_is_kept() -> None:
+    tails = OutputTails()
+
+    for _ in range(100):
+        tails.add(0, b"x" * 1_000, is_error_stream=False)
+
+    assert len(tails.text(0)) == failures.TAIL_BYTES + 1
+
+
+def test_kills_are_read_from_the_control_group(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\nhigh 2\nmax 5\noom 1\noom_kill 2\n")
+
+    assert cgroups.memory_kills(str(tmp_path)) == 2
+    assert [cgroups.memory_kills(path) for path in ("", str(tmp_path / "none"))] == [-1, -1]
+
+
+def test_kills_on_the_node_are_evidence_only_where_the_group_does_not_count_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    monkeypatch.setattr(failures, "_VMSTAT", tmp_path / "vmstat")
+
+    found = [failures.memory_evidence(group, before) for group, before in ((0, 6), (1, 7), (-1, 7), (-1, 6))]
+
+    assert [bool(evidence) for evidence in found] == [False, True, False, True]
