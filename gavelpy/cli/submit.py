@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
 from gavelpy.cli.formatting import DASH, as_json, duration
+from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
 from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
@@ -25,114 +24,14 @@ if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2
 
 _FILE_ENDING = ".toml"
-_JOB = "Job (with a command; a job file has these as fields)"
 
 WhatArgument = Annotated[
     list[str], typer.Argument(metavar="FILE.toml... | -- COMMAND...", help="Job files, or the command to run.")
-]
-NameOption = Annotated[
-    str, typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Name of the job. Default: job-NUMBER.")
-]
-StepsOption = Annotated[
-    float | None,
-    typer.Option(metavar="N", parser=o.number(1e-9), rich_help_panel=_JOB, help="Total training steps (required)."),
-]
-GpusOption = Annotated[
-    int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), rich_help_panel=_JOB, help="Number of GPUs.")
-]
-JobTypeOption = Annotated[
-    str, typer.Option(metavar="TYPE", rich_help_panel=_JOB, help="Job type in the throughput table.")
-]
-RateOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TYPE:X", rich_help_panel=_JOB, help="Steps/s by GPU type, e.g. v100:10,k80:1. Repeatable."),
-]
-WeightOption = Annotated[
-    float,
-    typer.Option(metavar="W", parser=o.number(1e-9), rich_help_panel=_JOB, help="Weight, for policies that use it."),
-]
-DeadlineOption = Annotated[
-    float,
-    typer.Option(metavar="S", parser=o.number(), rich_help_panel=_JOB, help="Deadline in seconds from now; 0 = none."),
-]
-EntityOption = Annotated[
-    str,
-    typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Entity that the job belongs to (hierarchical policies)."),
-]
-DirectoryOption = Annotated[
-    Path | None,
-    typer.Option("--directory", "-C", metavar="DIR", rich_help_panel=_JOB, help="Working directory. Default: current."),
-]
-EnvironmentOption = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", metavar="NAME=VALUE", rich_help_panel=_JOB, help="Environment variable. Repeatable."),
-]
-OneProcessOption = Annotated[
-    bool,
-    typer.Option(
-        "--one-process-per-node",
-        "--one-process-a-node",
-        rich_help_panel=_JOB,
-        help="Start one process per node instead of one per GPU.",
-    ),
-]
-CheckpointEveryOption = Annotated[
-    float,
-    typer.Option(
-        metavar="S",
-        parser=o.number(),
-        rich_help_panel=_JOB,
-        help="Checkpoint interval; 0 = only at the end of a lease.",
-    ),
-]
-WarningOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIGNAL@S", rich_help_panel=_JOB, help="Signal to send S seconds before a lease ends, e.g. USR1@60."
-    ),
-]
-PreemptibleOption = Annotated[
-    bool,
-    typer.Option(
-        "--preemptible",
-        rich_help_panel=_JOB,
-        help="Allow preemption before the first checkpoint: the job saves its state by itself or restarts from "
-        "scratch.",
-    ),
-]
-VenvOption = Annotated[
-    str,
-    typer.Option(
-        metavar="DIR", rich_help_panel=_JOB, help="Virtual environment to activate, by its path on the nodes."
-    ),
-]
-CondaOption = Annotated[
-    str,
-    typer.Option(metavar="DIR", rich_help_panel=_JOB, help="Conda environment to activate, by its path on the nodes."),
-]
-SnapshotOption = Annotated[
-    bool,
-    typer.Option(
-        "--snapshot",
-        rich_help_panel=_JOB,
-        help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
-    ),
 ]
 SnapshotMaxOption = Annotated[
     int,
     typer.Option(
         metavar="MIB", parser=o.whole(1, 16_384), help="Largest snapshot, in MiB of files before compression."
-    ),
-]
-HoldOption = Annotated[
-    bool, typer.Option("--hold", rich_help_panel=_JOB, help="Do not start the job before `gavel release`.")
-]
-BeginOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        rich_help_panel=_JOB,
-        help="Do not start the job before this time: 2026-05-01T08:00, 22:00, or +2h (local time).",
     ),
 ]
 ArrayOption = Annotated[
@@ -154,28 +53,10 @@ KeyOption = Annotated[
 ]
 
 
+@takes_job_options
 def submit(
     what: WhatArgument,
-    name: NameOption = "",
-    steps: StepsOption = None,
-    gpus: GpusOption = 1,
-    job_type: JobTypeOption = "",
-    rate: RateOption = None,
-    weight: WeightOption = 1.0,
-    deadline: DeadlineOption = 0.0,
-    entity: EntityOption = "",
-    directory: DirectoryOption = None,
-    environment: EnvironmentOption = None,
-    one_process_a_node: OneProcessOption = False,
-    checkpoint_every: CheckpointEveryOption = 0.0,
-    warning: WarningOption = None,
-    preemptible: PreemptibleOption = False,
-    venv: VenvOption = "",
-    conda: CondaOption = "",
-    snapshot: SnapshotOption = False,
     snapshot_max: SnapshotMaxOption = BYTES_MAX >> 20,
-    hold: HoldOption = False,
-    begin: BeginOption = None,
     array: ArrayOption = None,
     dry_run: DryRunOption = False,
     wait: WaitOption = False,
@@ -184,6 +65,7 @@ def submit(
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
+    **description: Any,  # Any: values of the options that describe a job
 ) -> None:
     """Submit jobs. When the command returns, they are stored durably in the scheduler's journal.
 
@@ -194,24 +76,14 @@ def submit(
       gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
       gavel submit jobs.toml --dry-run
     """
-    given: dict[str, Any] = {
-        "name": name, "gpus": gpus, "weight": weight, "job_type": job_type, "rates_steps_per_s": f.rates(rate or []),
-        "deadline_s": deadline, "entity": entity, "environment": f.pairs("--env", environment or [], "="),
-        "one_process_a_node": one_process_a_node, "checkpoint_every_s": checkpoint_every,
-        "preemptible": preemptible, "venv": venv and f.absolute(Path.cwd(), venv),
-        "conda": conda and f.absolute(Path.cwd(), conda), "snapshot": snapshot, "hold": hold,
-        "begin_at_s": 0.0 if begin is None else f.begin(begin, time.time()),
-    }  # fmt: skip
-    if warning is not None:
-        given["warning_s"], given["warning_signal"] = f.warning(warning)
     indices, window = f.array_and_window(array) if array is not None else ("", 0)
     if window and (not wait or dry_run):
         raise InvalidInput(f"--array with %N needs --wait, since this command submits the rest; got {array!r} without")
     if all(word.endswith(_FILE_ENDING) for word in what):
-        _refuse_flags(given, steps, directory)
+        refuse_job_options(description)
         templates = [job for path in what for job in f.read_job_file(Path(path))]
     else:
-        templates = [_from_flags(what, steps, directory, given)]
+        templates = [template_of(what, description)]
     expanded = [job for template in templates for job in _with_array(template, indices).expand()]
     connection = c.reconnecting if wait and not dry_run else c.connected
     with connection(scheduler, token_file, timeout) as client:
@@ -240,24 +112,6 @@ def _stored_snapshots(
         )
     where = Path(directory) if is_stored else None
     return {source: store_snapshot(Path(source), where, bytes_max) for source in sources}
-
-
-def _from_flags(
-    command: Sequence[str], steps: float | None, directory: Path | None, given: dict[str, Any]
-) -> f.JobTemplate:
-    if steps is None:
-        raise InvalidInput("--steps N must be given with a command: the job's total training steps")
-    where = str((directory or Path.cwd()).absolute())
-    return f.JobTemplate(command=shlex.join(command), steps_total=steps, working_directory=where, **given)
-
-
-def _refuse_flags(given: dict[str, Any], steps: float | None, directory: Path | None) -> None:
-    """Raises InvalidInput for flags that a job file would override silently."""
-    default = f.JobTemplate(command="", steps_total=0.0)
-    flags = [name for name, value in given.items() if value != getattr(default, name)]
-    flags += [name for name, value in (("steps", steps), ("directory", directory)) if value is not None]
-    if flags:
-        raise InvalidInput(f"a job file describes its jobs completely: remove these flags: {', '.join(flags)}")
 
 
 def _with_array(job: f.JobTemplate, indices: str) -> f.JobTemplate:

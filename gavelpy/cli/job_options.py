@@ -1,0 +1,192 @@
+"""The options of `gavel submit` that describe a job, and the description that they make.
+
+A command receives their values as keyword arguments: `takes_job_options` adds the options of `JOB_OPTIONS` to its
+signature, where typer finds them. So an option is three lines here: its type, its entry, and its field of the job.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from gavelpy.cli import job_files as f
+from gavelpy.cli import options as o
+from gavelpy.errors import InvalidInput
+
+_JOB = "Job (with a command; a job file has these as fields)"
+Command = TypeVar("Command", bound=Callable[..., None])
+
+NameOption = Annotated[
+    str, typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Name of the job. Default: job-NUMBER.")
+]
+StepsOption = Annotated[
+    float | None,
+    typer.Option(metavar="N", parser=o.number(1e-9), rich_help_panel=_JOB, help="Total training steps (required)."),
+]
+GpusOption = Annotated[
+    int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), rich_help_panel=_JOB, help="Number of GPUs.")
+]
+JobTypeOption = Annotated[
+    str, typer.Option(metavar="TYPE", rich_help_panel=_JOB, help="Job type in the throughput table.")
+]
+RateOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TYPE:X", rich_help_panel=_JOB, help="Steps/s by GPU type, e.g. v100:10,k80:1. Repeatable."),
+]
+WeightOption = Annotated[
+    float,
+    typer.Option(metavar="W", parser=o.number(1e-9), rich_help_panel=_JOB, help="Weight, for policies that use it."),
+]
+DeadlineOption = Annotated[
+    float,
+    typer.Option(metavar="S", parser=o.number(), rich_help_panel=_JOB, help="Deadline in seconds from now; 0 = none."),
+]
+EntityOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", rich_help_panel=_JOB, help="Entity that the job belongs to (hierarchical policies)."),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option("--directory", "-C", metavar="DIR", rich_help_panel=_JOB, help="Working directory. Default: current."),
+]
+EnvironmentOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME=VALUE", rich_help_panel=_JOB, help="Environment variable. Repeatable."),
+]
+OneProcessOption = Annotated[
+    bool,
+    typer.Option(
+        "--one-process-per-node",
+        "--one-process-a-node",
+        rich_help_panel=_JOB,
+        help="Start one process per node instead of one per GPU.",
+    ),
+]
+CheckpointEveryOption = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        parser=o.number(),
+        rich_help_panel=_JOB,
+        help="Checkpoint interval; 0 = only at the end of a lease.",
+    ),
+]
+WarningOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIGNAL@S", rich_help_panel=_JOB, help="Signal to send S seconds before a lease ends, e.g. USR1@60."
+    ),
+]
+PreemptibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--preemptible",
+        rich_help_panel=_JOB,
+        help="Allow preemption before the first checkpoint: the job saves its state by itself or restarts from "
+        "scratch.",
+    ),
+]
+VenvOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR", rich_help_panel=_JOB, help="Virtual environment to activate, by its path on the nodes."
+    ),
+]
+CondaOption = Annotated[
+    str,
+    typer.Option(metavar="DIR", rich_help_panel=_JOB, help="Conda environment to activate, by its path on the nodes."),
+]
+SnapshotOption = Annotated[
+    bool,
+    typer.Option(
+        "--snapshot",
+        rich_help_panel=_JOB,
+        help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
+    ),
+]
+HoldOption = Annotated[
+    bool, typer.Option("--hold", rich_help_panel=_JOB, help="Do not start the job before `gavel release`.")
+]
+BeginOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        rich_help_panel=_JOB,
+        help="Do not start the job before this time: 2026-05-01T08:00, 22:00, or +2h (local time).",
+    ),
+]
+JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
+    "name": (NameOption, ""),
+    "steps": (StepsOption, None),
+    "gpus": (GpusOption, 1),
+    "job_type": (JobTypeOption, ""),
+    "rate": (RateOption, None),
+    "weight": (WeightOption, 1.0),
+    "deadline": (DeadlineOption, 0.0),
+    "entity": (EntityOption, ""),
+    "directory": (DirectoryOption, None),
+    "environment": (EnvironmentOption, None),
+    "one_process_a_node": (OneProcessOption, False),
+    "checkpoint_every": (CheckpointEveryOption, 0.0),
+    "warning": (WarningOption, None),
+    "preemptible": (PreemptibleOption, False),
+    "venv": (VenvOption, ""),
+    "conda": (CondaOption, ""),
+    "snapshot": (SnapshotOption, False),
+    "hold": (HoldOption, False),
+    "begin": (BeginOption, None),
+}
+
+
+def takes_job_options(command: Command) -> Command:
+    """Adds the options of a job to a command, after its first argument."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+        for name, (kind, default) in JOB_OPTIONS.items()
+    ]
+    command.__signature__ = signature.replace(parameters=[own[0], *added, *own[1:]])  # type: ignore[attr-defined]  # inspect's
+    command.__annotations__ |= {name: kind for name, (kind, _) in JOB_OPTIONS.items()}
+    return command
+
+
+def template_of(command: Sequence[str], values: Mapping[str, Any]) -> f.JobTemplate:
+    """The job of a command line and of the values of its options. Raises InvalidInput."""
+    if values["steps"] is None:
+        raise InvalidInput("--steps N must be given with a command: the job's total training steps")
+    where = str((values["directory"] or Path.cwd()).absolute())
+    fields = _fields(values)
+    return f.JobTemplate(command=shlex.join(command), steps_total=values["steps"], working_directory=where, **fields)
+
+
+def refuse_job_options(values: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for options that a job file would override silently."""
+    default, fields = f.JobTemplate(command="", steps_total=0.0), _fields(values)
+    flags = [name for name, value in fields.items() if value != getattr(default, name)]
+    flags += [name for name in ("steps", "directory") if values[name] is not None]
+    if flags:
+        raise InvalidInput(f"a job file describes its jobs completely: remove these flags: {', '.join(flags)}")
+
+
+def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a job template that options set, other than the command, its steps and its directory."""
+    same = ("name", "gpus", "weight", "job_type", "entity", "one_process_a_node", "preemptible", "snapshot", "hold")
+    warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
+    return {name: values[name] for name in same} | {
+        "rates_steps_per_s": f.rates(values["rate"] or []),
+        "deadline_s": values["deadline"],
+        "environment": f.pairs("--env", values["environment"] or [], "="),
+        "checkpoint_every_s": values["checkpoint_every"],
+        "warning_s": warning_s,
+        "warning_signal": signal,
+        "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
+        "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
+        "begin_at_s": 0.0 if values["begin"] is None else f.begin(values["begin"], time.time()),
+    }
