@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files, snapshots
+from gavelpy.runtime.accounts import account_of, acting_as
 from gavelpy.runtime.whole_files import read_text_whole, write_text_whole
 
 MARKER_FILE: Final = ".gavel-cluster"
 ID_FILE: Final = ".gavel-directory"
-DIRECTORY_MODE: Final = 0o700
+DIRECTORY_MODE: Final = 0o711  # the owners of jobs pass through it to their own directories
 SHARED_MODE: Final = 0o1777
 _ID_BYTES = 12
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -66,7 +68,7 @@ def used_numbers(root: str) -> tuple[int, int]:
 def mark(root: str, cluster_id: str) -> str:
     """Marks a directory for a cluster, unless it is another's; returns the id of its cluster."""
     file = Path(root) / MARKER_FILE
-    file.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    _make(file.parent)
     owner = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
     if not owner:
         file.write_text(cluster_id + "\n", encoding="utf-8")
@@ -102,7 +104,7 @@ def identify(root: Path, *, is_new: bool) -> str:
     file = root / ID_FILE
     found = _read(file)
     if not found and is_new:
-        root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        _make(root)
         _link_new(file)
         found = _read(file)
     if found == "":  # created by an operator to declare the directory new
@@ -118,15 +120,18 @@ def identify(root: Path, *, is_new: bool) -> str:
     return found
 
 
-def look(root: str, is_new: bool, bytes_min: int) -> dict[str, str]:
-    """State of a node's checkpoint directory: `directory` and `cluster` (ids), and `trouble`, a message."""
+def look(root: str, is_new: bool, bytes_min: int, is_for_owners: bool = False) -> dict[str, str]:
+    """State of a node's checkpoint directory: `directory` and `cluster` (ids), and `trouble`, a message.
+
+    `is_for_owners`: jobs run as their owners, who must be able to pass through it.
+    """
     place = Path(root)
     try:
         directory = identify(place, is_new=is_new)
         return {
             "directory": directory,
             "cluster": marker(place),
-            "trouble": shortage({"checkpoint": place}, bytes_min),
+            "trouble": shortage({"checkpoint": place}, bytes_min) or (closed_to_owners(place) if is_for_owners else ""),
         }
     except OSError as error:
         why = f"cannot be used: {error.strerror or 'unknown error'}"
@@ -135,9 +140,23 @@ def look(root: str, is_new: bool, bytes_min: int) -> dict[str, str]:
     return {"directory": "", "cluster": "", "trouble": f"the checkpoint directory ({root!r}) {why}"}
 
 
-def whole_steps(directory: str) -> float:
-    """Steps of the newest complete checkpoint in a lease's directory; 0 = none."""
-    whole = lease_files.whole_checkpoints(Path(directory))
+def closed_to_owners(place: Path) -> str:
+    """Why the owners of jobs cannot use their directories below a place, or not safely; empty = they can."""
+    for directory in (place, *place.parents):
+        mode = directory.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            return (
+                f"the owners of jobs cannot pass through {str(directory)!r}, on the way to {str(place)!r} (chmod o+x)"
+            )
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            return f"users can replace each other's directories in {str(directory)!r} (chmod +t, or go-w)"
+    return ""
+
+
+def whole_steps(directory: str, account: dict[str, Any] | None = None) -> float:
+    """Steps of the newest complete checkpoint in a lease's directory, as its owner sees it; 0 = none."""
+    with acting_as(account_of(account) if account is not None else None):
+        whole = lease_files.whole_checkpoints(Path(directory))
     return float(whole[-1]) if whole else 0.0
 
 
@@ -155,6 +174,13 @@ def _read(file: Path) -> str | None:
             raise violation.__cause__ from None
         raise
     return None if text is None else text.strip()
+
+
+def _make(root: Path) -> None:
+    """Makes the root of checkpoints unless it exists; its mode does not depend on the umask."""
+    if not root.is_dir():
+        root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        root.chmod(DIRECTORY_MODE)
 
 
 def _directories(place: Path) -> Iterator[str]:

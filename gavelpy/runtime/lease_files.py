@@ -1,12 +1,14 @@
 """The lease directory: files by which the agent, the shim and the job of a lease communicate.
 
-    leases/00000042/             one directory a (lease, node), on the node's own disk
+    leases/00000042/             one directory a (lease, node), on the node's own disk, for the agent's account only
         launch.json              agent, once: what to run and how
         lease.json               agent, at every change: the end of the lease, and whether to stop
         shim.json                shim: its process and what it started
         progress.<local rank>.json   job: steps done and saved (the iterator, or the agent for users of its JobService)
         end.json                 shim, last: how the lease ended (the agent writes it if the shim did not)
         log/rank-<rank>.out      captured lines (shim/log_files.py); full files become .out.1, .out.2, ..., oldest first
+    jobs/00000042/               if the job runs as its owner, for that account only: progress.*.json, and copies of
+                                 lease.json and launch.json (without the environment) for LeaseIterator
 
 Every file is written under a temporary name and renamed, so a reader sees the old or the new one. Files are not synced
 to disk: they matter for one boot only, which `boot_id` identifies. Times are seconds of CLOCK_BOOTTIME (`clock_s`),
@@ -24,9 +26,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from gavelpy.runtime.accounts import Identity
 from gavelpy.runtime.whole_files import read_bounded, read_record, write_record
 
 LEASES_DIRECTORY: Final = "leases"  # below the state directory of an agent
+JOBS_DIRECTORY: Final = "jobs"
 LAUNCH_FILE: Final = "launch.json"
 LEASE_FILE: Final = "lease.json"
 SHIM_FILE: Final = "shim.json"
@@ -87,11 +91,24 @@ class Launch:
     log_files_max: int = 4  # full files kept
     cgroup: str = ""  # directory of the job's control group; empty = none
     software: Mapping[str, str] = field(default_factory=dict)  # to prepare before the ranks start: shim/preparation.py
+    uid: int = -1  # of the account that the processes become; -1 = none, they stay the agent's
+    gid: int = -1
+    groups: tuple[int, ...] = ()
+    job_directory: str = ""  # with an account: the directory below jobs/
 
     @property
     def local_ranks(self) -> int:
         """Number of processes on this node."""
         return len(self.rank_environments)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Of the account that the processes become; None = they stay the agent's."""
+        return Identity(self.uid, self.gid, self.groups) if self.uid >= 0 else None
+
+    def directory_of_job(self, directory: Path) -> Path:
+        """Where the job reads its lease and writes its progress; `directory`: of the lease."""
+        return Path(self.job_directory) if self.job_directory else directory
 
 
 @dataclass(frozen=True)
@@ -153,7 +170,7 @@ def clock_s() -> float:
 
 
 def lease_directory(leases: Path, lease: int) -> Path:
-    """Directory of a lease below the agent's `leases`."""
+    """Directory of a lease below the agent's `leases`, or of its job below `jobs`."""
     return leases / f"{lease:08d}"
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,7 +104,17 @@ class Machine:
 
 
 @pytest.fixture
-def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
+def open_path() -> Iterator[Path]:
+    """A directory that the account of a job can pass through, as pytest's own are not."""
+    directory = Path(tempfile.mkdtemp(prefix="gavel-page-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def machines(open_path: Path) -> Iterator[dict[str, Machine]]:
+    tmp_path = open_path
     (tmp_path / "bin").mkdir()
     for name, content in (("ssh", SSH), ("scp", SCP)):
         (tmp_path / "bin" / name).write_text(content)

@@ -8,5 +8,6 @@ peers              agents confirm to each other that the scheduler is silent; qu
 log_stream         serves `gavel logs`; log_reader reads the files
 job_service        gRPC for jobs that cannot use the lease files
 gpus, checkpoint_watch    the node's GPUs and its checkpoint directory
-agent_state    what survives a restart
+agent_state        what survives a restart
+housekeeping       old logs, disk space, owners that were refused
 """

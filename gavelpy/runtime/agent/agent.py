@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -36,20 +35,20 @@ from gavelpy.runtime.agent.connection import (
     urgent_part,
 )
 from gavelpy.runtime.agent.gpus import Gpus
+from gavelpy.runtime.agent.housekeeping import Housekeeping
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.leases.containment import Containment, find_containment
 from gavelpy.runtime.agent.leases.orders import Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
-from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders, prune
-from gavelpy.runtime.agent.leases.starter import Starter, node_environment_of
+from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders
+from gavelpy.runtime.agent.leases.starter import Starter, node_environment_of, owner_rules_of
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.checkpoint_directory import shortage
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.quorum import Member
-from gavelpy.runtime.shim.processes import adopt_orphans, boot_id, reap_adopted
+from gavelpy.runtime.shim.processes import adopt_orphans, boot_id
 from gavelpy.runtime.storage import StorageWorkers
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 
@@ -59,9 +58,7 @@ RECONCILE_S: Final = 0.1
 DISK_RETRY_S: Final = 1.0
 FIRST_PROBE_S: Final = 3.0  # the longest wait for the checkpoint directory before connecting
 LAST_REPORT_S: Final = 5.0  # the longest wait, when leaving, for the scheduler to acknowledge how the jobs ended
-PRUNE_S: Final = 60.0
 STOP_SLACK_S: Final = 5.0
-DISK_CHECK_S: Final = 2.0
 
 
 class Agent:
@@ -73,7 +70,6 @@ class Agent:
         self._endpoint = SchedulerEndpoint(config)
         self._orders: Orders | None = None
         self._moves_to = ""  # id of another cluster, which the node joins once no lease of the old one is left
-        self._pruning = asyncio.Lock()
         self._wake = asyncio.Event()  # reconcile now
         self._changed = asyncio.Event()  # report now
         self._leaving = asyncio.Event()
@@ -81,7 +77,6 @@ class Agent:
         self._streams = 0
         self._was_connected = False
         self._disk_error = ""  # of the state directory
-        self._shortage = ""  # of disk space in it
         self._reported: tuple[tuple[object, ...], ...] = ()
         self._containment = Containment()
         known = agent_state.read_state(config.state)
@@ -111,7 +106,9 @@ class Agent:
         self._starter = Starter(
             workers, self._wake.set, lambda: self._checkpoints.is_new, lambda: self._checkpoints.answers
         )
+        self._starter.owners = owner_rules_of(self._config)
         self._registry = LeaseRegistry(self._config.state, self._starter.begin, self._starter.count)
+        self._housekeeping = Housekeeping(self._config, self._registry, self._starter, self._changed.set)
         self._watch = ShimWatch(self._wake.set)
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
@@ -124,8 +121,9 @@ class Agent:
                 self._keep_reconciling(),
                 self._keep_calling("scheduler", self._connect),
                 self._keep_calling("scheduler for logs", self._serve_logs),
-                self._keep_pruning(),
-                self._keep_checking_disk(),
+                self._housekeeping.keep_pruning(),
+                self._housekeeping.keep_checking_disk(),
+                self._housekeeping.keep_checking_owners(),
                 self._extender.run(),
                 self._checkpoints.keep_probing(),
             )
@@ -257,7 +255,7 @@ class Agent:
     async def _move(self) -> None:
         """Joins the other cluster: no lease of the old one is left, and all its ends have been reported."""
         to = self._moves_to
-        async with self._pruning:
+        async with self._housekeeping.pruning:
             checkpoints = self._config.checkpoints if self._config.has_own_checkpoints else None
             await asyncio.to_thread(archive, self._config.state, checkpoints, to)
         if self._moves_to != to:
@@ -276,16 +274,19 @@ class Agent:
         return agent_pb2.ConnectRequest(
             leases=[report_of(folder) for folder in self._registry.folders],
             draining=self._is_draining,
-            trouble=(self._disk_error or self._shortage or self._checkpoints.status.trouble)[:TROUBLE_CHARACTERS_MAX],
+            trouble=(self._disk_error or self._housekeeping.shortage or self._checkpoints.status.trouble)[
+                :TROUBLE_CHARACTERS_MAX
+            ],
             obeyed=self._obeyed,
             view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
             view_unreached=self._extender.unreached,
             checkpoints=status_message(self._checkpoints.status, clock_s()),
+            refused_owners=self._starter.refused,
         )
 
     async def _connect(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
         await self._checkpoints.wait_first(FIRST_PROBE_S)
-        await self._check_disk()
+        await self._housekeeping.check_disk()
         self._streams += 1
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.status.cluster)
         # With the state of an earlier agent, all leases that may still run are known and reported.
@@ -336,38 +337,6 @@ class Agent:
                 logger.warning("no connection to the %s: %s", what, why, extra={"scheduler": self._config.scheduler})
                 logged = why
             await asyncio.sleep(backoff.next_s())
-
-    # Housekeeping.
-
-    async def _keep_pruning(self) -> None:
-        while True:
-            async with self._pruning:
-                removed = await asyncio.to_thread(
-                    prune,
-                    self._config.state,
-                    bytes_max=self._config.ended_log_bytes_max,
-                    retention_s=self._config.ended_retention_s,
-                    now_s=time.time(),
-                )
-            if removed:
-                logger.info("old logs removed", extra={"leases": removed})
-            await asyncio.sleep(PRUNE_S)
-
-    async def _keep_checking_disk(self) -> None:
-        while True:
-            await self._check_disk()
-            reap_adopted({folder.child for folder in self._registry.folders})
-            await asyncio.sleep(DISK_CHECK_S)
-
-    async def _check_disk(self) -> None:
-        config = self._config
-        found = await asyncio.to_thread(shortage, {"state": config.state}, config.free_bytes_min)
-        if found != self._shortage:
-            logger.warning(
-                "no disk space for new leases" if found else "disk space for new leases", extra={"detail": found}
-            )
-            self._shortage = found
-            self._changed.set()
 
     def _checkpoints_changed(self, status: DirectoryStatus) -> None:
         self._state = agent_state.with_checkpoint_directory(self._config, self._state, status.directory)

@@ -92,14 +92,15 @@ def with_checkpoint_directory(config: NodeConfig, state: AgentState, directory: 
     return state
 
 
-def lock_state(state: Path) -> int:
+def lock_state(state: Path, mode: int = 0o700) -> int:
     """Creates the state directory, readable by its owner only, and locks it for this process.
 
-    Returns the open lock, which is released when the process ends. Raises InvalidInput if another agent holds it.
+    With mode 0711, owners of jobs can pass through it to their jobs' directories. Returns the open lock, which is
+    released when the process ends. Raises InvalidInput if another agent holds it.
     """
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state.chmod(0o700)
+        state.mkdir(mode=mode, parents=True, exist_ok=True)
+        state.chmod(mode)
         lock = os.open(state / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise InvalidInput(f"state_dir must be a directory that can be written, got {str(state)!r} ({error})") from None

@@ -57,13 +57,18 @@ class CheckpointWatch:
         changed: Callable[[DirectoryStatus], None],
         *,
         is_own: bool = False,
+        is_for_owners: bool = False,
         known: str = "",
         timeout_s: float = TIMEOUT_S,
         probe_s: float = PROBE_S,
     ) -> None:
-        """`is_own`: the directory is below the node's state directory. `known`: its id, if it was available before."""
+        """`is_own`: the directory is below the node's state directory. `known`: its id, if it was available before.
+
+        `is_for_owners`: jobs run as their owners, who must be able to pass through it.
+        """
         self.status = DirectoryStatus(DirectoryAvailability.UNKNOWN, directory=known, since_clock_s=clock_s())
         self._workers, self._root, self._bytes_min, self._changed = workers, root, bytes_min, changed
+        self._is_for_owners = is_for_owners
         self._is_own, self._timeout_s, self._probe_s = is_own, timeout_s, probe_s
         self._first = asyncio.Event()
 
@@ -93,7 +98,12 @@ class CheckpointWatch:
 
     async def _probe(self) -> None:
         call = self._workers.call(
-            checkpoint_directory.look, self._root, self.is_new, self._bytes_min, limit_s=max(ABANDON_S, self._timeout_s)
+            checkpoint_directory.look,
+            self._root,
+            self.is_new,
+            self._bytes_min,
+            self._is_for_owners,
+            limit_s=max(ABANDON_S, self._timeout_s),
         )
         probe = asyncio.ensure_future(call)
         try:
@@ -141,4 +151,12 @@ def watch_of(
     """A watch of the node's checkpoint directory."""
     root, is_own = str(config.checkpoints), config.has_own_checkpoints
     known = memory.directory if memory.checkpoints == root else ""
-    return CheckpointWatch(workers, root, config.free_bytes_min, changed, is_own=is_own, known=known)
+    return CheckpointWatch(
+        workers,
+        root,
+        config.free_bytes_min,
+        changed,
+        is_own=is_own,
+        is_for_owners=config.switches_accounts,
+        known=known,
+    )

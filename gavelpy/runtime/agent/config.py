@@ -29,6 +29,8 @@ _RANGES: Final = {
     "ended_log_bytes_max": (0, 1 << 40),
     "ended_retention_s": (0, 3_650 * 86_400),
 }
+RUN_AS: Final = ("", "owner", "agent")
+ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _ADDRESS = re.compile(r"[A-Za-z0-9.:_%-]{1,253}")
 
 
@@ -64,6 +66,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ended_log_bytes_max: int = 1 << 30  # of the logs of all ended jobs
     ended_retention_s: float = 7 * 86_400.0  # then the files of an ended lease are removed
     control_groups: bool = True  # use control groups if they can be written
+    run_as: str = ""  # "owner": jobs run as their owners; "agent": as the agent; empty = owner if there is a token file
+    users: dict[str, str] = {}  # accounts of users that have another name on this node
+    allow_root: bool = False  # whether a job may run as root, if its owner is root on this node
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.node_id):
@@ -72,6 +77,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             parse_gpus(self.gpus)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
+        if self.run_as not in RUN_AS:
+            raise InvalidInput(f"run_as must be one of {', '.join(map(repr, RUN_AS))}, got {self.run_as[:80]!r}")
+        for user, account in self.users.items():
+            if not NAME.fullmatch(user) or not ACCOUNT.fullmatch(account):
+                raise InvalidInput(
+                    f'users must map names of users to accounts, as in alice = "alice_local", got {user[:80]} = '
+                    f"{account[:80]!r}"
+                )
         if self.address and not _ADDRESS.fullmatch(self.address):
             raise InvalidInput(f"address must be a host name or an IP address, got {self.address[:80]!r}")
         for name, (least, most) in _RANGES.items():
@@ -95,6 +108,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Whether the checkpoint directory is below the state directory, so on the node's own disk."""
         roots = (self.state, _absolute(self.state_directory))
         return any(self.checkpoints.is_relative_to(root) for root in roots)
+
+    @property
+    def runs_as_owner(self) -> bool:
+        """Whether jobs run as their owners: a scheduler with tokens has users, one without has a single one."""
+        return self.run_as == "owner" or (not self.run_as and bool(self.token_file))
+
+    @property
+    def switches_accounts(self) -> bool:
+        """Whether jobs run under other accounts than the agent's, which takes root."""
+        return self.runs_as_owner and os.geteuid() == 0
 
     def token(self) -> str:
         """The secret in the token file; empty without a token file. Raises InvalidInput."""
@@ -181,5 +204,5 @@ def _explained(error: msgspec.ValidationError, merged: Mapping[str, object]) -> 
 
 def _line_of(file: Path, name: str) -> int:
     lines = file.read_text(encoding="utf-8").splitlines()
-    pattern = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=")
+    pattern = re.compile(rf"\s*(\[{SECTION}\.)?[\"']?{re.escape(name)}[\"']?\s*[=\]]")
     return next((number for number, line in enumerate(lines, 1) if pattern.match(line)), 0)

@@ -14,7 +14,6 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.lease_files import STEPS_MAX, Progress, clock_s
@@ -78,7 +77,11 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
             saves_at_end=request.saves_at_end,
             stopped=should_stop and request.steps_saved >= request.steps_done,
         )
-        lease_files.write_progress(folder.directory, request.local_rank, progress)
+        try:
+            folder.write_progress(request.local_rank, progress)
+        except OSError as error:
+            why = f"the report cannot be stored: {error.strerror}"
+            await _refuse(context, why, grpc.StatusCode.FAILED_PRECONDITION)
         return job_pb2.ReportProgressResponse(should_stop=should_stop)
 
     async def _folder(self, context: Context) -> LeaseDirectory:

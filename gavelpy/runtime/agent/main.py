@@ -178,9 +178,10 @@ def check_config(
 def run_node(config: NodeConfig) -> None:
     """Runs the agent until a signal."""
     gpus = _checked_gpus(config)
-    if os.geteuid() == 0:
-        logger.warning("gavel-node runs as root, and so will all jobs; use a dedicated user")
-    lock = lock_state(config.state)
+    logger.log(*_who_runs(config))
+    if config.switches_accounts:
+        _check_passage(config.state)
+    lock = lock_state(config.state, 0o711 if config.switches_accounts else 0o700)
     try:
         asyncio.run(_run(config, gpus))
     finally:
@@ -224,6 +225,28 @@ async def _run(config: NodeConfig, gpus: Gpus) -> None:
         sd_notify("READY=1")
 
     await agent.run(ready)
+
+
+def _who_runs(config: NodeConfig) -> tuple[int, str]:
+    """Whose rights the jobs have, for the log: level and message."""
+    if config.switches_accounts:
+        return logging.INFO, "jobs run as their owners"
+    if os.geteuid() == 0:
+        why = "run_as = 'agent'" if config.run_as else "there is no token_file, so there is a single user"
+        return logging.WARNING, f"gavel-node runs as root, and so will all jobs ({why})"
+    if config.runs_as_owner:
+        return logging.WARNING, "gavel-node does not run as root: it runs jobs of its own account only"
+    return logging.INFO, "all jobs run as the account of gavel-node"
+
+
+def _check_passage(state: Path) -> None:
+    """Raises InvalidInput if the owners of jobs could not reach their directories in the state directory."""
+    for parent in state.parents:
+        if parent.is_dir() and not parent.stat().st_mode & 0o001:
+            raise InvalidInput(
+                f"state_directory must be where the owners of jobs can pass, as jobs run as their owners; "
+                f"{str(parent)!r} is closed to them (chmod o+x), got {str(state)!r}"
+            )
 
 
 def _checked_gpus(config: NodeConfig) -> Gpus:

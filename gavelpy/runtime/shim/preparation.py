@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gavelpy.errors import RemoteViolation
+from gavelpy.runtime.lease_files import Launch
 from gavelpy.runtime.shim import processes, ranks
 from gavelpy.runtime.snapshots import unpack
 
@@ -31,12 +32,10 @@ class Preparation(NamedTuple):
     message: str = ""
 
 
-def prepare(
-    software: Mapping[str, str], environment: Mapping[str, str], cgroup: str, is_over: Callable[[], bool]
-) -> Preparation:
+def prepare(launch: Launch, environment: Mapping[str, str], cgroup: str, is_over: Callable[[], bool]) -> Preparation:
     """Prepares in a child and waits for it, until `is_over`. Raises RankNotStarted."""
     node = environment.get("GAVEL_NODE_ID", "")
-    child = ranks.start_rank(lambda: _prepared(software, node), "/", environment, 0, cgroup)
+    child = ranks.start_rank(lambda: _prepared(launch.software, node), "/", environment, 0, cgroup, launch.identity)
     try:
         message, code = b"", None
         while code is None and not is_over():
@@ -70,7 +69,9 @@ def _prepared(software: Mapping[str, str], node: str) -> int:
             if prefix := software.get(kind, ""):
                 _check_environment(prefix, f"the {name} environment {prefix}")
         if digest := software.get("snapshot", ""):
-            unpack(Path(software["archive"]), digest, Path(software["code"]))
+            code = Path(software["code"])
+            code.mkdir(mode=0o700, exist_ok=True)
+            unpack(Path(software["archive"]), digest, code)
     except RemoteViolation as error:
         return _failed(CODE_OF_JOB, f"{error}{where}")
     except (FileNotFoundError, PermissionError) as error:

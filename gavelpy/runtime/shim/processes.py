@@ -76,6 +76,13 @@ def is_shim_alive(state: ShimState) -> bool:
     return facts is not None and facts.start_ticks == state.process_start_ticks and state.boot_id == boot_id()
 
 
+def find_shim_process(directory: Path) -> int:
+    """The process with this lease directory among its arguments: its shim; 0 = none."""
+    wanted = str(directory).encode()
+    found = (facts.process for facts in all_processes() if wanted in arguments(facts.process))
+    return next(found, 0)
+
+
 def lease_processes(state: ShimState, directory: Path, cgroup: str = "") -> tuple[int, ...]:
     """Processes of a lease other than its shim: of its control group, session or environment, or below its shim.
 

@@ -1,7 +1,8 @@
 """Start the processes of a job and collect their exit codes.
 
 Each rank dies with the shim (PR_SET_PDEATHSIG). All ranks are in one process group, led by the first. Ranks are not
-reaped before the lease is over, so the first rank's id, which is that of the group, is not reused.
+reaped before the lease is over, so the first rank's id, which is that of the group, is not reused. If the job runs as
+its owner, a rank becomes that account before it executes the command.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gavelpy.runtime.accounts import Identity, become
 from gavelpy.runtime.shim import cgroups
 
 PR_SET_PDEATHSIG: Final = 1
@@ -53,16 +55,25 @@ class Rank:
 
 
 def start_rank(
-    argv: Program, working_directory: str, environment: Mapping[str, str], group: int, cgroup: str = ""
+    argv: Program,
+    working_directory: str,
+    environment: Mapping[str, str],
+    group: int,
+    cgroup: str = "",
+    identity: Identity | None = None,
 ) -> Rank:
-    """Starts a process in a process group (0 = a new one) and in a control group; raises RankNotStarted."""
+    """Starts a process in a process group (0 = a new one), a control group and with an identity (None = the shim's).
+
+    Raises RankNotStarted.
+    """
     output, output_end = os.pipe2(os.O_CLOEXEC)
     errors, errors_end = os.pipe2(os.O_CLOEXEC)
     failure, failure_end = os.pipe2(os.O_CLOEXEC)
     shim = os.getpid()
     process = os.fork()
     if process == 0:
-        _become(argv, working_directory, environment, (group, cgroup), (output_end, errors_end, failure_end), shim)
+        ends = (output_end, errors_end, failure_end)
+        _become(argv, working_directory, environment, (group, cgroup), identity, ends, shim)
     for end in (output_end, errors_end, failure_end):
         os.close(end)
     report = os.read(failure, _ERROR.size)
@@ -104,10 +115,14 @@ def _become(
     working_directory: str,
     environment: Mapping[str, str],
     groups: tuple[int, str],
+    identity: Identity | None,
     ends: tuple[int, int, int],
     shim: int,
 ) -> None:
-    """In the child: executes the command or calls the function, or reports why that failed. Never returns."""
+    """In the child: executes the command or calls the function, or reports why that failed. Never returns.
+
+    The working directory and the command are found with the rights of the job's account.
+    """
     step = "setpgid"
     try:
         group, cgroup = groups
@@ -115,6 +130,9 @@ def _become(
         if cgroup:
             step = "joining the control group"
             cgroups.join(cgroup)
+        if identity is not None:
+            step = "becoming the owner"
+            become(identity)
         step = "prctl"
         _die_with(shim)
         _default_signals()

@@ -75,6 +75,7 @@ class Supervisor:
         self._directory = directory
         self._launch = launch
         self._lease = lease
+        self._job_directory = launch.directory_of_job(directory)
         self._lease_seen: tuple[int, int] = (0, 0)
         self._termination = Termination()
         self._ranks: list[ranks.Rank] = []
@@ -126,7 +127,7 @@ class Supervisor:
         if self._is_over():
             return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
         self._make_cgroup()
-        marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._directory)}
+        marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._job_directory)}
         try:
             if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
                 return end
@@ -142,9 +143,7 @@ class Supervisor:
         """Prepares the software of the job; None if it is ready, else how the lease ended."""
         from gavelpy.runtime.shim import preparation  # few jobs need it, and it loads much
 
-        if code_directory := self._launch.software.get("code", ""):
-            Path(code_directory).mkdir(mode=0o700, exist_ok=True)
-        code, message = preparation.prepare(self._launch.software, environment, self._cgroup, self._is_over)
+        code, message = preparation.prepare(self._launch, environment, self._cgroup, self._is_over)
         if code == 0:
             return None
         self._kill_all()
@@ -171,7 +170,9 @@ class Supervisor:
 
     def _start_rank(self, environment: dict[str, str]) -> None:
         launch, local_rank = self._launch, len(self._ranks)
-        rank = ranks.start_rank(launch.argv, launch.working_directory, environment, self._state.group, self._cgroup)
+        rank = ranks.start_rank(
+            launch.argv, launch.working_directory, environment, self._state.group, self._cgroup, launch.identity
+        )
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
             self._stream_of[end] = local_rank, is_error_stream
@@ -308,7 +309,7 @@ class Supervisor:
         """
         if self._ranks:
             self._send_group(signal.SIGKILL)
-        while not processes.kill_lease(self._state, self._directory, self._cgroup):
+        while not processes.kill_lease(self._state, self._job_directory, self._cgroup):
             self._capture(POLL_S / 5)
             ranks.reap_orphans(self._state.job_processes)
         if self._cgroup:
@@ -322,17 +323,17 @@ class Supervisor:
         self._close(end, time.time())
 
     def _reports(self) -> list[Progress]:
-        reports = (self._report(rank) for rank in lease_files.reporting_ranks(self._directory))
+        reports = (self._report(rank) for rank in lease_files.reporting_ranks(self._job_directory))
         return [report for report in reports if report is not None]
 
     def _report(self, local_rank: int) -> Progress | None:
         try:
-            return lease_files.read_progress(self._directory, local_rank)
+            return lease_files.read_progress(self._job_directory, local_rank)
         except RemoteViolation:
             return None
 
     def _has_reports(self) -> bool:
-        self._reported = self._reported or bool(lease_files.reporting_ranks(self._directory))
+        self._reported = self._reported or bool(lease_files.reporting_ranks(self._job_directory))
         return self._reported
 
     def _send_group(self, number: int) -> None:

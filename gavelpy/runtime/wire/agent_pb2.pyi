@@ -159,6 +159,26 @@ Global___LeaseWish: _TypeAlias = LeaseWish  # noqa: Y015
 class ConnectRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class RefusedOwnersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SEQUENCE_FIELD_NUMBER: _builtins.int
     CLOCK_S_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
@@ -168,6 +188,7 @@ class ConnectRequest(_message.Message):
     OBEYED_FIELD_NUMBER: _builtins.int
     VIEW_EPOCH_FIELD_NUMBER: _builtins.int
     VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
+    REFUSED_OWNERS_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
@@ -192,6 +213,10 @@ class ConnectRequest(_message.Message):
         """all that the node knows of, ended ones until they are forgotten"""
 
     @_builtins.property
+    def refused_owners(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """whose jobs the node does not run, as far as it had to look, and why"""
+
+    @_builtins.property
     def checkpoints(self) -> Global___CheckpointSight:
         """whether the node sees its checkpoint directory; missing = the agent does not say"""
 
@@ -207,11 +232,12 @@ class ConnectRequest(_message.Message):
         obeyed: _builtins.int = ...,
         view_epoch: _builtins.int = ...,
         view_unreached: _builtins.int = ...,
+        refused_owners: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         checkpoints: Global___CheckpointSight | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "refused_owners", b"refused_owners", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

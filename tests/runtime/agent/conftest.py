@@ -41,10 +41,11 @@ class Node:
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, prefix: tuple[str, ...] = ()) -> None:
+        """Starts the agent, by a command that becomes another user if one is given."""
         environment = {**os.environ, "GAVEL_NODE_ID": "n0"}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, env=environment)
+            self.process = subprocess.Popen([*prefix, *self._command], stderr=log, env=environment, cwd="/")
 
     def send(self, number: int) -> int:
         """Sends a signal, waits until the agent is gone, and returns its exit code."""

@@ -146,7 +146,7 @@ def test_node_shows_its_token_over_tls_only(tmp_path: Path, make_node: Callable[
 
     with serving(peer, credentials=grpc.ssl_server_credentials([(key, chain)])) as port:
         flags = ("--tls-ca", str(tmp_path / "ca.pem"), "--token-file", str(tmp_path / "token"))
-        make_node(*flags, scheduler=f"localhost:{port}")
+        make_node(*flags, scheduler=f"localhost:{port}", more='run_as = "agent"\n')
         until(lambda: peer.nodes)
 
     assert peer.metadata[0]["authorization"] == "Bearer gavel_secret"

@@ -12,8 +12,8 @@ import pytest
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
-from gavelpy.runtime.agent.leases.directory import ReservedPort
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
+from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.agent.leases.resume import (
     CheckpointMissing,
     CheckpointNotVisible,

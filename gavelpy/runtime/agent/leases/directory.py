@@ -12,20 +12,22 @@ from __future__ import annotations
 import hmac
 import logging
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.accounts import Account, account_fields
+from gavelpy.runtime.agent.leases import job_directory
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import LocalLease, LocalPhase
+from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState
 from gavelpy.runtime.shim import cgroups, processes, shim_argv
 from gavelpy.runtime.shim.termination import estimated_steps, has_done_all
@@ -174,7 +176,7 @@ class LeaseDirectory:
         self._written_end = self._read(lease_files.END_FILE, lease_files.read_end) or self._written_end
         if self._written_end is None:
             self.has_lost_shim = True
-        elif processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
+        elif processes.kill_lease(self._shim_state(), self.job_directory, self._cgroup):
             self._ended(self._written_end)
 
     def load_end(self) -> None:
@@ -189,9 +191,14 @@ class LeaseDirectory:
         new = replace(terms, version=self.orders.version + 1)
         lease_files.write_lease(self.directory, new)
         self.orders = new
+        self._share_terms()
 
     def spawn(self, launch: Launch, now_clock_s: float) -> None:
         """Starts the shim, after writing launch.json: the next agent finds it if this one dies here."""
+        if launch.uid >= 0:
+            job_directory.make(self.directory, launch)
+            job_directory.share_launch(self.directory, launch)
+            job_directory.share_terms(self.directory, launch, self.orders)
         lease_files.write_launch(self.directory, launch)
         self.release_port()
         self._child = subprocess.Popen(
@@ -215,10 +222,10 @@ class LeaseDirectory:
         if self.is_starting:
             return  # the starter checks the terms before the start
         self.destroyed_clock_s = min(self.destroyed_clock_s, now_clock_s)
-        if not processes.kill_lease(self._shim_state(), self.directory, self._cgroup):
+        if not processes.kill_lease(self._shim_state(), self.job_directory, self._cgroup):
             return
         if not self.has_lost_shim:
-            shim = self.shim_process or find_shim_process(self.directory)
+            shim = self.shim_process or processes.find_shim_process(self.directory)
             if now_clock_s > self.destroyed_clock_s + SHIM_DIES_S and shim > 0:
                 logger.warning("shim does not respond: killed", extra={"lease": self.lease, "job": self.job})
                 processes.send(shim, signal.SIGKILL)
@@ -245,6 +252,38 @@ class LeaseDirectory:
         """Writes assignment.json."""
         kept = AssignmentRecord(self.lease, self.job, self.assignment)
         write_text_whole(self.directory / ASSIGNMENT_FILE, msgspec.json.encode(kept).decode())
+
+    @property
+    def job_directory(self) -> Path:
+        """Where its job reads the lease and writes its progress."""
+        return self.launch.directory_of_job(self.directory) if self.launch is not None else self.directory
+
+    @property
+    def account_fields(self) -> dict[str, Any] | None:
+        """The account of its job, as far as it is needed to read its checkpoints; None = the agent's."""
+        launch = self.launch
+        if launch is None or launch.uid < 0:
+            return None
+        return account_fields(Account("", launch.uid, launch.gid, launch.groups, "", ""))
+
+    def write_progress(self, local_rank: int, progress: Progress) -> None:
+        """Writes a report that the job has sent to its JobService. Raises OSError."""
+        launch = self.launch
+        if launch is not None and launch.uid >= 0:
+            job_directory.share_progress(self.directory, launch, local_rank, progress)
+        else:
+            lease_files.write_progress(self.directory, local_rank, progress)
+
+    def _share_terms(self) -> None:
+        """Gives a job that runs as its owner its copy of the terms. It can spoil that copy: errors change nothing."""
+        launch = self.launch
+        if launch is None or launch.uid < 0 or self.is_over:
+            return
+        try:
+            job_directory.share_terms(self.directory, launch, self.orders)
+        except OSError as error:
+            extra = {"lease": self.lease, "job": self.job}
+            logger.warning("the job's copy of its lease cannot be written: %s", error, extra=extra)
 
     @property
     def checkpoint_directory(self) -> str:
@@ -308,22 +347,23 @@ class LeaseDirectory:
             return is_child_alive or processes.is_shim_alive(self.shim)
         if is_child_alive or now_clock_s < self.launched_clock_s + SHIM_APPEARS_S:
             return is_child_alive or self._child is None  # a child that has ended will not write it any more
-        return find_shim_process(self.directory) > 0
+        return processes.find_shim_process(self.directory) > 0
 
     def _read_shim(self) -> None:
         self.shim = self._read(lease_files.SHIM_FILE, lease_files.read_shim) or self.shim
 
     def _read_progress(self) -> None:
         for rank in range(self.assignment.local_ranks if self.assignment else 0):
-            name = lease_files.progress_file(rank)
-            found = self._read(name, partial(lease_files.read_progress, local_rank=rank))
+            read = partial(lease_files.read_progress, local_rank=rank)
+            found = self._read(lease_files.progress_file(rank), read, self.job_directory)
             if found is not None:
                 self._reports[rank] = found
 
-    def _read(self, name: str, read: Callable[[Path], Record | None]) -> Record | None:
+    def _read(self, name: str, read: Callable[[Path], Record | None], directory: Path | None = None) -> Record | None:
         """The content of a file that has changed since the last call; a damaged one is logged and ignored."""
+        place = directory or self.directory
         try:
-            status = (self.directory / name).lstat()
+            status = (place / name).lstat()
         except FileNotFoundError:
             return None
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -331,7 +371,7 @@ class LeaseDirectory:
             return None
         self._seen[name] = seen
         try:
-            return read(self.directory)
+            return read(place)
         except RemoteViolation as violation:
             logger.warning("file of a lease ignored: %s", violation, extra={"lease": self.lease, "job": self.job})
             return None
@@ -350,26 +390,3 @@ class LeaseDirectory:
         elif self.shim is not None and self.shim.phase is not ShimPhase.STARTING:
             ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)
             self.progress = LeaseProgress(estimated_steps(self.launch, ran_s), began)
-
-
-def find_shim_process(directory: Path) -> int:
-    """The process with this lease directory among its arguments: its shim; 0 = none."""
-    wanted = str(directory).encode()
-    found = (facts.process for facts in processes.all_processes() if wanted in processes.arguments(facts.process))
-    return next(found, 0)
-
-
-class ReservedPort:
-    """A TCP port that is bound until `release`, so that no other process takes it before the ranks start."""
-
-    def __init__(self, preferred: int = 0) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._socket.bind(("", preferred))
-        except OSError:
-            self._socket.bind(("", 0))  # it is in use
-        self.number: int = self._socket.getsockname()[1]
-
-    def release(self) -> None:
-        """Unbinds the port."""
-        self._socket.close()

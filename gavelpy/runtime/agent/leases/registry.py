@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.agent.leases.directory import AssignmentRecord, LeaseDirectory, LeaseProgress, ReservedPort
+from gavelpy.runtime.agent.leases import job_directory
+from gavelpy.runtime.agent.leases.directory import AssignmentRecord, LeaseDirectory, LeaseProgress
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.reconcile import (
     Accept,
@@ -34,6 +36,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
     StartLease,
     extended,
 )
+from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.agent.leases.retention import DAMAGED, ENDED, lease_directories, read_assignment, scrub
 from gavelpy.runtime.lease_files import LeaseOutcome, LeaseTerms
 from gavelpy.runtime.shim import processes
@@ -75,6 +78,7 @@ class LeaseRegistry:
         """Loads the leases of an earlier agent; those with a living shim continue."""
         for left in (self._state / LEASES).glob(f"{_NEW}*"):
             shutil.rmtree(left)
+        job_directory.discard_unknown(self._state, [int(e.name) for e in lease_directories(self._state / LEASES)])
         for directory in lease_directories(self._state / LEASES):
             kept = read_assignment(directory)
             if kept is None:
@@ -170,6 +174,7 @@ class LeaseRegistry:
 
     def _forget(self, folder: LeaseDirectory) -> None:
         """Keeps the log, without the environment of the job."""
+        job_directory.discard(self._state, folder.lease)
         target = self._state / ENDED / folder.directory.name
         if target.exists():
             shutil.rmtree(target)
@@ -182,7 +187,8 @@ class LeaseRegistry:
         target = self._state / DAMAGED / f"{directory.name}-{lease_files.clock_s():.6f}"
         target.parent.mkdir(mode=0o700, exist_ok=True)
         unknown = lease_files.ShimState(-1, 0, processes.boot_id(), lease_files.ShimPhase.STARTING)
-        _retry(lambda: processes.kill_lease(unknown, directory))
+        for place in (directory, self._state / lease_files.JOBS_DIRECTORY / directory.name):
+            _retry(partial(processes.kill_lease, unknown, place))
         directory.rename(target)
         logger.error("lease directory is damaged: its processes were killed", extra={"directory": str(target)})
 

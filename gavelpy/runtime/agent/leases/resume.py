@@ -1,20 +1,24 @@
 """Choose the checkpoint that a lease resumes from, and check what else its start needs of storage.
 
 The checkpoint directory and a job's working directory can be on shared storage that hangs: the agent calls `prepare` in
-a `StorageWorkers` process. Standard library only.
+a `StorageWorkers` process. If the job runs as its owner, everything below the job's own checkpoint directory is done
+with the owner's rights. Standard library only.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.accounts import Account, OwnerRefused, account_fields, acting_as, find_account
 from gavelpy.runtime.checkpoint_directory import identify
+from gavelpy.runtime.whole_files import read_text_whole
 
 CHOICE_FILE: Final = "RESUME"
 _SCRATCH = "scratch"
@@ -51,26 +55,41 @@ class CheckpointNotVisible(RemoteViolation):
     """The checkpoint that a gang resumes from is not visible on this node."""
 
 
-def prepare(
-    root: str, is_new: bool, directory: str, working_directory: str, job: int, lease: int, target: list[float]
-) -> dict[str, str | float]:
-    """Checks the working directory, finds the checkpoint and makes the lease's own directory.
+class CheckpointsOfOthers(RemoteViolation):
+    """The job's checkpoint directory is not its owner's."""
 
-    Returns `resume` and `steps_done`; or, if the lease cannot start, `failed` (a problem of the job) or `lost` (of the
-    node) with the reason. `directory`: the id that the checkpoint directory must have; empty = any. `target`: the
-    fields of ResumeTarget.
+
+def prepare(
+    root: str, is_new: bool, directory: str, working_directory: str, job: int, lease: int, target: list[float],
+    owner: list[Any],  # JSON
+) -> dict[str, Any]:  # fmt: skip  # JSON
+    """Checks owner and working directory, finds the checkpoint and makes the lease's own directory.
+
+    Returns `resume`, `steps_done` and, if the job runs as its owner, `account`; or, if the lease cannot start,
+    `refused` (the node runs no job of the owner), `failed` (a problem of the job) or `lost` (of the node) with the
+    reason. `directory`: the id that the checkpoint directory must have; empty = any. `target`: the fields of
+    ResumeTarget. `owner`: the arguments of `find_account`; empty = the job runs as the agent.
     """
     resume_lease, resume_steps, steps_done, is_gang = target
     try:
-        if not os.path.isdir(working_directory):  # noqa: PTH112 a Path would turn "" into "."
-            return {"failed": f"the working directory {working_directory!r} does not exist"}
+        account = find_account(*owner) if owner else None
+        account = account if os.geteuid() == 0 else None  # else it is the agent's own
+        with acting_as(account):
+            if not os.path.isdir(working_directory):  # noqa: PTH112 a Path would turn "" into "."
+                why = "does not exist" if account is None else f"does not exist for {account.name!r}"
+                return {"failed": f"the working directory {working_directory!r} {why}"}
         found = identify(Path(root), is_new=is_new)
         if directory and found != directory:
             return {"lost": f"the checkpoint directory ({root!r}) is {found}; the scheduler expects {directory}"}
-        resume = find_resume(
-            Path(root), job, lease, ResumeTarget(int(resume_lease), resume_steps, steps_done, bool(is_gang))
-        )
-    except (CheckpointMissing, ForeignCheckpoints) as error:
+        if account is not None:
+            make_directory_of_job(Path(root), job, account)
+        with acting_as(account):
+            resume = find_resume(
+                Path(root), job, lease, ResumeTarget(int(resume_lease), resume_steps, steps_done, bool(is_gang))
+            )
+    except OwnerRefused as refused:
+        return {"refused": str(refused)}
+    except (CheckpointMissing, ForeignCheckpoints, CheckpointsOfOthers) as error:
         return {"failed": str(error)}
     except CheckpointNotVisible as error:
         return {"lost": str(error)}
@@ -78,7 +97,35 @@ def prepare(
         return {"lost": f"the checkpoint directory ({root!r}) {error}"}
     except OSError as error:
         return {"lost": f"cannot use the checkpoint directory: {error}"}
-    return {"resume": str(resume.directory or ""), "steps_done": resume.steps_done}
+    return {
+        "resume": str(resume.directory or ""),
+        "steps_done": resume.steps_done,
+        "account": account_fields(account) if account is not None else None,
+    }
+
+
+def make_directory_of_job(root: Path, job: int, account: Account) -> None:
+    """Makes the directory of a job's checkpoints, for its owner only.
+
+    Where the storage gives root no rights (NFS with root_squash), the owner makes it: then all may create directories
+    in the root, and another user may have been first. Raises CheckpointsOfOthers unless it is the owner's.
+    """
+    directory = lease_files.job_checkpoints(root, job)
+    try:
+        directory.mkdir(mode=0o700)
+        os.chown(directory, account.uid, account.gid, follow_symlinks=False)
+    except FileExistsError:
+        pass
+    except PermissionError:
+        with acting_as(account):
+            directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory, and"
+        raise CheckpointsOfOthers(
+            f"{directory} must be a directory of {account.name!r} (uid {account.uid}), the owner of the job; it is "
+            f"{kind} of uid {found.st_uid}"
+        )
 
 
 def find_resume(root: Path, job: int, lease: int, target: ResumeTarget) -> Resume:
@@ -100,7 +147,7 @@ def find_resume(root: Path, job: int, lease: int, target: ResumeTarget) -> Resum
         _check_new(own)
         newest = _newest(root, job, lease, target).directory
         _choose(own, str(newest.relative_to(of_job)) if newest else _SCRATCH)
-    chosen = (own / CHOICE_FILE).read_text(encoding="utf-8").strip()
+    chosen = (read_text_whole(own / CHOICE_FILE) or "").strip()
     if chosen == _SCRATCH:
         return Resume(None, target.steps_done)
     directory = of_job / chosen

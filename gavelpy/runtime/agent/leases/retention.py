@@ -24,6 +24,7 @@ from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.leases.directory import ASSIGNMENT_FILE, AssignmentRecord
+from gavelpy.runtime.agent.leases.job_directory import STAGED
 from gavelpy.runtime.agent.leases.orders import Orders
 from gavelpy.runtime.agent.leases.reconcile import LocalLease
 from gavelpy.runtime.checkpoint_directory import marker
@@ -55,6 +56,7 @@ def read_assignment(directory: Path) -> AssignmentRecord | None:
 def scrub(directory: Path) -> None:
     """Removes the environment of an ended job, which can contain secrets, from its lease directory."""
     (directory / lease_files.LAUNCH_FILE).unlink(missing_ok=True)
+    shutil.rmtree(directory / STAGED, ignore_errors=True)
     found = read_assignment(directory)
     if found is not None and found.assignment is not None:
         bare = AssignmentRecord(found.lease, found.job, None)

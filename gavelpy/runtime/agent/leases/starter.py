@@ -1,7 +1,8 @@
 """Start leases with the environment of their jobs, and count the checkpoints of those that have ended.
 
 The environment of a job is a few variables of the node, the job's own, and those of gavel and torch.distributed. Calls
-to storage, which can hang, run in worker processes; the shim is started from the agent's loop.
+to storage, which can hang, run in worker processes; the shim is started from the agent's loop. With OwnerRules each job
+runs as its owner; the account is looked up at each start, so that changes apply to the next lease.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.accounts import NO_ACCOUNT, Account, account_of, environment_of, refusal
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.containment import Containment
@@ -30,7 +33,10 @@ from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 RESERVED_PREFIX: Final = "GAVEL_"
-_FROM_NODE: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
+_FROM_NODE: Final = ("PATH", "LANG")
+_FROM_ACCOUNT: Final = ("HOME", "TMPDIR", "VIRTUAL_ENV")  # the agent's, unless the job runs as its owner
+REFUSED_MAX: Final = 1_000
+_LOOK_UP_S: Final = 20.0
 _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
@@ -69,6 +75,28 @@ def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment
 
 
 @dataclass(frozen=True)
+class OwnerRules:
+    """Which owners' jobs a node runs, as their accounts."""
+
+    node_id: str
+    accounts: Mapping[str, str]  # by owner, where the names differ
+    allow_root: bool
+    only_uid: int  # the agent is not root and runs jobs of this account only; NO_ACCOUNT = it is root
+
+    def arguments(self, owner: str) -> tuple[str, str, str, bool, int]:
+        """The arguments of `find_account` for an owner."""
+        return owner, self.accounts.get(owner, owner), self.node_id, self.allow_root, self.only_uid
+
+
+def owner_rules_of(config: NodeConfig) -> OwnerRules | None:
+    """The rules of a node; None if its jobs run as the agent."""
+    if not config.runs_as_owner:
+        return None
+    only_uid = NO_ACCOUNT if os.geteuid() == 0 else os.geteuid()
+    return OwnerRules(config.node_id, config.users, config.allow_root, only_uid)
+
+
+@dataclass(frozen=True)
 class LeaseContext:
     """The part that depends on the lease."""
 
@@ -78,10 +106,19 @@ class LeaseContext:
     job_token: str
     resume_directory: Path | None
     steps_done: float  # of the checkpoint it resumes from
+    account: Account | None = None  # that the job runs as; None = the agent's
+
+    @property
+    def directory_of_job(self) -> Path:
+        """Where the job reads its lease: with an account, a directory that only this account can enter."""
+        if self.account is None:
+            return self.directory
+        return self.directory.parent.with_name(lease_files.JOBS_DIRECTORY) / self.directory.name
 
 
 def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> lease_files.Launch:
     """launch.json for an assignment."""
+    account = lease.account
     return lease_files.Launch(
         lease=lease.lease,
         job=lease.job,
@@ -103,6 +140,10 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         silent_start_s=node.silent_start_s,
         cgroup=node.containment.group_of(lease.lease),
         software=software_of(assignment, lease, node),
+        uid=account.uid if account else NO_ACCOUNT,
+        gid=account.gid if account else NO_ACCOUNT,
+        groups=account.groups if account else (),
+        job_directory=str(lease.directory_of_job) if account else "",
     )
 
 
@@ -117,12 +158,14 @@ def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvir
 
 def code_directory(lease: LeaseContext) -> Path:
     """Where the snapshot of a lease is unpacked."""
-    return lease.directory / CODE_DIRECTORY
+    return lease.directory_of_job / CODE_DIRECTORY
 
 
 def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
     """The environment of a job without the rank's part: gavel's variables override the job's, and those the node's."""
-    inherited = {name: node.node_environment[name] for name in _FROM_NODE if node.node_environment.get(name)}
+    names = _FROM_NODE if lease.account else (*_FROM_NODE, *_FROM_ACCOUNT)
+    inherited = {name: node.node_environment[name] for name in names if node.node_environment.get(name)}
+    inherited |= environment_of(lease.account) if lease.account else {}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
     activated = assignment.software.activate({**_BASE, **inherited, **own})
     return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
@@ -154,7 +197,7 @@ def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
 def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
     checkpoints = lease_files.lease_checkpoints(node.checkpoint_root, lease.job, lease.lease)
     variables = {
-        lease_files.LEASE_DIRECTORY_VARIABLE: str(lease.directory),
+        lease_files.LEASE_DIRECTORY_VARIABLE: str(lease.directory_of_job),
         lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(checkpoints),
         "GAVEL_JOB_ID": str(lease.job),
         "GAVEL_JOB_NAME": assignment.job_name,
@@ -187,7 +230,11 @@ COUNT_SILENT_S: Final = 0.5  # if the checkpoint directory did not answer the la
 
 
 class LeaseNotStarted(RemoteViolation):
-    """A lease cannot be started. The outcome is FAILED for a problem of the job, LOST for one of the node."""
+    """A lease cannot be started.
+
+    The outcome is FAILED for a problem of the job, LOST for one of the node, STOPPED if neither is to blame: it counts
+    against nothing.
+    """
 
     def __init__(self, outcome: LeaseOutcome, detail: str) -> None:
         super().__init__(detail)
@@ -202,6 +249,7 @@ class Starter:
     """
 
     environment: NodeEnvironment  # set before the first start
+    owners: OwnerRules | None = None  # None = jobs run as the agent
 
     def __init__(
         self,
@@ -217,6 +265,24 @@ class Starter:
         self._workers, self._changed = workers, changed
         self._may_make, self._answers = may_make, answers
         self._tasks: set[asyncio.Task[None]] = set()
+        self.refused: dict[str, str] = {}  # owners that this node has refused, with the reason
+
+    async def look_up_refused(self) -> bool:
+        """Looks up the refused owners again; returns whether anything has changed."""
+        before = dict(self.refused)
+        for owner in before:
+            if self.owners is not None:
+                with suppress(OSError):  # it keeps its refusal
+                    why = await self._workers.call(refusal, *self.owners.arguments(owner), limit_s=_LOOK_UP_S)
+                    self._set_refused(owner, why)
+        return before != self.refused
+
+    def _set_refused(self, owner: str, why: str) -> None:
+        self.refused.pop(owner, None)
+        if why:
+            self.refused[owner] = why
+        while len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
 
     def begin(self, folder: LeaseDirectory) -> None:
         """Starts a lease in the background."""
@@ -272,6 +338,7 @@ class Starter:
             folder.job,
             folder.lease,
             target,
+            list(self.owners.arguments(assignment.owner)) if self.owners is not None else [],
             limit_s=PREPARE_S,
         )
         preparing = asyncio.ensure_future(call)
@@ -284,19 +351,27 @@ class Starter:
             raise LeaseNotStarted(LeaseOutcome.LOST, f"{silent} on node {node.node_id}") from silent
         finally:
             preparing.cancel()
+        if "refused" in found:
+            self._set_refused(assignment.owner, found["refused"])
+            raise LeaseNotStarted(LeaseOutcome.STOPPED, found["refused"])
         for key, outcome in (("failed", LeaseOutcome.FAILED), ("lost", LeaseOutcome.LOST)):
             if key in found:
                 raise LeaseNotStarted(outcome, f"{found[key]} on node {node.node_id}")
         resume = Path(str(found["resume"])) if found["resume"] else None
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        context = LeaseContext(folder.lease, folder.job, folder.directory, token, resume, float(found["steps_done"]))
+        account = account_of(found["account"]) if found["account"] else None
+        context = LeaseContext(
+            folder.lease, folder.job, folder.directory, token, resume, float(found["steps_done"]), account
+        )
         return launch_of(assignment, context, node)
 
     async def _count(self, folder: LeaseDirectory) -> None:
         limit_s = COUNT_S if self._answers() else COUNT_SILENT_S
         steps = 0.0
         try:
-            steps = await self._workers.call(whole_steps, folder.checkpoint_directory, limit_s=limit_s)
+            steps = await self._workers.call(
+                whole_steps, folder.checkpoint_directory, folder.account_fields, limit_s=limit_s
+            )
         except OSError as error:
             logger.warning("cannot read checkpoints: %s", error, extra={"lease": folder.lease, "job": folder.job})
         folder.finish(steps)

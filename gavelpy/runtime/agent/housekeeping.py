@@ -1,0 +1,78 @@
+"""Periodic work of the agent: remove old logs, watch the free disk space, reap orphans, look up refused owners again.
+
+Nothing here is urgent, and nothing runs in the agent's loop that can block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.leases.job_directory import remove_discarded
+from gavelpy.runtime.agent.leases.registry import LeaseRegistry
+from gavelpy.runtime.agent.leases.retention import prune
+from gavelpy.runtime.agent.leases.starter import Starter
+from gavelpy.runtime.checkpoint_directory import shortage
+from gavelpy.runtime.shim.processes import reap_adopted
+
+logger = logging.getLogger(__name__)
+
+PRUNE_S: Final = 60.0
+DISK_CHECK_S: Final = 2.0
+OWNERS_S: Final = 30.0  # an account that was created meanwhile is found within this time
+
+
+class Housekeeping:
+    """Keeps one state directory tidy. Calls `changed` when there is something to report."""
+
+    def __init__(
+        self, config: NodeConfig, registry: LeaseRegistry, starter: Starter, changed: Callable[[], None]
+    ) -> None:
+        self._config, self._registry, self._starter, self._changed = config, registry, starter, changed
+        self.pruning = asyncio.Lock()  # held while old logs are removed
+        self.shortage = ""  # of disk space in the state directory, as a message; empty = none
+
+    async def keep_pruning(self) -> None:
+        """Removes the logs of leases that ended long ago."""
+        while True:
+            async with self.pruning:
+                removed = await asyncio.to_thread(
+                    prune,
+                    self._config.state,
+                    bytes_max=self._config.ended_log_bytes_max,
+                    retention_s=self._config.ended_retention_s,
+                    now_s=time.time(),
+                )
+                await asyncio.to_thread(remove_discarded, self._config.state)
+            if removed:
+                logger.info("old logs removed", extra={"leases": removed})
+            await asyncio.sleep(PRUNE_S)
+
+    async def keep_checking_disk(self) -> None:
+        """Watches the free space of the state directory; reaps orphans of jobs."""
+        while True:
+            await self.check_disk()
+            reap_adopted({folder.child for folder in self._registry.folders})
+            await asyncio.sleep(DISK_CHECK_S)
+
+    async def check_disk(self) -> None:
+        """Updates `shortage`."""
+        config = self._config
+        found = await asyncio.to_thread(shortage, {"state": config.state}, config.free_bytes_min)
+        if found != self.shortage:
+            logger.warning(
+                "no disk space for new leases" if found else "disk space for new leases", extra={"detail": found}
+            )
+            self.shortage = found
+            self._changed()
+
+    async def keep_checking_owners(self) -> None:
+        """Looks up the owners whose jobs were refused: an operator may have created their accounts."""
+        while True:
+            await asyncio.sleep(OWNERS_S)
+            if await self._starter.look_up_refused():
+                self._changed()
