@@ -26,7 +26,7 @@ from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.rate_filter import Reading
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.job_types import gpu_specs, job_types
+from gavelpy.traces.workloads import gpu_specs, job_types
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 SHARES = (0.1, 0.2, 0.4)

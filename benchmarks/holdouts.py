@@ -24,8 +24,8 @@ from gavelpy.estimator.roofline import Roofline
 from gavelpy.estimator.stacking import row_column_rank, row_plus_column
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
+from gavelpy.traces.workloads import gpu_specs, job_types
 
 METHODS = ("estimator", "row plus column", "rank 1")
 NEW_JOBS, NEW_TYPE_RATES = 3, 3

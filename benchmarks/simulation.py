@@ -17,8 +17,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.simulator.compare import simulate
-from gavelpy.simulator.presets import preset
-from gavelpy.simulator.settings import Costs, SimulationSettings
+from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from gavelpy.traces.generator import GeneratorOptions, generate
 from gavelpy.traces.reader import read_throughputs, read_trace
 from gavelpy.traces.workloads import published_throughputs

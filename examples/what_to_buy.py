@@ -4,8 +4,7 @@ python examples/what_to_buy.py
 """
 
 from gavelpy import AllocationProblem
-from gavelpy.model.explanation import explanation
-from gavelpy.model.marginal_value import marginal_value_sentences, relative_gain
+from gavelpy.model.explanation import explanation, marginal_value_sentences, relative_gain
 from gavelpy.policies.max_min_fairness import MaxMinFairness
 
 if __name__ == "__main__":

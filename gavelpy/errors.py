@@ -1,4 +1,4 @@
-"""The exception tree. The type identifies the cause.
+"""The exception tree (the type identifies the cause), and errors for optional dependencies that are not installed.
 
     GavelError
     ├── InvalidInput        the caller: names field, value and what is allowed, and file and line if there are any
@@ -22,6 +22,10 @@ Broken invariants of this package are assertions. A job that cannot run is not a
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Final
 
 
 class GavelError(Exception):
@@ -109,3 +113,34 @@ class NotAllowed(GavelError):
 
 class CallFailed(GavelError):
     """The scheduler could not carry out the call."""
+
+
+EXTRA_OF: Final = {
+    **dict.fromkeys(
+        ("grpc", "grpc_health", "grpc_reflection", "google", "sqlalchemy", "psycopg", "aiohttp", "prometheus_client",
+         "pynvml", "re2", "cryptography"),
+        "runtime",
+    ),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    "torch": "torch",
+}  # fmt: skip
+
+
+def require(what: str, modules: Iterable[str]) -> None:
+    """Raises InvalidInput with the `pip install` line if any of these modules, which `what` needs, is missing."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise InvalidInput(_sentence(what, missing))
+
+
+def missing_extra(error: ModuleNotFoundError, what: str) -> str:
+    """The message for a user whose command `what` failed to import a module; raises `error` if no extra provides it."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF:
+        raise error
+    return _sentence(what, [module])
+
+
+def _sentence(what: str, modules: list[str]) -> str:
+    extras = ",".join(sorted({EXTRA_OF[module] for module in modules}))
+    return f"{what} needs {' and '.join(modules)}, not installed: pip install 'gavelpy[{extras}]'"

@@ -29,7 +29,7 @@ aware.certificate
 # %%
 # ``shadow_prices`` is the marginal value of one more GPU of each type. As sentences:
 
-from gavelpy.model.marginal_value import marginal_value_sentences
+from gavelpy.model.explanation import marginal_value_sentences
 
 for sentence in marginal_value_sentences(aware, MaxMinFairness.optimises):
     print(sentence)

@@ -14,7 +14,7 @@ from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gavelpy.model.allocation import Allocation, Certificate
-    from gavelpy.model.marginal_value import Goal
+    from gavelpy.model.explanation import Goal
     from gavelpy.model.problem import AllocationProblem
 
 
@@ -73,7 +73,7 @@ def reasons(problem: AllocationProblem) -> dict[str, str]:
 
 def _gains(answer: Allocation, goal: Goal) -> dict[str, float | None]:
     """Relative gain by type; null if nothing is optimised or the gain is infinite."""
-    from gavelpy.model.marginal_value import relative_gain
+    from gavelpy.model.explanation import relative_gain
 
     gains = relative_gain(answer, goal).tolist()
     types = answer.problem.gpu_types
@@ -124,7 +124,7 @@ def _show(answer: Allocation, stuck: dict[str, str], why: Sequence[str]) -> None
 
 def _show_marginal_values(answer: Allocation, goal: Goal, *, blind: bool) -> None:
     """Prints the shadow prices, what they mean for the goal, and the certificate."""
-    from gavelpy.model.marginal_value import marginal_value_sentences
+    from gavelpy.model.explanation import marginal_value_sentences
 
     out = console()
     sentences = marginal_value_sentences(answer, goal)

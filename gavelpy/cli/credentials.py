@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import timestamp
-from gavelpy.cli.output import Output, TableData, echo_json, notify, printable, show_table, tabbed
+from gavelpy.cli.output import Output, TableData, echo_json, notify, printable, show_table, tabbed, timestamp
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:

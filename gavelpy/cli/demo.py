@@ -94,7 +94,7 @@ def demo(
     """
     from gavelpy.model.cluster import Cluster
     from gavelpy.simulator.compare import PolicyRun
-    from gavelpy.simulator.presets import preset
+    from gavelpy.simulator.settings import preset
     from gavelpy.traces.reader import read_trace
     from gavelpy.traces.workloads import workloads_directory
 

@@ -9,17 +9,24 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import DASH, as_json, compact, count, duration, enum_name, percent, timestamp
 from gavelpy.cli.output import (
+    DASH,
     Output,
     TableData,
+    as_json,
+    compact,
     console,
+    count,
+    duration,
     echo_json,
     echo_json_list,
+    enum_name,
     notify,
+    percent,
     printable,
     show_table,
     tabbed,
+    timestamp,
 )
 from gavelpy.cli.usage import since as parse_since
 from gavelpy.errors import InvalidInput

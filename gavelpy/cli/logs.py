@@ -12,8 +12,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import as_json
-from gavelpy.cli.output import Output, json_line, notify, printable, tabbed
+from gavelpy.cli.output import Output, as_json, json_line, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ from gavelpy.cli.output import (
     json_line,
     printable,
 )
-from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable
-from gavelpy.extras import missing_extra
+from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable, missing_extra
 from gavelpy.runtime.service_manager import quiet_grpc
 
 # click's UsageError, which a mistyped command line raises; some versions of typer vendor click.

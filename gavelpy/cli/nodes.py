@@ -10,8 +10,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import DASH, as_json, duration
-from gavelpy.cli.output import Output, TableData, echo_json_list, printable, show_table
+from gavelpy.cli.output import DASH, Output, TableData, as_json, duration, echo_json_list, printable, show_table
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2

@@ -176,7 +176,7 @@ def believed(table: ThroughputTable, file: Path | None, effect: str) -> Throughp
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
-    from gavelpy.traces.job_types import gpu_specs, job_types
+    from gavelpy.traces.workloads import gpu_specs, job_types
 
     if file is None:
         return table
@@ -213,7 +213,7 @@ def warn_of_problem(problem: AllocationProblem, file: Path) -> None:
 def _warn(where: str, rates: Mapping[Key, Mapping[str, float]]) -> None:
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable
-    from gavelpy.traces.job_types import gpu_specs, job_types
+    from gavelpy.traces.workloads import gpu_specs, job_types
 
     table = _table(rates)
     absurd = believable(table, Roofline(job_types(), gpu_specs())).absurd if table is not None else ()

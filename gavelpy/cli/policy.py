@@ -10,8 +10,7 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import DASH, as_json, compact, duration
-from gavelpy.cli.output import Output, console, echo_json, printable
+from gavelpy.cli.output import DASH, Output, as_json, compact, console, duration, echo_json, printable
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:

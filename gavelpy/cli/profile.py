@@ -15,7 +15,7 @@ from gavelpy.errors import GavelError, InvalidInput
 
 if TYPE_CHECKING:
     from gavelpy.cli.job_files import JobTemplate
-    from gavelpy.traces.measured import MeasuredRate
+    from gavelpy.cli.rate_profiles import MeasuredRate
 
 _SECONDS_MAX = 24 * 3600.0
 _DEVICES, _PLACES = ("auto", "cpu"), ("here", "cluster")
@@ -128,9 +128,9 @@ def _here(jobs: list[JobTemplate], seconds: float, device: str, gpu_type: str) -
 
 def _with(table: Path, rates: list[MeasuredRate]) -> str:
     """The table's text with these rates; raises InvalidInput if it is not a throughput table."""
+    from gavelpy.cli.rate_profiles import with_measured
     from gavelpy.traces.csv_format import parse_csv_throughputs
     from gavelpy.traces.fields import read_text
-    from gavelpy.traces.measured import with_measured
 
     before = read_text(table) if table.exists() else ""
     text = with_measured(before, rates, str(table))

@@ -277,7 +277,7 @@ def _cluster(text: str, gpus_per_node: int, prices: str | None) -> Cluster:
 def _settings(
     preset: str, mechanism: Mapping[str, float | None], costs: Mapping[str, float | None]
 ) -> SimulationSettings:
-    from gavelpy.simulator.presets import preset as settings_of
+    from gavelpy.simulator.settings import preset as settings_of
 
     base, given = settings_of(preset), _given(mechanism)
     settings = base.mechanism

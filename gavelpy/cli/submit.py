@@ -13,9 +13,8 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import DASH, as_json, duration
 from gavelpy.cli.job_options import refuse_job_options, takes_job_options, template_of
-from gavelpy.cli.output import Output, console, echo_json, notify, printable, tabbed
+from gavelpy.cli.output import DASH, Output, as_json, console, duration, echo_json, notify, printable, tabbed
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.snapshots import BYTES_MAX, store_snapshot
 

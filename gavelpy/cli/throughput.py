@@ -97,7 +97,7 @@ def import_(
     Examples:
       gavel throughput import simulation_throughputs.json rates.csv
     """
-    from gavelpy.estimator.merging import merged
+    from gavelpy.estimator.sanity import merged
     from gavelpy.traces.csv_format import write_csv_throughputs
     from gavelpy.traces.reader import read_throughputs
 
@@ -284,7 +284,7 @@ def _model(path: Path | None, table: ThroughputTable | None = None) -> Estimator
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.stored import from_json
     from gavelpy.traces.fields import read_text
-    from gavelpy.traces.job_types import gpu_specs, job_types
+    from gavelpy.traces.workloads import gpu_specs, job_types
 
     roofline = Roofline(job_types(), gpu_specs())
     if path is None:

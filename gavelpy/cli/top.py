@@ -16,8 +16,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import as_json, compact, duration
-from gavelpy.cli.output import Output, as_rich, console, echo_json, printable
+from gavelpy.cli.output import Output, as_json, as_rich, compact, console, duration, echo_json, printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

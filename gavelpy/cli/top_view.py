@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.style import Style
 from rich.text import Text
 
-from gavelpy.cli.formatting import DASH, compact, count, duration, enum_name
 from gavelpy.cli.jobs import explanation
-from gavelpy.cli.output import printable
+from gavelpy.cli.output import DASH, compact, count, duration, enum_name, printable
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2

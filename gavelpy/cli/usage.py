@@ -14,8 +14,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import DASH, percent, timestamp
-from gavelpy.cli.output import Output, TableData, echo_json, notify, printable, show_table
+from gavelpy.cli.output import DASH, Output, TableData, echo_json, notify, percent, printable, show_table, timestamp
 
 if TYPE_CHECKING:
     from gavelpy.runtime.wire import client_pb2

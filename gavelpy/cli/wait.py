@@ -11,8 +11,7 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.formatting import as_json
-from gavelpy.cli.output import FAILED, TIMED_OUT, Output, echo_json, notify, tabbed
+from gavelpy.cli.output import FAILED, TIMED_OUT, Output, as_json, echo_json, notify, tabbed
 
 if TYPE_CHECKING:
     from gavelpy.runtime.client.connection import Client
@@ -77,7 +76,7 @@ def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
 
 def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
     """Prints how the jobs ended and exits with the matching code."""
-    from gavelpy.cli.formatting import enum_name
+    from gavelpy.cli.output import enum_name
     from gavelpy.runtime.client.connection import is_over
     from gavelpy.runtime.wire import client_pb2
 

@@ -17,7 +17,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Floats
-from gavelpy.model.marginal_value import Goal
+from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.solver import Solver
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
-from gavelpy.model.marginal_value import Goal, Transform
+from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Guarantee, flag
 from gavelpy.solve.ladder import solve

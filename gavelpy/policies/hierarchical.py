@@ -10,7 +10,7 @@ import numpy as np
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.model.marginal_value import Goal
+from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem, EntityPolicy
 from gavelpy.policies.base import Guarantee, equal_share_rate
 from gavelpy.solve.ladder import solve

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.marginal_value import Goal
+from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Guarantee, equal_share_rate, flag
 from gavelpy.solve.ladder import solve

@@ -12,8 +12,8 @@ import numpy as np
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Bools, Floats, floats
+from gavelpy.model.explanation import Goal
 from gavelpy.model.job import JobId
-from gavelpy.model.marginal_value import Goal
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import flag
 from gavelpy.policies.isolated import fastest_alone

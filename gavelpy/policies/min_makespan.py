@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.marginal_value import Goal, Transform
+from gavelpy.model.explanation import Goal, Transform
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import Guarantee
 from gavelpy.solve.ladder import solve

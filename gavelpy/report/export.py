@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gavelpy.errors import InvalidInput
 from gavelpy.report import plots, timeline
 from gavelpy.report.comparison import COLUMNS, Result
-from gavelpy.report.figure import Axis, Figure, PlotMarks, Scale
+from gavelpy.report.plots import Axis, Figure, PlotMarks, Scale
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,13 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gavelpy.errors import InvalidInput
-from gavelpy.extras import require
+from gavelpy.errors import InvalidInput, require
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.report import plots, timeline
 from gavelpy.report.comparison import Result, comparison_columns, is_blind
-from gavelpy.report.figure import Axis, Figure, PlotMarks, Scale
-from gavelpy.report.plots import POLICY_COLOURS
+from gavelpy.report.plots import POLICY_COLOURS, Axis, Figure, PlotMarks, Scale
 from gavelpy.report.summary import sentences, unfinished
 
 _STUCK_MAX = 40

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.report.comparison import Result, time_unit
-from gavelpy.report.figure import Axis, Figure, PlotMarks
+from gavelpy.report.plots import Axis, Figure, PlotMarks
 
 if TYPE_CHECKING:
     import pandas as pd

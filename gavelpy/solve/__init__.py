@@ -5,8 +5,7 @@ Modules:
     ladder              selects the algorithms for an objective, from fast to robust, and accepts certified answers only
     objective           the objectives that a policy may state
     program             a problem in scaled numbers, with classes of equal jobs
-    certificate         repairs a solver's shares, proves how good they are, and proves floors infeasible
-    answer              what an algorithm returns; the even split as the last resort
+    certificate         repairs a solver's shares, proves how good they are; the even split as last resort
     solver              warm state of a caller; linear programs by HiGHS
     small_programs      small linear programs and branch and bound by HiGHS
     linear              max-min and max-sum objectives as linear programs

@@ -22,8 +22,22 @@ from gavelpy.errors import SolverFailed
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, GAP_MAX_CONCAVE, VIOLATION_MAX, Answer, best_of, even_shares
-from gavelpy.solve.certificate import Duals, certified, failed, floors_of, rate_steps_per_s, repaired, violation_of
+from gavelpy.solve.certificate import (
+    EVEN_SPLIT,
+    GAP_MAX,
+    GAP_MAX_CONCAVE,
+    VIOLATION_MAX,
+    Answer,
+    Duals,
+    best_of,
+    certified,
+    even_shares,
+    failed,
+    floors_of,
+    rate_steps_per_s,
+    repaired,
+    violation_of,
+)
 from gavelpy.solve.interior import Form, SumLog
 from gavelpy.solve.interior import optimum as interior_optimum
 from gavelpy.solve.linear import best_linear

@@ -34,12 +34,25 @@ import numpy as np
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
-from gavelpy.solve.certificate import Candidate, Duals, certified, failed, rate_steps_per_s, repaired
+from gavelpy.solve.certificate import (
+    EVEN_SPLIT,
+    GAP_MAX,
+    VIOLATION_MAX,
+    Answer,
+    Candidate,
+    Duals,
+    best_of,
+    certified,
+    even_duals,
+    even_shares,
+    failed,
+    rate_steps_per_s,
+    repaired,
+)
 from gavelpy.solve.finish_time_search import Curves, Rising, by_highs
 from gavelpy.solve.objective import MaxSum, MinMaxFinishTime
 from gavelpy.solve.prices.highest_level import height
-from gavelpy.solve.prices.starting_prices import NEWTON_MIN
+from gavelpy.solve.prices.newton import NEWTON_MIN
 from gavelpy.solve.program import Program, best_rate_steps_per_s, program_of
 from gavelpy.solve.solver import CAREFUL, QUICK, HighsEffort, Solver
 

@@ -44,8 +44,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, GAP_MAX_CONCAVE, Answer
-from gavelpy.solve.certificate import failed, floors_of, rate_steps_per_s
+from gavelpy.solve.certificate import GAP_MAX, GAP_MAX_CONCAVE, Answer, failed, floors_of, rate_steps_per_s
 from gavelpy.solve.linear import best_linear
 from gavelpy.solve.objective import (
     MaxConcave,

@@ -21,14 +21,20 @@ import numpy as np
 from gavelpy.errors import SolverFailed
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import EVEN_SPLIT, GAP_MAX, VIOLATION_MAX, Answer, best_of, even_duals, even_shares
 from gavelpy.solve.certificate import (
+    EVEN_SPLIT,
+    GAP_MAX,
     MARGIN,
+    VIOLATION_MAX,
+    Answer,
     Candidate,
     Duals,
     FloorsRefused,
+    best_of,
     certified,
     contradiction,
+    even_duals,
+    even_shares,
     failed,
     floors_of,
     repaired,

@@ -19,7 +19,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, require
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin
 from gavelpy.solve.prices import engine

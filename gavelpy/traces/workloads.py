@@ -1,4 +1,7 @@
-"""The data that ships with the package: the catalogue of GPU types and the table of published throughputs."""
+"""The data that ships with the package: catalogue of GPU types, costs of steps of job families, published throughputs.
+
+Catalogue and costs are also the specs of the roofline model (`estimator.roofline`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.cluster import GpuSpecs, Precision, StepCost
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.traces.csv_format import read_csv_throughputs
 from gavelpy.traces.fields import Place, read_text
@@ -77,3 +81,56 @@ def _gpu_model(name: str, entry: object, place: Place) -> GpuModel:
             raise place.error(f"{name}.{key}", "a finite number >= 0", value)
         values[key] = float(value) if kind == "float" else value
     return GpuModel(name=name, **values)
+
+
+_TEXTS = ("sample", "source")
+_NUMBERS = tuple(field.name for field in fields(StepCost) if field.name != "precision")
+
+
+def job_types(path: str | Path | None = None) -> dict[str, StepCost]:
+    """Cost of a step of each job family, from `path` (default: workloads/job_types.toml).
+
+    >>> job_types()["ResNet-50"].gflop_per_sample
+    24.6
+    """
+    source = workloads_directory() / "job_types.toml" if path is None else path
+    place = Place(str(source))
+    try:
+        entries = tomllib.loads(read_text(source))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"text must be TOML, got {error}", file=place.file) from error
+    return {name: _step_cost(name, entry, place) for name, entry in entries.items()}
+
+
+def gpu_specs() -> dict[str, GpuSpecs]:
+    """Peak rates of the catalogue's GPU types; half precision is at least as fast as single precision.
+
+    Single precision is TF32 if the GPU has it, as common frameworks use it for convolutions by default.
+    """
+    return {
+        name: GpuSpecs(
+            gpu.memory_gb,
+            gpu.bandwidth_gb_per_s,
+            max(gpu.fp32_tflops, gpu.tf32_tflops),
+            max(gpu.fp32_tflops, gpu.fp16_tflops, gpu.tensor_tflops),
+        )
+        for name, gpu in catalogue().items()
+    }
+
+
+def _step_cost(name: str, entry: object, place: Place) -> StepCost:
+    keys = {*_NUMBERS, *_TEXTS, "precision"}
+    if not isinstance(entry, dict) or entry.keys() != keys:
+        raise place.error(name, f"a table with exactly the keys {', '.join(sorted(keys))}", entry)
+    for key in _TEXTS:
+        if not isinstance(entry[key], str) or not entry[key]:
+            raise place.error(f"{name}.{key}", "a non-empty string", entry[key])
+    if entry["precision"] not in list(Precision):
+        raise place.error(f"{name}.precision", f"one of {', '.join(Precision)}", entry["precision"])
+    numbers: dict[str, Any] = {}
+    for key in _NUMBERS:
+        value = entry[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e18:
+            raise place.error(f"{name}.{key}", "a number > 0 and at most 1e+18", value)
+        numbers[key] = float(value)
+    return StepCost(**numbers, precision=Precision(entry["precision"]))

@@ -9,9 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from gavelpy.cli.formatting import as_json
 from gavelpy.cli.jobs import _sentences, jobs_table
-from gavelpy.cli.output import as_rich, as_text, echo_json_list, show_table
+from gavelpy.cli.output import as_json, as_rich, as_text, echo_json_list, show_table
 from gavelpy.runtime.wire import client_pb2
 
 MANY = 10_000

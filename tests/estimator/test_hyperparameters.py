@@ -14,7 +14,7 @@ from gavelpy.estimator.online import ThroughputEstimator
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.runtime.daemon.engine.engine_worker import BackgroundFit
-from gavelpy.traces.job_types import gpu_specs, job_types
+from gavelpy.traces.workloads import gpu_specs, job_types
 from tests.estimator.tables import make_table
 
 TYPES = ("v100", "a100", "rtx 3090", "rtx 8000", "1080 ti", "a6000", "h100", "a10")

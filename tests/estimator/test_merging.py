@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.estimator.merging import merged
+from gavelpy.estimator.sanity import merged
 from tests.estimator.tables import TYPES, lawful_pairs, make_table
 
 TABLE = lawful_pairs()

@@ -15,8 +15,8 @@ from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.pairs import PairModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.throughput import Provenance, ThroughputTable
-from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
+from gavelpy.traces.workloads import gpu_specs, job_types
 
 pytestmark = pytest.mark.reference
 SEEDS = range(20)

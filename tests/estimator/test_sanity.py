@@ -10,7 +10,7 @@ from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.estimator.sanity import Absurd, believable, located
 from gavelpy.model.throughput import ThroughputTable
-from gavelpy.traces.job_types import gpu_specs, job_types
+from gavelpy.traces.workloads import gpu_specs, job_types
 from tests.estimator.tables import lawful_rates, make_table
 
 ROOFLINE = Roofline(job_types(), gpu_specs())

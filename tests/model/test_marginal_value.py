@@ -11,7 +11,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.allocation import Allocation, Certificate
-from gavelpy.model.marginal_value import Goal, Transform, marginal_value_sentences, relative_gain
+from gavelpy.model.explanation import Goal, Transform, marginal_value_sentences, relative_gain
 from gavelpy.model.problem import AllocationProblem
 
 WORST = Goal("the worst job's share")

@@ -10,7 +10,7 @@ import pytest
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
-from gavelpy.model.marginal_value import marginal_value_sentences
+from gavelpy.model.explanation import marginal_value_sentences
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 from gavelpy.policies.finish_time_fairness import FinishTimeFairness, isolated_s

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gavelpy.model.allocation import Allocation
-from gavelpy.model.marginal_value import Goal
+from gavelpy.model.explanation import Goal
 from gavelpy.model.problem import AllocationProblem, Entity
 from gavelpy.policies.base import Guarantee, goal_of, guarantees_of, registered
 from gavelpy.policies.guarantee_checks import CHECKS, peers

@@ -8,8 +8,7 @@ from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobId, JobSpec, Trace
 from gavelpy.policies.min_cost import MinCost
 from gavelpy.simulator.compare import PolicyRun, engine_for, simulate
-from gavelpy.simulator.presets import preset
-from gavelpy.simulator.settings import SimulationSettings
+from gavelpy.simulator.settings import SimulationSettings, preset
 
 JOBS = 25
 

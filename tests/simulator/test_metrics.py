@@ -9,7 +9,7 @@ import pytest
 from gavelpy.model.cluster import Cluster
 from gavelpy.simulator.compare import PolicyRun, compare
 from gavelpy.simulator.metrics import SimulationResult
-from gavelpy.simulator.presets import preset
+from gavelpy.simulator.settings import preset
 from tests.simulator.builders import make_job, make_trace, random_trace, run
 
 PRICES = {"v100": 3.0, "p100": 1.0, "k80": 0.5}

@@ -20,7 +20,7 @@ from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate, ruled
 from gavelpy.simulator.compare import simulate
 from gavelpy.simulator.metrics import RunMetrics
-from gavelpy.simulator.presets import preset
+from gavelpy.simulator.settings import preset
 from gavelpy.simulator.simulate import Simulation
 from gavelpy.solve.solver import Solver
 from gavelpy.traces.reader import read_throughputs, read_trace

@@ -11,7 +11,7 @@ import pytest
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.problem import BlindView
 from gavelpy.simulator.compare import simulate
-from gavelpy.simulator.presets import preset
+from gavelpy.simulator.settings import preset
 from tests.simulator.test_reference import CLUSTERS, ours, read, reference
 
 pytestmark = pytest.mark.reference

@@ -15,8 +15,7 @@ import pytest
 from gavelpy.mechanism.original_gavel import OriginalRules, QueueRule
 from gavelpy.model.cluster import Cluster
 from gavelpy.simulator.compare import simulate
-from gavelpy.simulator.presets import GAVEL_OSDI20
-from gavelpy.simulator.settings import StepCount
+from gavelpy.simulator.settings import GAVEL_OSDI20, StepCount
 from gavelpy.traces.reader import read_throughputs, read_trace
 
 pytestmark = pytest.mark.reference

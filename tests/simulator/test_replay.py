@@ -14,7 +14,7 @@ from gavelpy.journal.history import History
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, Event
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.simulator.presets import preset
+from gavelpy.simulator.settings import preset
 from gavelpy.simulator.simulate import Simulation
 from tests.simulator.builders import make_simulation, random_trace, timeless
 

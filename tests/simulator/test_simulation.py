@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gavelpy.mechanism.invariants import check
 from gavelpy.model.job import Trace
-from gavelpy.simulator.presets import preset
-from gavelpy.simulator.settings import Costs, SimulationSettings
+from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from tests.simulator.builders import (
     NO_COSTS,
     GpuAudit,

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from gavelpy.model.arrays import Floats
 from gavelpy.solve.interior import Form, InteriorPoint, Level, Sum, SumLog
-from gavelpy.solve.interior.form import Iterate, Rows
+from gavelpy.solve.interior.numpy_kernels import Iterate, Rows
 
 Goal = Level | Sum | SumLog
 

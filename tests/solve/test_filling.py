@@ -13,7 +13,7 @@ from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.arrays import Bools, Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import equal_share_rate
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.filling import rungs, saturation
 from gavelpy.solve.filling.targets import Targets
 from gavelpy.solve.filling.water_level import Residual

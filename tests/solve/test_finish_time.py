@@ -14,7 +14,7 @@ from gavelpy.model.allocation import Allocation
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import finish_time
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MinMaxFinishTime
 from gavelpy.solve.solver import HighsEffort, Optimum, Run, Solver

@@ -11,7 +11,7 @@ import pytest
 
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve.interior import Form, Level, SumLog, numba_kernels, numpy_kernels, optimum, predictor_corrector
-from gavelpy.solve.interior.form import Iterate
+from gavelpy.solve.interior.numpy_kernels import Iterate
 from gavelpy.solve.interior.predictor_corrector import Kernels
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxSumLog

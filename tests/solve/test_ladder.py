@@ -10,8 +10,8 @@ import pytest
 
 from gavelpy.errors import InvalidInput, SolverFailed
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve import answer, linear
-from gavelpy.solve.answer import VIOLATION_MAX
+from gavelpy.solve import certificate, linear
+from gavelpy.solve.certificate import VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxMinLexicographic, MaxSum, MaxSumLog, Objective
 from gavelpy.solve.solver import QUICK, HighsEffort, Solver
@@ -40,7 +40,7 @@ def test_a_job_that_can_run_nowhere_spoils_nothing(kind: type[Objective]) -> Non
     allocation = solve(problem, kind(np.ones(3)))
 
     assert allocation.share[:, 0] == pytest.approx([1, 0, 1])
-    assert allocation.certificate.gap <= answer.GAP_MAX_CONCAVE
+    assert allocation.certificate.gap <= certificate.GAP_MAX_CONCAVE
 
 
 def test_a_pair_with_a_job_that_cannot_run_alone_is_not_used() -> None:

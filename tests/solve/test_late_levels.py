@@ -9,7 +9,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.policies.base import policy_from
 from gavelpy.solve.filling.gaps import gaps_of_classes
-from gavelpy.solve.filling.polishing import polished
+from gavelpy.solve.filling.rungs import polished
 from gavelpy.solve.filling.saturation import Filled, SaturatedLevel
 from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program, program_of

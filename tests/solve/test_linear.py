@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavelpy.model.allocation import Allocation
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
 from gavelpy.solve.solver import Solver

@@ -14,7 +14,7 @@ from gavelpy.model.arrays import Floats
 from gavelpy.model.pairs import with_pairs_of_kinds
 from gavelpy.model.problem import AllocationProblem
 from gavelpy.solve import linear
-from gavelpy.solve.answer import GAP_MAX, VIOLATION_MAX
+from gavelpy.solve.certificate import GAP_MAX, VIOLATION_MAX
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.packing import column_generation, column_pool

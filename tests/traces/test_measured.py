@@ -2,10 +2,10 @@
 
 import pytest
 
+from gavelpy.cli.rate_profiles import MeasuredRate, with_measured
 from gavelpy.errors import InvalidInput
 from gavelpy.model.throughput import Provenance
 from gavelpy.traces.csv_format import parse_csv_throughputs
-from gavelpy.traces.measured import MeasuredRate, with_measured
 
 PUBLISHED = """job_type,gpus,gpu_type,rate_steps_per_s,provenance,source
 a,1,v100,5.5,published,"a paper, 2019"

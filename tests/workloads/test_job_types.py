@@ -11,9 +11,8 @@ from scipy.stats import spearmanr
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.cluster import Precision, StepCost
-from gavelpy.traces.job_types import gpu_specs, job_types
 from gavelpy.traces.reader import read_throughputs
-from gavelpy.traces.workloads import workloads_directory
+from gavelpy.traces.workloads import gpu_specs, job_types, workloads_directory
 
 JOBS, GPUS = job_types(), gpu_specs()
 GPT = {"GPT-124M": 124e6, "GPT-350M": 354e6, "GPT-774M": 774e6, "GPT-1.5B": 1558e6, "GPT-7B": 6700e6}

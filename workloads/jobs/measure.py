@@ -21,10 +21,10 @@ if (CHECKOUT / "gavelpy" / "__init__.py").is_file():  # not installed: import it
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
 
 from gavelpy.cli.profile import measured_here, read_templates  # noqa: E402  after the path is set
+from gavelpy.cli.rate_profiles import with_measured  # noqa: E402
 from gavelpy.errors import GavelError  # noqa: E402
 from gavelpy.runtime.profile import Bench, here  # noqa: E402
 from gavelpy.traces.fields import write_text  # noqa: E402
-from gavelpy.traces.measured import with_measured  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,8 +13,7 @@ from typing import Annotated, cast
 
 import typer
 
-from gavelpy.errors import GavelError, InvalidInput
-from gavelpy.extras import missing_extra
+from gavelpy.errors import GavelError, InvalidInput, missing_extra
 from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus

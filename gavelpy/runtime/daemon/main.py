@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gavelpy.errors import EventsLost, GavelError, InvalidInput
-from gavelpy.extras import missing_extra
+from gavelpy.errors import EventsLost, GavelError, InvalidInput, missing_extra
 from gavelpy.runtime.service_manager import quiet_grpc, set_up_logging
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 Modules:
 
-    rungs               the algorithms from fast to robust, and the certificate of an answer
+    rungs               the algorithms from fast to robust, the certificate of an answer, and its last digits
     targets             the rate that each class of jobs should have at a level
     saturation          level after level, until no class can rise
     water_level         the highest level whose targets are feasible, by HiGHS or by prices
     gaps                how far each class could still rise: the proof
-    polishing           shares with exactly these rates
 """

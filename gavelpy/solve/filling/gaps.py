@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.model.arrays import Floats, Ints
-from gavelpy.solve.answer import GAP_MAX
+from gavelpy.solve.certificate import GAP_MAX
 from gavelpy.solve.filling.saturation import Filled, by_type, worths_of
 from gavelpy.solve.filling.water_level import Proof
 from gavelpy.solve.program import Program

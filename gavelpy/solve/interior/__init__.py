@@ -2,15 +2,14 @@
 
 Modules:
 
-    form                    the problem, the result and the kernels' arrays
     predictor_corrector     Mehrotra's method; `optimum` is its entry
-    numpy_kernels           the loops over classes in numpy, for few classes, with the equations
+    numpy_kernels           the problem and its arrays; the loops over classes in numpy, with the equations
     numba_kernels           the same in numba, for many
 """
 
 from __future__ import annotations
 
-from gavelpy.solve.interior.form import Form, InteriorPoint, Level, Sum, SumLog
+from gavelpy.solve.interior.numpy_kernels import Form, InteriorPoint, Level, Sum, SumLog
 from gavelpy.solve.interior.predictor_corrector import optimum
 
 __all__ = ["Form", "InteriorPoint", "Level", "Sum", "SumLog", "optimum"]

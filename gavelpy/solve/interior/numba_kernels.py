@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from gavelpy.model.arrays import Floats
-from gavelpy.solve.interior.form import FALL_MAX, RISE_MAX, Iterate, Reach, Rows
+from gavelpy.solve.interior.numpy_kernels import FALL_MAX, RISE_MAX, Iterate, Reach, Rows
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy")
 _inlined = njit(inline="always", error_model="numpy")

@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from gavelpy.model.arrays import Bools, Floats, Ints
-from gavelpy.solve.interior.form import Form, InteriorPoint, Iterate, Level, Reach, Rows, Sum, SumLog
+from gavelpy.solve.interior.numpy_kernels import Form, InteriorPoint, Iterate, Level, Reach, Rows, Sum, SumLog
 from gavelpy.solve.solver import NUMPY_ROWS_MAX
 
 ITERATIONS_MAX = 120

@@ -6,8 +6,7 @@ Modules:
     table               jobs and needs as arrays, and the choice between the two kernels
     numpy_kernels       the loops over jobs in numpy, for few jobs
     numba_kernels       the same in numba, for many
-    starting_prices     approximate prices, by HiGHS, Newton's method or the interior point
-    newton              Newton's method on the dual function
+    newton              approximate prices: Newton's method on the dual function, HiGHS or the interior point
     crossover           from approximate prices to the exact optimum, by small linear programs
     vertex              the optimum as a function of its structure, so that the way there changes no byte
     pivots              few classes: exact simplex steps

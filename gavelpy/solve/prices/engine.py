@@ -19,14 +19,12 @@ import numpy as np
 from gavelpy.model.allocation import Certificate
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
-from gavelpy.solve.answer import Answer
-from gavelpy.solve.certificate import NOISE, Duals, FloorsRefused, failed, floors_of
+from gavelpy.solve.certificate import NOISE, Answer, Duals, FloorsRefused, failed, floors_of
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.newton import PRICE_FLOOR, Dual, Point
+from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum
 from gavelpy.solve.prices.pivots import most_gain
-from gavelpy.solve.prices.starting_prices import NEWTON_MIN, near_level, near_sum
 from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
 from gavelpy.solve.solver import NUMPY_ROWS_MAX, Solver

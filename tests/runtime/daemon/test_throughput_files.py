@@ -5,7 +5,7 @@ from __future__ import annotations
 from gavelpy.estimator.isolated import IsolatedModel
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.runtime.daemon.engine.throughput_files import read_model
-from gavelpy.traces.job_types import gpu_specs, job_types
+from gavelpy.traces.workloads import gpu_specs, job_types
 from tests.estimator.tables import make_table
 
 SHIPPED = Roofline(job_types(), gpu_specs())

@@ -52,8 +52,8 @@ def believable_table(file: str) -> RateTable:
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.sanity import believable, located
     from gavelpy.traces.csv_format import throughput_lines
-    from gavelpy.traces.job_types import gpu_specs, job_types
     from gavelpy.traces.reader import read_throughputs
+    from gavelpy.traces.workloads import gpu_specs, job_types
 
     found = believable(read_throughputs(file), Roofline(job_types(), gpu_specs()))
     return RateTable(found.table, located(found.absurd, file, throughput_lines(file) if found.absurd else {}))
@@ -80,7 +80,7 @@ def read_model(path: str, table: ThroughputTable = NO_TABLE) -> EstimatorModel:
     from gavelpy.estimator.roofline import Roofline
     from gavelpy.estimator.stored import from_json
     from gavelpy.traces.fields import read_text
-    from gavelpy.traces.job_types import gpu_specs, job_types
+    from gavelpy.traces.workloads import gpu_specs, job_types
 
     roofline = Roofline(job_types(), gpu_specs())
     if not path:
