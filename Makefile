@@ -34,9 +34,9 @@ test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, examples that Hypothesis draws anew
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
 
-mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/guard.py (minutes)
+mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/lease_protection.py (minutes)
 	@test -x $(BIN)/mutmut || $(PIP) --editable '.[mutation]'
-	@$(BIN)/python -m benchmarks.mutation $(or $(MODULE),mechanism/guard.py)
+	@$(BIN)/python -m benchmarks.mutation $(or $(MODULE),mechanism/lease_protection.py)
 
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy
