@@ -79,10 +79,9 @@ def tabbed(*cells: object) -> str:
     return "\t".join(printable(str(cell)) for cell in cells)
 
 
-def echo_json(value: dict[str, Any] | list[Any]) -> None:  # Any: JSON values
-    """Prints strict JSON: no NaN, no Infinity, ASCII only. An object starts with its version."""
-    document = {"version": JSON_VERSION, **value} if isinstance(value, dict) else value
-    typer.echo(json.dumps(document, indent=2, allow_nan=False))
+def echo_json(value: dict[str, Any]) -> None:  # Any: JSON values
+    """Prints an object that starts with its version, as strict JSON: no NaN, no Infinity, ASCII only."""
+    typer.echo(json.dumps({"version": JSON_VERSION, **value}, indent=2, allow_nan=False))
 
 
 def echo_json_list(name: str, entries: Sequence[dict[str, Any]]) -> None:  # Any: JSON values
@@ -179,12 +178,13 @@ def as_text(data: TableData) -> str:
 
 
 DASH = "–"
+_RENAMED = {"price": ("marginal_value",)}  # newer keys of a field; its own name stays for one version
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 
 
 def as_json(message: Message) -> dict[str, Any]:  # Any: JSON values
     """Each field by its name: enums as lower-case words (`running`), NaN and infinity as null."""
-    return {name: convert(getattr(message, name)) for name, convert in _converters(message.DESCRIPTOR)}
+    return {key: convert(getattr(message, name)) for key, name, convert in _converters(message.DESCRIPTOR)}
 
 
 def enum_name(kind: Any, value: int) -> str:  # Any: an enum of the protocol
@@ -197,9 +197,10 @@ def enum_name(kind: Any, value: int) -> str:  # Any: an enum of the protocol
 
 
 @cache
-def _converters(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """A converter to JSON for each field of a message type, built once per type."""
-    return tuple((field.name, _converter(field)) for field in kind.fields)
+def _converters(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """Keys in JSON, and for each its field and a converter, built once per message type."""
+    named = [(key, field) for field in kind.fields for key in (*_RENAMED.get(field.name, ()), field.name)]
+    return tuple((key, field.name, _converter(field)) for key, field in named)
 
 
 def _converter(field: Any) -> Callable[[Any], Any]:

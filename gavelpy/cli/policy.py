@@ -10,7 +10,7 @@ import typer
 from gavelpy.cli import connect as c
 from gavelpy.cli import job_files
 from gavelpy.cli import options as o
-from gavelpy.cli.output import DASH, Output, as_json, compact, console, duration, echo_json, printable
+from gavelpy.cli.output import DASH, Output, as_json, compact, console, duration, echo_json, echo_json_list, printable
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def policies(output: o.OutputOption = Output.TABLE) -> None:
     ]
     if output is Output.JSON:
         keys = ("name", "aliases", "summary", "guarantees")
-        echo_json([dict(zip(keys, entry, strict=True)) for entry in listed])
+        echo_json_list("policies", [dict(zip(keys, entry, strict=True)) for entry in listed])
         return
     from rich import box
     from rich.table import Table

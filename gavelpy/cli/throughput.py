@@ -10,7 +10,7 @@ import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
-from gavelpy.cli.output import Output, console, echo_json, notify, printable
+from gavelpy.cli.output import Output, console, echo_json_list, notify, printable
 from gavelpy.cli.parsing import believed
 from gavelpy.errors import InvalidInput
 
@@ -83,7 +83,7 @@ def show(
                     "provenance": Provenance(int(estimates.provenance[i, t])).name.lower(),
                 }
             )
-    _rows(found, output)
+    _rows(found, output, "rates")
 
 
 @app.command("import")
@@ -208,7 +208,7 @@ def evaluate(
         errors += [(f"pairs, {share:.0%} measured", part) for part in pairs]
     if report is not None:
         _draw(report, errors)
-    _rows([_summary(what, part) for what, part in errors], output)
+    _rows([_summary(what, part) for what, part in errors], output, "hold_outs")
 
 
 def _check_report(path: Path) -> None:
@@ -237,9 +237,10 @@ def _summary(what: str, found: HoldOut) -> dict[str, Any]:
     return row | {"inside_90_percent": found.coverage if found.is_inside.any() else None}
 
 
-def _rows(rows: list[dict[str, Any]], output: Output) -> None:
+def _rows(rows: list[dict[str, Any]], output: Output, name: str) -> None:
+    """Prints rows as a table, or as the list `name` of a JSON object."""
     if output is Output.JSON:
-        echo_json([{k: None if v != v else v for k, v in row.items()} for row in rows])
+        echo_json_list(name, [{k: None if v != v else v for k, v in row.items()} for row in rows])
         return
     from rich import box
     from rich.table import Table

@@ -110,13 +110,15 @@ class Allocation:
         types, ids = p.gpu_types, p.job_ids
         labels = [",".join(ids[j] for j in members) for members in p.configuration_members()]
         c = self.certificate
+        values = {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.shadow_prices, strict=True)}
         return {
             "policy": policy,
             "shares": {
                 k: dict(zip(types, map(float, row), strict=True)) for k, row in zip(labels, self.share, strict=True)
             },
             "rates_steps_per_s": dict(zip(ids, map(float, self.rate_steps_per_s), strict=True)),
-            "prices": {t: (None if np.isnan(x) else float(x)) for t, x in zip(types, self.shadow_prices, strict=True)},
+            "marginal_values": values,
+            "prices": values,  # the older key
             "certificate": {
                 "objective": c.objective,
                 "bound": c.bound,

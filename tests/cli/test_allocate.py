@@ -16,7 +16,16 @@ def test_json_is_the_documented_answer(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(), "--policy", "max_min_fairness", "-o", "json")
 
     assert answer.code == 0
-    keys = {"version", "policy", "shares", "rates_steps_per_s", "prices", "gain_of_one_more_gpu", "certificate"}
+    keys = {
+        "version",
+        "policy",
+        "shares",
+        "rates_steps_per_s",
+        "marginal_values",
+        "prices",
+        "gain_of_one_more_gpu",
+        "certificate",
+    }
     assert set(answer.json) == keys
     assert answer.json["policy"] == "max_min_fairness"
     assert set(answer.json["shares"]) == {"a", "b"}
@@ -86,14 +95,15 @@ def test_a_blind_policy_values_gpus_by_what_it_believes(gavel: Gavel) -> None:
 def test_json_has_the_relative_gain_of_one_more_gpu(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(jobs=CROWD), "--policy", "min_makespan", "-o", "json").json
 
-    gain = answer["prices"]["v100"] / (answer["certificate"]["objective"] + answer["prices"]["v100"])
+    value = answer["marginal_values"]["v100"]
+    gain = value / (answer["certificate"]["objective"] + value)
     assert answer["gain_of_one_more_gpu"]["v100"] == pytest.approx(gain) == pytest.approx(1 / 3)
 
 
 def test_json_of_a_rule_has_no_gains(gavel: Gavel) -> None:
     answer = gavel("allocate", gavel.problem(), "--policy", "fifo", "-o", "json").json
 
-    assert answer["gain_of_one_more_gpu"] == answer["prices"] == {"v100": None, "k80": None}
+    assert answer["gain_of_one_more_gpu"] == answer["marginal_values"] == {"v100": None, "k80": None}
 
 
 def test_explain_prints_the_limit_of_each_job(gavel: Gavel) -> None:

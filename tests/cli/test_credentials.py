@@ -79,7 +79,7 @@ def test_list_shows_role_hosts_and_expiry(authority: Gavel) -> None:
         (("server", "10.0.0.1:7077"), "HOST must be a host name or an IP address, without a port, got '10.0.0.1:7077'"),
         (("server", "head-"), "HOST must be a host name or an IP address, without a port, got 'head-'"),
         (("server", "h" * 60 + "_"), "HOST must be a host name"),  # once minutes of backtracking
-        (("node", "a/b"), "NODE must be 1 to 128 letters"),
+        (("node", "a/b"), "NODE must be 1 to 64 letters"),
         (("node", "server"), "not 'ca' or 'server', got 'server'"),
         (("node", "n1", "--expires-in", "9000d"), "--expires-in must end before the CA does, in 3649 d, got 9000 d"),
         (("node", "n1", "--expires-in", "soon"), "--expires-in must look like 30m, 12h or 90d"),

@@ -47,10 +47,10 @@ def test_help_of_each_command_has_examples(gavel: Gavel, command: tuple[str, ...
 def test_policies_are_listed_with_what_they_do(gavel: Gavel) -> None:
     answer = gavel("policies", "-o", "json")
 
-    by_name = {entry["name"]: entry for entry in answer.json}
+    by_name = {entry["name"]: entry for entry in answer.json["policies"]}
     assert {"fifo", "isolated", "max_min_fairness", "min_makespan", "shortest_job_first"} <= set(by_name)
     assert by_name["max_min_fairness"]["aliases"] == ["las"]
-    assert all(len(entry["summary"]) > 20 for entry in answer.json)
+    assert all(len(entry["summary"]) > 20 for entry in answer.json["policies"])
     assert by_name["max_min_fairness"]["guarantees"] == ["sharing_incentive", "pareto_efficient"]
     assert by_name["shortest_job_first"]["guarantees"] == []
 

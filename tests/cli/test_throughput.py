@@ -24,7 +24,7 @@ def lawful_csv() -> str:
 def test_show_prints_known_rates_and_estimates_with_intervals(gavel: Gavel) -> None:
     answer = gavel("throughput", "show", "--throughputs", gavel.file("rates.csv", HOLEY), "-o", "json")
 
-    by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json}
+    by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json["rates"]}
     known, guess = by_entry["net (batch size 8)", "k80"], by_entry["net (batch size 16)", "k80"]
     assert (known["rate_steps_per_s"], known["provenance"]) == (2.0, "measured")
     assert guess["provenance"] == "estimated"
@@ -37,7 +37,7 @@ def test_show_gives_a_prior_for_a_job_of_today_on_a_gpu_of_today(gavel: Gavel) -
         "throughput", "show", "--job-type", "GPT-7B (batch size 1)", "--gpu-types", "v100,b200", "-o", "json"
     )
 
-    small, large = answer.json
+    small, large = answer.json["rates"]
     assert (small["rate_steps_per_s"], small["provenance"]) == (0.0, "prior")  # 16 GB are not enough
     assert large["rate_steps_per_s"] > 0
 
@@ -49,7 +49,7 @@ def test_show_names_absurd_rates_with_their_line_and_estimates_in_their_place(ga
 
     answer = gavel("throughput", "show", "--throughputs", rates, "-o", "json")
 
-    by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json}
+    by_entry = {(row["job_type"], row["gpu_type"]): row for row in answer.json["rates"]}
     mended = by_entry["bee (batch size 32)", "old"]
     assert (mended["rate_steps_per_s"], mended["provenance"]) == (pytest.approx(31.25, rel=0.3), "estimated")
     assert "rates.csv:20: bee (batch size 32) on 1 x old: 1e+300 steps/s is not believed" in answer.err
@@ -138,7 +138,7 @@ def test_a_fitted_model_is_kept_and_used(gavel: Gavel) -> None:
 
     assert (fitted.code, answer.code) == (0, 0)
     assert json.loads((gavel.folder / "model.json").read_text())["isolated"]["noise"] < 0.07
-    assert answer.json[0]["p50_error"] < 0.1
+    assert answer.json["hold_outs"][0]["p50_error"] < 0.1
 
 
 def test_evaluate_compares_pairs_with_the_baselines(gavel: Gavel) -> None:
@@ -146,7 +146,7 @@ def test_evaluate_compares_pairs_with_the_baselines(gavel: Gavel) -> None:
 
     answer = gavel("throughput", "evaluate", pairs, "--seeds", "2", "-o", "json")
 
-    assert [row["method"] for row in answer.json] == [
+    assert [row["method"] for row in answer.json["hold_outs"]] == [
         "estimator",
         "estimator",
         "row plus column",

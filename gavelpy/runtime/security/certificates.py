@@ -20,11 +20,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.security.exposure import pem_file
-from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
+from gavelpy.runtime.security.tokens import NAME, NAME_CHARACTERS
 
 CA = "ca"
 CA_LIFETIME_S = 3_650 * 86_400.0
 LIFETIME_S = 825 * 86_400.0
+_COMMON_NAME_MAX = 64  # of X.509
 _CLOCK_SKEW = datetime.timedelta(minutes=5)  # valid at once on nodes whose clock is behind
 _LABEL = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
 _HOST = re.compile(rf"(?=.{{1,253}}$)(\*\.)?{_LABEL}(\.{_LABEL})*\.?")
@@ -74,8 +75,8 @@ class CertificateFile:
 
 def create_ca(directory: Path, name: str, *, now_s: float, lifetime_s: float, force: bool) -> CertificateFile:
     """Creates an authority as `ca.pem` and `ca.key` in the directory."""
-    if not 1 <= len(name) <= 64 or not name.isprintable():
-        raise InvalidInput(f"name of a CA must be 1 to 64 printable characters, got {name[:80]!r}")
+    if not 1 <= len(name) <= _COMMON_NAME_MAX or not name.isprintable():
+        raise InvalidInput(f"name of a CA must be 1 to {_COMMON_NAME_MAX} printable characters, got {name[:80]!r}")
     key = ec.generate_private_key(ec.SECP256R1())
     unsigned = _builder(name, key, name, key, now_s, lifetime_s)
     unsigned = unsigned.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -89,7 +90,14 @@ def create_server(
     """Creates `server.pem` and `server.key`, valid for these host names and IP addresses."""
     names = x509.SubjectAlternativeName([_host(host) for host in dict.fromkeys(hosts)])
     return _issue(
-        directory, "server", hosts[0][:64], ExtendedKeyUsageOID.SERVER_AUTH, names, now_s, lifetime_s, force=force
+        directory,
+        "server",
+        hosts[0][:_COMMON_NAME_MAX],
+        ExtendedKeyUsageOID.SERVER_AUTH,
+        names,
+        now_s,
+        lifetime_s,
+        force=force,
     )
 
 
@@ -97,8 +105,9 @@ def create_client(
     directory: Path, name: str, *, now_s: float, lifetime_s: float | None, force: bool
 ) -> CertificateFile:
     """Creates `NAME.pem` and `NAME.key`, with which a node or user proves that it belongs to the cluster."""
-    if not NAME.fullmatch(name) or len(name) > 64 or name in (CA, "server"):
-        raise InvalidInput(f"NODE must be {NAME_ALLOWED}, at most 64, and not 'ca' or 'server', got {name[:80]!r}")
+    if not NAME.fullmatch(name) or len(name) > _COMMON_NAME_MAX or name in (CA, "server"):
+        allowed = f"1 to {_COMMON_NAME_MAX} {NAME_CHARACTERS}, and not 'ca' or 'server'"
+        raise InvalidInput(f"NODE must be {allowed}, got {name[:80]!r}")
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
     return _issue(directory, name, name, ExtendedKeyUsageOID.CLIENT_AUTH, names, now_s, lifetime_s, force=force)
 

@@ -26,7 +26,8 @@ from gavelpy.errors import InvalidInput
 
 PREFIX = "gavel_"  # lets scanners for leaked secrets recognise a token
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
+NAME_CHARACTERS = "letters, digits, '.', '_' or '-', the first a letter or digit"
+NAME_ALLOWED = f"1 to 128 {NAME_CHARACTERS}"
 _VERSION = 1
 _ID_LENGTH = 10
 
