@@ -49,10 +49,10 @@ def lost(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, n
     return bool(len(paying))
 
 
-def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) -> None:
+def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, *, can_be_the_job: bool = True) -> None:
     """Makes these jobs (K,) avoid the nodes (K,) that lost their leases, or on which something broke.
 
-    From `loss_nodes_max` different nodes in a row on, each such end counts as a failure of the job.
+    From `loss_nodes_max` different nodes in a row on, each such end counts as a failure of the job, if it can be one.
     """
     jobs.avoid[rows] = nodes
     if not settings.loss_nodes_max:
@@ -61,7 +61,7 @@ def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings) 
         seen = jobs.loss_nodes.setdefault(row, [])
         if node not in seen:
             seen.append(node)
-        jobs.failures[row] += len(seen) >= settings.loss_nodes_max
+        jobs.failures[row] += can_be_the_job and len(seen) >= settings.loss_nodes_max
 
 
 def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:

@@ -42,6 +42,7 @@ class FailureClass(IntEnum):
     OUT_OF_MEMORY = 2
     SYSTEM = 3
     COMMUNICATION = 4  # a peer of a gang is gone
+    REFUSED = 5  # the node runs no job of this owner
 
 
 class _Exogenous:

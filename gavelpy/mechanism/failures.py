@@ -11,6 +11,8 @@ Nodes classify a failed lease by evidence (exit code, last lines of output; see 
   another node where possible, and does not count towards `failures_max`. More than `system_failures_max` of them give
   the job up: some bugs look like system errors. As with lost leases, such errors on `loss_nodes_max` different nodes in
   a row make the job the likely cause, and count as failures too.
+- A *refusal* (the node runs no job of this owner) is not a fault of the job. It is retried with back-off, on another
+  node where possible, without limit: the job waits until a node knows its owner.
 - *Unknown* failures count towards `failures_max`.
 
 All counts return to zero when a checkpoint is saved beyond the step at which the job failed: what failed has been
@@ -49,6 +51,8 @@ def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSetti
     kind = class_of(event)
     jobs.failure[rows] = kind
     jobs.failed_at[rows] = np.maximum(jobs.failed_at[rows], jobs.steps_done[rows])
+    if kind is FailureClass.REFUSED:
+        return np.zeros(len(rows), dtype=np.bool_)
     if kind in SYSTEM:
         jobs.system_failures[rows] += 1
     else:
@@ -79,6 +83,8 @@ def in_words(jobs: JobTable, row: int, settings: MechanismSettings, *, is_given_
     if is_given_up:
         again = f", again by {step} without a later checkpoint" if kind is FailureClass.OUT_OF_MEMORY else ""
         return f"{name}{again}; not retried"
+    if kind is FailureClass.REFUSED:
+        return f"{name}; retried, on another node if one is free"
     if kind in SYSTEM:
         return f"{name}; retried, {jobs.system_failures[row]} of at most {settings.system_failures_max} times"
     counted = f"failure {jobs.failures[row]} of at most {settings.failures_max}"
@@ -95,4 +101,5 @@ WORDS: Final = {
     FailureClass.OUT_OF_MEMORY: "out of memory",
     FailureClass.SYSTEM: "system error",
     FailureClass.COMMUNICATION: "communication error",
+    FailureClass.REFUSED: "refused by the node",
 }

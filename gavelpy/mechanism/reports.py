@@ -152,8 +152,11 @@ def _missed(
     is_promised = jobs.state[rows] == JobState.GRANTED
     match event.outcome:
         case Outcome.FAILED | Outcome.UNRUNNABLE:
-            if failures.class_of(event) in (FailureClass.USER, *failures.SYSTEM):
-                back_off.blame(jobs, current, pool.node_of[jobs.gpu_first[current]], settings)
+            kind = failures.class_of(event)
+            if kind in (FailureClass.USER, FailureClass.REFUSED, *failures.SYSTEM):
+                nodes = pool.node_of[jobs.gpu_first[current]]
+                can_be_the_job = kind is not FailureClass.REFUSED
+                back_off.blame(jobs, current, nodes, settings, can_be_the_job=can_be_the_job)
             ran_s = np.where(is_promised, 0.0, now_s - jobs.began_s[rows])
             back_off.missed(jobs, rows, ran_s, settings, now_s)
             return bool(len(rows))

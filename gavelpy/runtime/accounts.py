@@ -61,15 +61,6 @@ def find_account(owner: str, name: str, node_id: str, allow_root: bool, only_uid
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell or "/bin/sh")
 
 
-def refusal(owner: str, name: str, node_id: str, allow_root: bool, only_uid: int) -> str:
-    """Why a node runs no job of an owner now; empty = it does. As `find_account`, for a worker process."""
-    try:
-        find_account(owner, name, node_id, allow_root, only_uid)
-    except OwnerRefused as refused:
-        return str(refused)
-    return ""
-
-
 @contextmanager
 def acting_as(account: Account | None) -> Iterator[None]:
     """Accesses files with the rights of an account meanwhile, in the whole process; None = changes nothing.

@@ -181,3 +181,19 @@ def test_counts_survive_a_restart() -> None:
     fail(again, MEMORY, at_step=70.0, saved=50.0)
 
     assert is_given_up(again)
+
+
+def test_refusal_of_a_node_counts_against_nothing_and_leads_to_another_node() -> None:
+    core = make_core_of_one(nodes=2, failures_max=0, system_failures_max=0, loss_nodes_max=1)
+    run(core)
+    first = core.pool.node_of[core.jobs.gpu_first[0]]
+    for _ in range(3):
+        fail(core, FailureClass.REFUSED)
+        assert core.jobs.retry_at_s[0] > core.now_s
+
+    assert not is_given_up(core)
+    assert core.jobs.failures[0] == core.jobs.system_failures[0] == 0
+    assert {int(node) for node in core.jobs.loss_nodes[0]} == {0, 1}
+    assert first in core.jobs.loss_nodes[0]
+    words = failures.in_words(core.jobs, 0, core.settings, is_given_up=False)
+    assert words == "refused by the node; retried, on another node if one is free"

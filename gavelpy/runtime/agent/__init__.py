@@ -9,5 +9,5 @@ log_stream         serves `gavel logs`; log_reader reads the files
 job_service        gRPC for jobs that cannot use the lease files
 gpus, checkpoint_watch    the node's GPUs and its checkpoint directory
 agent_state        what survives a restart
-housekeeping       old logs, disk space, owners that were refused
+housekeeping       old logs, disk space, orphans
 """

@@ -108,7 +108,7 @@ class Agent:
         )
         self._starter.owners = owner_rules_of(self._config)
         self._registry = LeaseRegistry(self._config.state, self._starter.begin, self._starter.count)
-        self._housekeeping = Housekeeping(self._config, self._registry, self._starter, self._changed.set)
+        self._housekeeping = Housekeeping(self._config, self._registry, self._changed.set)
         self._watch = ShimWatch(self._wake.set)
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
@@ -123,7 +123,6 @@ class Agent:
                 self._keep_calling("scheduler for logs", self._serve_logs),
                 self._housekeeping.keep_pruning(),
                 self._housekeeping.keep_checking_disk(),
-                self._housekeeping.keep_checking_owners(),
                 self._extender.run(),
                 self._checkpoints.keep_probing(),
             )
@@ -281,7 +280,6 @@ class Agent:
             view_epoch=self._quorum.view.epoch if self._quorum.view is not None else 0,
             view_unreached=self._extender.unreached,
             checkpoints=status_message(self._checkpoints.status, clock_s()),
-            refused_owners=self._starter.refused,
         )
 
     async def _connect(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:

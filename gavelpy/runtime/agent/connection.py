@@ -197,6 +197,7 @@ _FAILURES: Final = {
     FailureKind.OUT_OF_MEMORY.value: agent_pb2.FAILURE_CLASS_OUT_OF_MEMORY,
     FailureKind.SYSTEM.value: agent_pb2.FAILURE_CLASS_SYSTEM,
     FailureKind.COMMUNICATION.value: agent_pb2.FAILURE_CLASS_COMMUNICATION,
+    FailureKind.REFUSED.value: agent_pb2.FAILURE_CLASS_REFUSED,
 }
 _SIGHTS: Final = {
     DirectoryAvailability.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,

@@ -1,4 +1,4 @@
-"""Periodic work of the agent: remove old logs, watch the free disk space, reap orphans, look up refused owners again.
+"""Periodic work of the agent: remove old logs, watch the free disk space, reap orphans of jobs.
 
 Nothing here is urgent, and nothing runs in the agent's loop that can block.
 """
@@ -15,7 +15,6 @@ from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.leases.job_directory import remove_discarded
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.leases.retention import prune
-from gavelpy.runtime.agent.leases.starter import Starter
 from gavelpy.runtime.checkpoint_directory import shortage
 from gavelpy.runtime.shim.processes import reap_adopted
 
@@ -23,16 +22,13 @@ logger = logging.getLogger(__name__)
 
 PRUNE_S: Final = 60.0
 DISK_CHECK_S: Final = 2.0
-OWNERS_S: Final = 30.0  # an account that was created meanwhile is found within this time
 
 
 class Housekeeping:
     """Keeps one state directory tidy. Calls `changed` when there is something to report."""
 
-    def __init__(
-        self, config: NodeConfig, registry: LeaseRegistry, starter: Starter, changed: Callable[[], None]
-    ) -> None:
-        self._config, self._registry, self._starter, self._changed = config, registry, starter, changed
+    def __init__(self, config: NodeConfig, registry: LeaseRegistry, changed: Callable[[], None]) -> None:
+        self._config, self._registry, self._changed = config, registry, changed
         self.pruning = asyncio.Lock()  # held while old logs are removed
         self.shortage = ""  # of disk space in the state directory, as a message; empty = none
 
@@ -69,10 +65,3 @@ class Housekeeping:
             )
             self.shortage = found
             self._changed()
-
-    async def keep_checking_owners(self) -> None:
-        """Looks up the owners whose jobs were refused: an operator may have created their accounts."""
-        while True:
-            await asyncio.sleep(OWNERS_S)
-            if await self._starter.look_up_refused():
-                self._changed()

@@ -46,6 +46,7 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     SYSTEM = "system"
     COMMUNICATION = "communication"
+    REFUSED = "refused"  # by the agent, before the shim starts: the node runs no job of this owner
 
 
 # By class, in the order in which they are tried on single lines. Compiled at the first failure: starts must be quick.

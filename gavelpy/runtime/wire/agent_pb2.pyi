@@ -113,6 +113,8 @@ class _FailureClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureC
     """storage, driver, GPU"""
     FAILURE_CLASS_COMMUNICATION: _FailureClass.ValueType  # 4
     """a peer of the gang is gone"""
+    FAILURE_CLASS_REFUSED: _FailureClass.ValueType  # 5
+    """the node runs no job of this owner"""
 
 class FailureClass(_FailureClass, metaclass=_FailureClassEnumTypeWrapper):
     """Why the processes of a lease failed, by exit code and output."""
@@ -126,6 +128,8 @@ FAILURE_CLASS_SYSTEM: FailureClass.ValueType  # 3
 """storage, driver, GPU"""
 FAILURE_CLASS_COMMUNICATION: FailureClass.ValueType  # 4
 """a peer of the gang is gone"""
+FAILURE_CLASS_REFUSED: FailureClass.ValueType  # 5
+"""the node runs no job of this owner"""
 Global___FailureClass: _TypeAlias = FailureClass  # noqa: Y015
 
 class _LeaseWish:
@@ -159,26 +163,6 @@ Global___LeaseWish: _TypeAlias = LeaseWish  # noqa: Y015
 class ConnectRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class RefusedOwnersEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     SEQUENCE_FIELD_NUMBER: _builtins.int
     CLOCK_S_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
@@ -188,7 +172,6 @@ class ConnectRequest(_message.Message):
     OBEYED_FIELD_NUMBER: _builtins.int
     VIEW_EPOCH_FIELD_NUMBER: _builtins.int
     VIEW_UNREACHED_FIELD_NUMBER: _builtins.int
-    REFUSED_OWNERS_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """grows by one with each message of a stream"""
@@ -213,10 +196,6 @@ class ConnectRequest(_message.Message):
         """all that the node knows of, ended ones until they are forgotten"""
 
     @_builtins.property
-    def refused_owners(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """whose jobs the node does not run, as far as it had to look, and why"""
-
-    @_builtins.property
     def checkpoints(self) -> Global___CheckpointSight:
         """whether the node sees its checkpoint directory; missing = the agent does not say"""
 
@@ -232,12 +211,11 @@ class ConnectRequest(_message.Message):
         obeyed: _builtins.int = ...,
         view_epoch: _builtins.int = ...,
         view_unreached: _builtins.int = ...,
-        refused_owners: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         checkpoints: Global___CheckpointSight | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "refused_owners", b"refused_owners", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "clock_s", b"clock_s", "draining", b"draining", "leases", b"leases", "node", b"node", "obeyed", b"obeyed", "sequence", b"sequence", "trouble", b"trouble", "view_epoch", b"view_epoch", "view_unreached", b"view_unreached"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -234,10 +234,10 @@ class LeaseDirectory:
         why = "its shim did not respond and was killed" if is_over else "its shim ended unexpectedly"
         self.conclude(LeaseOutcome.FINISHED if is_over and self.is_done else LeaseOutcome.LOST, why, now_clock_s)
 
-    def conclude(self, outcome: LeaseOutcome, detail: str, now_clock_s: float) -> None:
+    def conclude(self, outcome: LeaseOutcome, detail: str, now_clock_s: float, failure: str = "") -> None:
         """Ends a lease without processes; its saved steps count."""
         saved = self.progress.steps_saved
-        end = End(outcome, 0, saved, saved, detail, now_clock_s)
+        end = End(outcome, 0, saved, saved, detail, now_clock_s, failure)
         lease_files.write_end(self.directory, end)
         self.is_starting = False
         self._ended(end)

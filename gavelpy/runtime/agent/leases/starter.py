@@ -12,14 +12,13 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.accounts import NO_ACCOUNT, Account, account_of, environment_of, refusal
+from gavelpy.runtime.accounts import NO_ACCOUNT, Account, account_of, environment_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.containment import Containment
@@ -28,6 +27,7 @@ from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.agent.leases.resume import prepare
 from gavelpy.runtime.checkpoint_directory import whole_steps
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
+from gavelpy.runtime.shim.failures import FailureKind
 from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
 from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
@@ -35,8 +35,6 @@ from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 RESERVED_PREFIX: Final = "GAVEL_"
 _FROM_NODE: Final = ("PATH", "LANG")
 _FROM_ACCOUNT: Final = ("HOME", "TMPDIR", "VIRTUAL_ENV")  # the agent's, unless the job runs as its owner
-REFUSED_MAX: Final = 1_000
-_LOOK_UP_S: Final = 20.0
 _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
@@ -230,15 +228,11 @@ COUNT_SILENT_S: Final = 0.5  # if the checkpoint directory did not answer the la
 
 
 class LeaseNotStarted(RemoteViolation):
-    """A lease cannot be started.
+    """A lease cannot be started. The outcome is FAILED for a problem of the job, LOST for one of the node."""
 
-    The outcome is FAILED for a problem of the job, LOST for one of the node, STOPPED if neither is to blame: it counts
-    against nothing.
-    """
-
-    def __init__(self, outcome: LeaseOutcome, detail: str) -> None:
+    def __init__(self, outcome: LeaseOutcome, detail: str, failure: FailureKind = FailureKind.UNKNOWN) -> None:
         super().__init__(detail)
-        self.outcome = outcome
+        self.outcome, self.failure = outcome, failure
 
 
 class Starter:
@@ -265,24 +259,6 @@ class Starter:
         self._workers, self._changed = workers, changed
         self._may_make, self._answers = may_make, answers
         self._tasks: set[asyncio.Task[None]] = set()
-        self.refused: dict[str, str] = {}  # owners that this node has refused, with the reason
-
-    async def look_up_refused(self) -> bool:
-        """Looks up the refused owners again; returns whether anything has changed."""
-        before = dict(self.refused)
-        for owner in before:
-            if self.owners is not None:
-                with suppress(OSError):  # it keeps its refusal
-                    why = await self._workers.call(refusal, *self.owners.arguments(owner), limit_s=_LOOK_UP_S)
-                    self._set_refused(owner, why)
-        return before != self.refused
-
-    def _set_refused(self, owner: str, why: str) -> None:
-        self.refused.pop(owner, None)
-        if why:
-            self.refused[owner] = why
-        while len(self.refused) > REFUSED_MAX:
-            del self.refused[next(iter(self.refused))]
 
     def begin(self, folder: LeaseDirectory) -> None:
         """Starts a lease in the background."""
@@ -312,7 +288,7 @@ class Starter:
             folder.spawn(launch, clock_s())
             logger.info("lease started", extra={**names, "steps_done": launch.steps_done})
         except LeaseNotStarted as reason:
-            folder.conclude(reason.outcome, str(reason), clock_s())
+            folder.conclude(reason.outcome, str(reason), clock_s(), reason.failure)
             logger.warning("lease not started: %s", reason, extra=names)
         except OSError as error:
             folder.conclude(LeaseOutcome.LOST, f"the node could not start it: {error}", clock_s())
@@ -352,8 +328,7 @@ class Starter:
         finally:
             preparing.cancel()
         if "refused" in found:
-            self._set_refused(assignment.owner, found["refused"])
-            raise LeaseNotStarted(LeaseOutcome.STOPPED, found["refused"])
+            raise LeaseNotStarted(LeaseOutcome.FAILED, found["refused"], FailureKind.REFUSED)
         for key, outcome in (("failed", LeaseOutcome.FAILED), ("lost", LeaseOutcome.LOST)):
             if key in found:
                 raise LeaseNotStarted(outcome, f"{found[key]} on node {node.node_id}")

@@ -184,6 +184,7 @@ class Lease:
 NOTE_CHARACTERS_MAX = 500
 UNRUNNABLE_CODES = (126, 127)  # of a shell and of the shim: the command is not executable, or not found
 _STRONGEST_FIRST = (
+    FailureClass.REFUSED,
     FailureClass.USER,
     FailureClass.OUT_OF_MEMORY,
     FailureClass.SYSTEM,
