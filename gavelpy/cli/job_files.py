@@ -26,6 +26,11 @@ _FILE_BYTES_MAX = 4 << 20
 _DIGITS_MAX = 9
 BEGIN_ALLOWED = "a time such as 2026-05-01T08:00, 22:00 or +2h (s, m, h or d)"
 _AHEAD = re.compile(r"(now)?\+(?P<count>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<unit>s|sec|m|min|h|d)")
+SPAN_ALLOWED = "a time span such as 90m, 2h, 1d or 1:30:00 (H:MM:SS, or D-HH:MM:SS)"
+_SPAN = re.compile(r"(?P<count>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<unit>s|sec|m|min|h|d)")
+_SPAN_OF_SLURM = re.compile(r"((?P<d>[0-9]{1,5})-)?(?P<h>[0-9]{1,5}):(?P<m>[0-5]?[0-9]):(?P<s>[0-5]?[0-9])")
+_RENAMED = {"begin": "begin_at_s", "time": "time_s", "stall": "stall_s", "constraint": "gpu_types"}
+_GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -59,6 +64,9 @@ class JobTemplate:
     snapshot: bool = False  # of the working directory
     hold: bool = False
     begin_at_s: float = 0.0
+    time_s: float = 0.0
+    stall_s: float = 0.0
+    gpu_types: tuple[str, ...] = ()
     array: str = ""
 
     def expand(self) -> list[JobTemplate]:
@@ -164,6 +172,26 @@ def begin(text: str, now_s: float) -> float:
         raise InvalidInput(f"begin must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
 
 
+def span(option: str, text: str) -> float:
+    """Seconds of `90m`, `2h` or, as in Slurm, `1:30:00` and `1-12:00:00`; more than 0."""
+    found = _SPAN.fullmatch(text.strip())
+    slurm = _SPAN_OF_SLURM.fullmatch(text.strip())
+    seconds = float(found["count"]) * _SECONDS[found["unit"][0]] if found else 0.0
+    if slurm:
+        seconds = 86_400.0 * int(slurm["d"] or 0) + 3_600.0 * int(slurm["h"]) + 60.0 * int(slurm["m"]) + int(slurm["s"])
+    if not seconds:
+        raise InvalidInput(f"{option} must be {SPAN_ALLOWED}, more than 0, got {text[:60]!r}")
+    return seconds
+
+
+def gpu_types(text: str) -> tuple[str, ...]:
+    """The types of `v100|p100`."""
+    found = tuple(part.strip() for part in text.split("|"))
+    if not all(found) or len(set(found)) < len(found) or not all(_GPU_TYPE.fullmatch(name) for name in found):
+        raise InvalidInput(f"constraint must be GPU types such as v100|p100, each once, got {text[:60]!r}")
+    return found
+
+
 def _next_at(clock: time, now_s: float) -> float:
     """The Unix time at which local clocks next show this time."""
     now = datetime.fromtimestamp(now_s)
@@ -211,7 +239,8 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     here = path.absolute().parent
     directory = here / values.get("working_directory", ".")
     values |= {name: absolute(here, values[name]) for name in ("venv", "conda") if values.get(name)}
-    values |= {"begin_at_s": values.pop("begin")} if "begin" in values else {}
+    for name, field_name in _RENAMED.items():
+        values |= {field_name: values.pop(name)} if name in values else {}
     return JobTemplate(**values | {"working_directory": str(directory.resolve())})
 
 
@@ -292,5 +321,8 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "snapshot": ("true or false", _flag),
     "hold": ("true or false", _flag),
     "begin": (BEGIN_ALLOWED, _begin),
+    "time": (SPAN_ALLOWED, lambda value: span("time", _text(value))),
+    "stall": (SPAN_ALLOWED, lambda value: span("stall", _text(value))),
+    "constraint": ("a string such as v100|p100", lambda value: gpu_types(_text(value))),
     "array": ("a string such as 0-9", _text),
 }

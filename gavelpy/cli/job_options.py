@@ -121,6 +121,27 @@ BeginOption = Annotated[
         help="Do not start the job before this time: 2026-05-01T08:00, 22:00, or +2h (local time).",
     ),
 ]
+TimeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN",
+        rich_help_panel=_JOB,
+        help="Stop the job for good after this running time, over all its leases: 90m, 2h, 1d or 1:30:00.",
+    ),
+]
+StallOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SPAN",
+        rich_help_panel=_JOB,
+        help="Stop the job for good after this time without progress: no further step or, if it reports none, no "
+        "output.",
+    ),
+]
+ConstraintOption = Annotated[
+    str | None,
+    typer.Option(metavar="TYPE|TYPE", rich_help_panel=_JOB, help="Run the job on these GPU types only: 'v100|p100'."),
+]
 JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
     "name": (NameOption, ""),
     "steps": (StepsOption, None),
@@ -141,6 +162,9 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "snapshot": (SnapshotOption, False),
     "hold": (HoldOption, False),
     "begin": (BeginOption, None),
+    "time": (TimeOption, None),
+    "stall": (StallOption, None),
+    "constraint": (ConstraintOption, None),
 }
 
 
@@ -188,5 +212,8 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "warning_signal": signal,
         "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
         "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
+        "time_s": 0.0 if values["time"] is None else f.span("--time", values["time"]),
+        "stall_s": 0.0 if values["stall"] is None else f.span("--stall", values["stall"]),
+        "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
         "begin_at_s": 0.0 if values["begin"] is None else f.begin(values["begin"], time.time()),
     }

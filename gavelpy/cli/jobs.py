@@ -339,6 +339,13 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
         f"ended {timestamp(job.ended_at_s)}.",
     ]
+    limits = [f"runs on {' or '.join(found.description.gpu_types)} only"] if found.description.gpu_types else []
+    if found.description.time_s:
+        limits.append(f"running time {duration(job.ran_s)} of at most {duration(found.description.time_s)}")
+    if found.description.stall_s:
+        limits.append(f"ended after {duration(found.description.stall_s)} without progress")
+    if limits:
+        lines.append(f"Limits: {'; '.join(limits)}.")
     if job.failure:
         lines.append(f"Last failure: {job.failure}.")
     if job.preemptible_why and not job.ended_at_s:

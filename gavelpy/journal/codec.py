@@ -130,7 +130,14 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED}  # fmt: skip
-_LATER_OF_JOBS = {"hold": ORDERED, "begin_at_s": ORDERED, "begin_s": ORDERED}  # a job without them needs no version
+_LATER_OF_JOBS = {
+    "time_s": ORDERED,
+    "stall_s": ORDERED,
+    "gpu_types": ORDERED,
+    "hold": ORDERED,
+    "begin_at_s": ORDERED,
+    "begin_s": ORDERED,
+}  # a job without them needs no version
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {

@@ -43,6 +43,8 @@ class FailureClass(IntEnum):
     SYSTEM = 3
     COMMUNICATION = 4  # a peer of a gang is gone
     REFUSED = 5  # the node runs no job of this owner
+    TIME_LIMIT = 6  # the running time that its owner allowed is over
+    STALLED = 7  # no progress for as long as its owner allowed
 
 
 class _Exogenous:

@@ -14,6 +14,7 @@ Nodes classify a failed lease by evidence (exit code, last lines of output; see 
 - A *refusal* (the node runs no job of this owner) is not a fault of the job. It is retried with back-off, on another
   node where possible, without limit: the job waits until a node knows its owner.
 - *Unknown* failures count towards `failures_max`.
+- A job that has reached its *time limit*, or has *stalled*, is ended as its owner chose, and not retried.
 
 All counts return to zero when a checkpoint is saved beyond the step at which the job failed: what failed has been
 passed. A checkpoint before that step changes nothing, so a job that fails at one step again and again is given up.
@@ -35,6 +36,8 @@ from gavelpy.model.arrays import Bools, Floats, Ints
 
 NO_FAILURE: Final = -1
 MEMORY_FAILURES_MAX: Final = 1
+TIME_LEFT_S_MIN: Final = 1.0  # a job with less time left than this has reached its limit
+FINAL: Final = (FailureClass.TIME_LIMIT, FailureClass.STALLED)
 SYSTEM: Final = (FailureClass.SYSTEM, FailureClass.COMMUNICATION)
 
 
@@ -65,7 +68,21 @@ def book(jobs: JobTable, rows: Ints, event: LeaseEnded, settings: MechanismSetti
         gives_up |= jobs.memory_failures[rows] > MEMORY_FAILURES_MAX
     if kind is FailureClass.USER:
         gives_up |= jobs.steps_saved[rows] == 0
-    return np.asarray(gives_up)
+    return np.asarray(gives_up | (kind in FINAL))
+
+
+def time_is_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
+    """Whether these jobs have used up their running time, (K,); books that as the class of those that have."""
+    limit_s = np.array([jobs.specs[row].time_s for row in rows.tolist()])
+    is_over: Bools = (limit_s > 0) & (jobs.ran_s(rows, now_s) > limit_s - TIME_LEFT_S_MIN)
+    jobs.failure[rows[is_over]] = FailureClass.TIME_LIMIT
+    return is_over
+
+
+def time_left_s(jobs: JobTable, row: int) -> float:
+    """Running time that is left to a waiting job under its next lease; 0 = no limit."""
+    limit_s = jobs.specs[row].time_s
+    return max(limit_s - float(jobs.attained_gpu_s[row] / jobs.gpus[row]), TIME_LEFT_S_MIN) if limit_s else 0.0
 
 
 def forgive(jobs: JobTable, rows: Ints, steps_saved: Floats) -> None:
@@ -80,6 +97,9 @@ def in_words(jobs: JobTable, row: int, settings: MechanismSettings, *, is_given_
         return ""
     kind, step = FailureClass(int(jobs.failure[row])), f"step {jobs.failed_at[row]:.0f}"
     name = WORDS[kind]
+    if kind in FINAL:
+        limit_s = jobs.specs[row].time_s if kind is FailureClass.TIME_LIMIT else jobs.specs[row].stall_s
+        return f"{name} ({limit_s:g} s); not retried"
     if is_given_up:
         again = f", again by {step} without a later checkpoint" if kind is FailureClass.OUT_OF_MEMORY else ""
         return f"{name}{again}; not retried"
@@ -102,4 +122,6 @@ WORDS: Final = {
     FailureClass.SYSTEM: "system error",
     FailureClass.COMMUNICATION: "communication error",
     FailureClass.REFUSED: "refused by the node",
+    FailureClass.TIME_LIMIT: "time limit reached",
+    FailureClass.STALLED: "stalled",
 }

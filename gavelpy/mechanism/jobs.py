@@ -205,7 +205,7 @@ class JobTable:
         self.submitted_s[row] = now_s
         self.deadline_at_s[row] = now_s + spec.deadline_s if math.isfinite(spec.deadline_s) else math.inf
         unknown = 0.0 if spec.rates_steps_per_s else math.nan
-        self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) for t in gpu_types]
+        self.rate[row] = [spec.rates_steps_per_s.get(t, unknown) if spec.may_run_on(t) else 0.0 for t in gpu_types]
         self._active = None
         return row
 
@@ -224,7 +224,7 @@ class JobTable:
             self.rule_columns[name] = np.column_stack([column, np.zeros(len(column))])
         for row, spec in enumerate(self.specs):
             unknown = 0.0 if spec.rates_steps_per_s else math.nan
-            self.rate[row, -1] = spec.rates_steps_per_s.get(gpu_type, unknown)
+            self.rate[row, -1] = spec.rates_steps_per_s.get(gpu_type, unknown) if spec.may_run_on(gpu_type) else 0.0
 
     def change(self, rows: Ints, fact: JobFact) -> None:
         """Moves jobs along the lifecycle table."""
@@ -289,6 +289,12 @@ class JobTable:
         self.received_s[running[~shared], gpu_type[~shared]] += time_s[~shared]
         self.attained_gpu_s[running] += time_s * self.gpus[running]
         self.since_s[running] = now_s
+
+    def ran_s(self, rows: Ints, now_s: float) -> Floats:
+        """Running time of these jobs under all their leases so far, (K,)."""
+        since_s = self.since_s[rows]
+        booked_s: Floats = self.attained_gpu_s[rows] / self.gpus[rows]
+        return booked_s + np.where(since_s >= 0, now_s - since_s, 0.0)
 
     def with_partners(self, rows: Ints) -> Ints:
         """These jobs and their co-located partners."""

@@ -66,8 +66,17 @@ def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
     is_usable = jobs.rate[rows] != 0  # (K, T) NaN, unknown, is
     is_stuck = ~(is_usable & (there >= jobs.gpus[rows, None])).any(axis=1)
     return {
-        int(rows[k]): _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k]) for k in np.flatnonzero(is_stuck)
+        int(rows[k]): _not_allowed(core, int(rows[k])) or _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k])
+        for k in np.flatnonzero(is_stuck)
     }
+
+
+def _not_allowed(core: SchedulerCore, row: int) -> str:
+    """That the cluster has none of the GPU types that a job's owner allows; empty = it has one."""
+    spec, types = core.jobs.specs[row], core.pool.gpu_types
+    if any(spec.may_run_on(name) for name in types):
+        return ""
+    return f"its constraint allows {_names(list(spec.gpu_types), 'or')}; the cluster has {_names(list(types))}"
 
 
 def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
@@ -157,8 +166,9 @@ class _Explanation:
             elsewhere = f"the throughput of {job_type!r} on {size}{on} is unknown"
         if not len(usable):
             here = ", ".join(pool.gpu_types) or "none"
+            text = f"its throughput is zero on every GPU type of the cluster ({here})"
             nowhere = Reason(
-                ReasonKind.RUNS_ON_NO_TYPE, f"its throughput is zero on every GPU type of the cluster ({here})"
+                ReasonKind.RUNS_ON_NO_TYPE, (_not_allowed(self.core, row) if pool.gpu_types else "") or text
             )
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
         if (self.most_usable[k][usable] >= gpus).any():

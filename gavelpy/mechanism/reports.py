@@ -118,6 +118,8 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
     any_paused = bool(settings.retry_s) and _missed(jobs, leases.pool, on_time, current, event, settings, now_s)
     jobs.stopped(event.jobs[was_stopping])
     is_over = failures.book(jobs, rows, event, settings) if is_failure else jobs.failures[rows] > settings.failures_max
+    if event.outcome is not Outcome.FINISHED and not is_failure:
+        is_over = is_over | failures.time_is_over(jobs, rows, now_s)
     jobs.steps_done[rows] = jobs.steps_saved[rows]
     over = rows[is_over | (event.outcome is Outcome.FINISHED)]
     orphaned = over[(jobs.lease[over] >= 0) & ~jobs.marks(current)[over]]

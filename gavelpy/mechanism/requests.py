@@ -147,7 +147,10 @@ class ThroughputRequest:
         rates: Floats = answer.rates_steps_per_s
         known = ~np.isnan(rates).all(axis=1) & (jobs.state[answer.jobs] <= ALIVE[-1])
         rows, rates, types = answer.jobs[known], rates[known], rates.shape[1]  # types that joined since stay unknown
-        jobs.rate[rows, :types] = np.where(np.isnan(rates), jobs.rate[rows, :types], rates)
+        is_new = ~np.isnan(rates)
+        for k in [k for k, row in enumerate(rows.tolist()) if jobs.specs[row].gpu_types]:
+            is_new[k, jobs.rate[rows[k], :types] == 0.0] = False  # types that its owner does not allow
+        jobs.rate[rows, :types] = np.where(is_new, rates, jobs.rate[rows, :types])
         return bool(len(rows))
 
 

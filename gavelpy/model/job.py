@@ -61,6 +61,9 @@ class JobSpec:
     hold: bool = False  # gets no lease until it is released
     begin_at_s: float = 0.0  # Unix time before which it gets no lease, as its owner chose it; 0 = none
     begin_s: float = 0.0  # the same, counted from submission; `submitted` computes it
+    time_s: float = 0.0  # longest running time, over all leases; 0 = no limit
+    stall_s: float = 0.0  # ended after this running time without progress; 0 = never
+    gpu_types: tuple[str, ...] = ()  # it runs on no other types; empty = on all
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -111,6 +114,11 @@ class JobSpec:
             raise InvalidInput(f"hold of job {self.id!r} must be true or false, got {self.hold!r}")
         _not_negative(self.id, "begin_at_s", self.begin_at_s)
         _not_negative(self.id, "begin_s", self.begin_s)
+        _not_negative(self.id, "time_s", self.time_s)
+        _not_negative(self.id, "stall_s", self.stall_s)
+        object.__setattr__(self, "gpu_types", tuple(self.gpu_types))
+        if not all(isinstance(name, str) and name for name in self.gpu_types):
+            raise InvalidInput(f"gpu_types of job {self.id!r} must be names of GPU types, got {self.gpu_types!r}")
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
         number = self.warning_signal
@@ -119,6 +127,10 @@ class JobSpec:
                 f"warning_signal of job {self.id!r} must be a whole number in [0, {SIGNAL_MAX}] (0 = none), "
                 f"got {number!r}"
             )
+
+    def may_run_on(self, gpu_type: str) -> bool:
+        """Whether its owner allows this GPU type."""
+        return not self.gpu_types or gpu_type in self.gpu_types
 
     def renamed(self, id: JobId, owner: str) -> JobSpec:
         """The same job with another id and owner. Only these two are validated again."""

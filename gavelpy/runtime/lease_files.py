@@ -79,6 +79,7 @@ class Launch:
     rank_environments: tuple[Mapping[str, str], ...]  # by local rank
     first_rank: int = 0  # of this node among all ranks of the job; names the log files
     grace_s: float = 10.0  # between SIGTERM and SIGKILL
+    stall_s: float = 0.0  # longest time without progress; 0 = no limit
     finish_grace_s: float = 0.0  # time to exit after the last step, before a stop takes effect
     warning_s: float = 0.0  # time of the warning signal before the end of the lease; 0 = none
     warning_signal: int = 0
@@ -121,6 +122,7 @@ class LeaseTerms:
     kill: bool = False  # end at once; later results do not count
     steps_max: float = 0.0  # of the job since its submission, at which the lease ends; 0 = no limit
     steps_saved: float = 0.0  # of the checkpoint that the scheduler has on record
+    limit_clock_s: float = 0.0  # when the job's time limit is reached; 0 = it has none
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.cli.job_files import array_and_window, array_indices, begin, pairs, rates, read_job_file, warning
+from gavelpy.cli.job_files import (
+    array_and_window,
+    array_indices,
+    begin,
+    gpu_types,
+    pairs,
+    rates,
+    read_job_file,
+    span,
+    warning,
+)
 from gavelpy.errors import InvalidInput
 
 GOOD = """
@@ -170,3 +180,43 @@ def test_a_file_has_a_begin_as_a_string_or_a_date(tmp_path: Path, value: str) ->
 def test_a_file_with_a_begin_that_is_no_time_names_the_field(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"job\[0\]\.begin must be a time such as"):
         read_job_file(write(tmp_path, '[[job]]\ncommand = "a"\nsteps_total = 1\nbegin = 5\n'))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90m", 5_400.0),
+        ("2h", 7_200.0),
+        ("1.5d", 129_600.0),
+        ("45s", 45.0),
+        ("1:30:00", 5_400.0),
+        ("1-12:00:00", 129_600.0),
+    ],
+)
+def test_a_span_has_a_unit_or_the_form_of_slurm(text: str, seconds: float) -> None:
+    assert span("--time", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "0h", "-1h", "1:30", "2 weeks", "1:99:00", "inf"])
+def test_a_span_that_is_none_or_unclear_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"--time must be a time span such as .*, more than 0, got"):
+        span("--time", text)
+
+
+def test_a_constraint_is_a_list_of_types() -> None:
+    assert gpu_types("v100|p100") == ("v100", "p100")
+
+
+@pytest.mark.parametrize("text", ["", "v100|", "v100|v100", "v100,p100", "v 100"])
+def test_a_constraint_that_names_no_types_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"constraint must be GPU types such as v100\|p100"):
+        gpu_types(text)
+
+
+def test_a_file_has_limits(tmp_path: Path) -> None:
+    limits = 'time = "2h"\nstall = "30m"\nconstraint = "v100|p100"\n'
+
+    (job,) = read_job_file(write(tmp_path, f'[[job]]\ncommand = "a"\nsteps_total = 1\n{limits}'))
+
+    assert (job.time_s, job.stall_s, job.gpu_types) == (7_200.0, 1_800.0, ("v100", "p100"))
+    assert job.message().gpu_types == ["v100", "p100"]

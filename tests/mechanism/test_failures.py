@@ -197,3 +197,47 @@ def test_refusal_of_a_node_counts_against_nothing_and_leads_to_another_node() ->
     assert first in core.jobs.loss_nodes[0]
     words = failures.in_words(core.jobs, 0, core.settings, is_given_up=False)
     assert words == "refused by the node; retried, on another node if one is free"
+
+
+@pytest.mark.parametrize("kind", [FailureClass.TIME_LIMIT, FailureClass.STALLED])
+def test_a_limit_of_the_owner_ends_a_job_for_good(kind: FailureClass) -> None:
+    core = make_core_of_one()
+
+    fail(core, kind, saved=50.0)
+
+    assert is_given_up(core)
+    assert core.jobs.steps_saved[0] == 50.0
+
+
+def test_time_left_counts_the_running_time_of_all_leases_and_no_waiting() -> None:
+    core = make_core(make_spec("a", time_s=100.0, gpus=2), servers=[("v100", 2)], retry_s=10.0)
+    left_s = [failures.time_left_s(core.jobs, 0)]
+    for _ in range(2):
+        run(core)
+        tell(core, LeaseEnded(np.array([0]), core.jobs.lease[:1].copy(), np.zeros(1), Outcome.STOPPED), core.now_s + 30)
+        left_s.append(failures.time_left_s(core.jobs, 0))
+        wake(core, core.now_s + 1_000.0)
+
+    assert left_s == [100.0, 70.0, 40.0]
+    assert core.jobs.state[0] == JobState.WAITING or core.jobs.lease[0] >= 0
+
+
+def test_job_that_is_preempted_when_its_time_is_over_gets_no_other_lease() -> None:
+    core = make_core(make_spec("a", time_s=100.0))
+    run(core)
+
+    tell(core, LeaseEnded(np.array([0]), core.jobs.lease[:1].copy(), np.zeros(1), Outcome.STOPPED), core.now_s + 99.5)
+
+    assert is_given_up(core)
+    words = failures.in_words(core.jobs, 0, core.settings, is_given_up=True)
+    assert words == "time limit reached (100 s); not retried"
+
+
+def test_job_without_a_limit_runs_on() -> None:
+    core = make_core(make_spec("a"))
+    run(core)
+
+    tell(core, LeaseEnded(np.array([0]), core.jobs.lease[:1].copy(), np.zeros(1), Outcome.STOPPED), core.now_s + 1e6)
+
+    assert not is_given_up(core)
+    assert failures.time_left_s(core.jobs, 0) == 0.0

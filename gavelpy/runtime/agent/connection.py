@@ -198,6 +198,8 @@ _FAILURES: Final = {
     FailureKind.SYSTEM.value: agent_pb2.FAILURE_CLASS_SYSTEM,
     FailureKind.COMMUNICATION.value: agent_pb2.FAILURE_CLASS_COMMUNICATION,
     FailureKind.REFUSED.value: agent_pb2.FAILURE_CLASS_REFUSED,
+    FailureKind.TIME_LIMIT.value: agent_pb2.FAILURE_CLASS_TIME_LIMIT,
+    FailureKind.STALLED.value: agent_pb2.FAILURE_CLASS_STALLED,
 }
 _SIGHTS: Final = {
     DirectoryAvailability.UNKNOWN: agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN,

@@ -6,6 +6,8 @@ A class is named only on evidence, and the evidence is a line that users can fin
     out-of-memory    of the GPU or of the node
     system           storage, driver or GPU broke
     communication    a peer of a gang is gone: a consequence of a failure elsewhere, if that is known
+    time-limit       the running time that the owner of the job allowed is over
+    stalled          no progress for as long as the owner allowed
     ""               anything else
 
 The shim has the output in memory, so no file is read. Only the last traceback counts, or the last lines without one: a
@@ -17,17 +19,18 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from gavelpy.runtime.lease_files import End, LeaseOutcome
+from gavelpy.runtime.lease_files import End, LeaseOutcome, Progress
 
 TAIL_BYTES: Final = 16 << 10  # of each stream
 EVIDENCE_CHARACTERS_MAX: Final = 200
+LOOK_EVERY_S: Final = 1.0
 LINES: Final = 30  # of output without a traceback
 _VMSTAT = Path("/proc/vmstat")
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -47,6 +50,8 @@ class FailureKind(StrEnum):
     SYSTEM = "system"
     COMMUNICATION = "communication"
     REFUSED = "refused"  # by the agent, before the shim starts: the node runs no job of this owner
+    TIME_LIMIT = "time-limit"
+    STALLED = "stalled"
 
 
 # By class, in the order in which they are tried on single lines. Compiled at the first failure: starts must be quick.
@@ -93,20 +98,57 @@ class Failure:
 
 
 class OutputTails:
-    """The last bytes of the streams of a job's ranks."""
+    """The last bytes of the streams of a job's ranks, by the descriptors from which they are read."""
 
     def __init__(self) -> None:
+        self._of: dict[int, tuple[int, bool]] = {}
         self._tails: dict[tuple[int, bool], bytes] = {}
 
-    def add(self, rank: int, content: bytes, *, is_error_stream: bool) -> None:
-        """Adds output of a local rank."""
-        key = rank, is_error_stream
+    def follow(self, end: int, rank: int, *, is_error_stream: bool) -> None:
+        """Takes output read from a descriptor as that of a local rank."""
+        self._of[end] = rank, is_error_stream
+
+    def add(self, end: int, content: bytes) -> None:
+        """Adds output that was read."""
+        key = self._of[end]
         self._tails[key] = (self._tails.get(key, b"") + content)[-TAIL_BYTES:]
 
     def text(self, rank: int) -> str:
         """The end of a local rank's output: stdout, then stderr, where errors are expected."""
         streams = (self._tails.get((rank, is_error), b"") for is_error in (False, True))
         return "\n".join(stream.decode(errors="replace") for stream in streams)
+
+
+class StallWatch:
+    """Looks whether a job makes progress: its reported steps rise or, while it reports none, it writes output.
+
+    A job that reports steps does not prove by output that it works: a hung collective operation may log warnings.
+    """
+
+    def __init__(self, stall_s: float, now_s: float) -> None:
+        self._stall_s = stall_s  # 0 = do not look
+        self._progressed_s = self.looked_s = now_s
+        self._steps = -1.0  # the sum over ranks; negative = none reported
+        self.has_output = False  # since the last look
+        self.stalled = ""  # that the job has stalled, for people; empty = it has not
+
+    def look(self, now_s: float, read: Callable[[], list[Progress]], steps_total: float) -> None:
+        """Looks at the reports, once a second. A job that has done its last step is not expected to do more."""
+        if not self._stall_s or self.stalled or now_s < self.looked_s + LOOK_EVERY_S:
+            return
+        reports, self.looked_s = read(), now_s
+        steps = sum(report.steps_done + report.steps_saved for report in reports) if reports else -1.0
+        is_done = bool(reports) and all(r.finished or 0 < steps_total <= r.steps_done for r in reports)
+        if steps != self._steps or is_done or (not reports and self.has_output):
+            self._progressed_s, self._steps = now_s, steps
+        self.has_output = False
+        if now_s < self._progressed_s + self._stall_s:
+            return
+        if reports:
+            step = min(report.steps_done for report in reports)
+            self.stalled = f"no progress for {self._stall_s:g} s at step {step:.0f}"
+        else:
+            self.stalled = f"no output for {self._stall_s:g} s, and no step reported under this lease"
 
 
 def memory_kills() -> int:

@@ -29,6 +29,7 @@ from gavelpy.runtime.shim.termination import (
     is_failure,
     is_stop_requested,
     lease_end,
+    limited,
     next_termination,
     seconds_left,
 )
@@ -81,9 +82,9 @@ class Supervisor:
         self._ranks: list[ranks.Rank] = []
         self._writers: dict[int, LogWriter] = {}
         self._tails = failures.OutputTails()
-        self._stream_of: dict[int, tuple[int, bool]] = {}  # local rank and whether it is stderr, by read end
         self._memory_kills = failures.memory_kills()
         self._memory_evidence = ""
+        self._stalls = failures.StallWatch(launch.stall_s, clock_s())
         self._codes: dict[int, int] = {}
         self._first_failure = -1
         self._paused = False
@@ -175,7 +176,7 @@ class Supervisor:
         )
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
-            self._stream_of[end] = local_rank, is_error_stream
+            self._tails.follow(end, local_rank, is_error_stream=is_error_stream)
             self._writers[end] = LogWriter(
                 self._directory,
                 launch.first_rank + local_rank,
@@ -193,6 +194,7 @@ class Supervisor:
             self._throttle()
             self._capture(self._wait_s())
             self._read_lease()
+            self._stalls.look(clock_s(), self._reports, self._launch.steps_total)
             self._send_signals()
             self._collect_exits()
         reports = self._reports()
@@ -204,7 +206,8 @@ class Supervisor:
             stop_requested=is_stop_requested(self._ended_s, self._launch, self._lease, self._termination),
         )
         end = lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
-        return failures.explained(end, self._tails, self._codes, self._first_failure, self._memory_evidence)
+        end = failures.explained(end, self._tails, self._codes, self._first_failure, self._memory_evidence)
+        return limited(end, self._lease, self._stalls.stalled)
 
     def _read_lease(self) -> None:
         """Reads a newer lease; ignores a damaged file."""
@@ -219,7 +222,12 @@ class Supervisor:
             return
 
     def _orders(self) -> LeaseTerms:
-        """The lease, with a stop if the shim got SIGTERM or a job that does not report has used its steps."""
+        """The lease, with a stop if the shim got SIGTERM or a job that does not report has used its steps.
+
+        A job that has stalled will not stop by itself: its lease is over at once.
+        """
+        if self._stalls.stalled:
+            return replace(self._lease, until_clock_s=min(self._lease.until_clock_s, self._stalls.looked_s))
         steps_max = self._lease.steps_max
         ran_s = clock_s() - self._state.started_clock_s
         has_enough = 0 < steps_max <= estimated_steps(self._launch, ran_s) and not self._has_reports()
@@ -272,9 +280,9 @@ class Supervisor:
 
     def _take(self, end: int, content: bytes, now_s: float) -> None:
         """Writes output to the log, and keeps its end for the classification of a failure."""
+        self._stalls.has_output = True
         self._writers[end].write(content, now_s)
-        rank, is_error_stream = self._stream_of[end]
-        self._tails.add(rank, content, is_error_stream=is_error_stream)
+        self._tails.add(end, content)
 
     def _close(self, end: int, now_s: float) -> None:
         self._writers.pop(end).close(now_s)

@@ -19,6 +19,8 @@ from enum import IntEnum
 
 from gavelpy.runtime.lease_files import RESUME_DIRECTORY_VARIABLE, End, Launch, LeaseOutcome, LeaseTerms, Progress
 
+LIMIT_SLACK_S = 0.1  # of clocks
+
 
 class Stage(IntEnum):
     """What has been sent to the job."""
@@ -108,6 +110,20 @@ class RankExits:
     first_failure: int  # the local rank that failed first; -1 = none
     ran_s: float
     stop_requested: bool  # when the last rank ended
+
+
+def limited(end: End, lease: LeaseTerms, stalled: str) -> End:
+    """The end of a lease as a failure of its own class if a limit of the job ended it.
+
+    `stalled`: that the job made no progress, for people; empty = it did.
+    """
+    if stalled and end.outcome in (LeaseOutcome.STOPPED, LeaseOutcome.FAILED):
+        return replace(end, outcome=LeaseOutcome.FAILED, detail=stalled, failure="stalled")
+    is_capped = 0 < lease.limit_clock_s <= lease.until_clock_s + LIMIT_SLACK_S
+    if is_capped and end.outcome is LeaseOutcome.STOPPED and not (lease.stop or lease.kill):
+        detail = f"the time limit of the job is reached ({end.detail})"
+        return replace(end, outcome=LeaseOutcome.FAILED, detail=detail, failure="time-limit")
+    return end
 
 
 def is_failure(code: int, launch: Launch, termination: Termination, *, expired: bool) -> bool:

@@ -115,6 +115,10 @@ class _FailureClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FailureC
     """a peer of the gang is gone"""
     FAILURE_CLASS_REFUSED: _FailureClass.ValueType  # 5
     """the node runs no job of this owner"""
+    FAILURE_CLASS_TIME_LIMIT: _FailureClass.ValueType  # 6
+    """the running time left to the job is over"""
+    FAILURE_CLASS_STALLED: _FailureClass.ValueType  # 7
+    """no progress for stall_s"""
 
 class FailureClass(_FailureClass, metaclass=_FailureClassEnumTypeWrapper):
     """Why the processes of a lease failed, by exit code and output."""
@@ -130,6 +134,10 @@ FAILURE_CLASS_COMMUNICATION: FailureClass.ValueType  # 4
 """a peer of the gang is gone"""
 FAILURE_CLASS_REFUSED: FailureClass.ValueType  # 5
 """the node runs no job of this owner"""
+FAILURE_CLASS_TIME_LIMIT: FailureClass.ValueType  # 6
+"""the running time left to the job is over"""
+FAILURE_CLASS_STALLED: FailureClass.ValueType  # 7
+"""no progress for stall_s"""
 Global___FailureClass: _TypeAlias = FailureClass  # noqa: Y015
 
 class _LeaseWish:
@@ -633,6 +641,8 @@ class Launch(_message.Message):
     CHECKPOINT_EVERY_S_FIELD_NUMBER: _builtins.int
     STEPS_MAX_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    TIME_LEFT_S_FIELD_NUMBER: _builtins.int
+    STALL_S_FIELD_NUMBER: _builtins.int
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
@@ -675,6 +685,10 @@ class Launch(_message.Message):
     """the lease ends after this many steps, too; 0 = no limit"""
     checkpoint_directory_id: _builtins.str
     """that the node must see: there the lease saves and resumes; empty = any"""
+    time_left_s: _builtins.float
+    """the job is stopped for good after this running time; 0 = no limit"""
+    stall_s: _builtins.float
+    """and after this time without progress; 0 = never"""
     finish_grace_s: _builtins.float
     """after its last step a job that is to stop has so long to exit by itself"""
     @_builtins.property
@@ -715,12 +729,14 @@ class Launch(_message.Message):
         checkpoint_every_s: _builtins.float = ...,
         steps_max: _builtins.float = ...,
         checkpoint_directory_id: _builtins.str = ...,
+        time_left_s: _builtins.float = ...,
+        stall_s: _builtins.float = ...,
         finish_grace_s: _builtins.float = ...,
         software: _software_pb2.Software | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

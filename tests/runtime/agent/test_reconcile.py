@@ -22,6 +22,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
     NodeGpus,
     Refuse,
     StartLease,
+    extended,
     reconcile,
 )
 from gavelpy.runtime.lease_files import LeaseOutcome
@@ -72,6 +73,16 @@ def test_lease_is_extended_and_never_shortened() -> None:
         Amend(1, 160.0, False, False, 0.0),
     )
     assert reconcile(local, make_orders(make_order(until_s=60.0)), PLACE, 50.0) == ()
+
+
+def test_no_extension_goes_beyond_the_time_limit_of_a_job_and_the_last_one_is_written_once() -> None:
+    local, at_limit = make_local(limit_clock_s=130.0), make_local(limit_clock_s=130.0, until_clock_s=130.0)
+    orders = make_orders(make_order(until_s=160.0))
+
+    assert reconcile([local], orders, PLACE, 50.0) == (Amend(1, 130.0, False, False, 0.0),)
+    assert reconcile([at_limit], orders, PLACE, 50.0) == ()
+    assert list(extended([local], 160.0, 50.0)) == [Amend(1, 130.0, False, False, 0.0)]
+    assert list(extended([at_limit], 160.0, 50.0)) == []
 
 
 def test_lease_that_is_over_is_not_lengthened() -> None:

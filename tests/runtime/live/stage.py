@@ -45,19 +45,27 @@ class Stage:
         gpus: int = 1,
         *,
         preemptible: bool = False,
+        **fields: Any,  # of JobDescription
     ) -> int:
         """Submits a job that writes a checkpoint twice a second; returns its serial."""
         job = pb.JobDescription(
             name=name, steps_total=steps, gpus=gpus, rates_steps_per_s=rates, command=command,
             working_directory=str(self.witnessed), checkpoint_every_s=0.5,
-            preemptible=preemptible,
+            preemptible=preemptible, **fields,
         )  # fmt: skip
         return submit(self.cluster, [job], name)[0]
 
-    def submit_witness(self, name: str, steps: float, rates: Mapping[str, float], gpus: int = 1) -> int:
+    def submit_witness(
+        self,
+        name: str,
+        steps: float,
+        rates: Mapping[str, float],
+        gpus: int = 1,
+        **fields: Any,  # of JobDescription
+    ) -> int:
         """Submits a witness job; returns its serial."""
         told = ",".join(f"{gpu_type}={rate:g}" for gpu_type, rate in rates.items())
-        return self.submit(name, f"{sys.executable} {WITNESS} {self.witnessed} {told}", steps, rates, gpus)
+        return self.submit(name, f"{sys.executable} {WITNESS} {self.witnessed} {told}", steps, rates, gpus, **fields)
 
     def job(self, serial: int) -> pb.Job:
         """The scheduler's report of a job."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gavelpy.runtime.lease_files import End, LeaseOutcome
+from gavelpy.runtime.lease_files import End, LeaseOutcome, Progress
 from gavelpy.runtime.shim import cgroups, failures
-from gavelpy.runtime.shim.failures import FailureKind, OutputTails, explained, failure_by_output
+from gavelpy.runtime.shim.failures import FailureKind, OutputTails, StallWatch, explained, failure_by_output
 
-UNKNOWN, USER, MEMORY, SYSTEM, PEER = FailureKind
+UNKNOWN, USER, MEMORY, SYSTEM, PEER, *_ = FailureKind
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 
 
@@ -73,7 +73,8 @@ def failed(codes: dict[int, int], outputs: dict[int, str], first: int = 0, memor
     """The end of a lease with these exit codes and outputs by rank."""
     tails = OutputTails()
     for rank, text in outputs.items():
-        tails.add(rank, text.encode(), is_error_stream=True)
+        tails.follow(rank, rank, is_error_stream=True)
+        tails.add(rank, text.encode())
     end = End(LeaseOutcome.FAILED, codes[first], detail=f"rank {first} exited")
     return explained(end, tails, codes, first, memory)
 
@@ -119,9 +120,10 @@ def test_other_outcomes_have_no_class() -> None:
 
 def test_only_the_end_of_the_output_is_kept() -> None:
     tails = OutputTails()
+    tails.follow(5, 0, is_error_stream=False)
 
     for _ in range(100):
-        tails.add(0, b"x" * 1_000, is_error_stream=False)
+        tails.add(5, b"x" * 1_000)
 
     assert len(tails.text(0)) == failures.TAIL_BYTES + 1
 
@@ -142,3 +144,41 @@ def test_kills_on_the_node_are_evidence_only_where_the_group_does_not_count_them
     found = [failures.memory_evidence(group, before) for group, before in ((0, 6), (1, 7), (-1, 7), (-1, 6))]
 
     assert [bool(evidence) for evidence in found] == [False, True, False, True]
+
+
+def looks(*seen: tuple[float, list[Progress], bool]) -> str:
+    """What a watch of 10 s finds after looks at these times, each with reports and whether there was output."""
+    watch = StallWatch(10.0, 0.0)
+    for now_s, reports, has_output in seen:
+        watch.has_output = has_output
+        watch.look(now_s, lambda reports=reports: reports, 100.0)  # type: ignore[misc]  # bound in the loop
+    return watch.stalled
+
+
+def test_job_whose_steps_do_not_rise_has_stalled_even_if_it_writes_output() -> None:
+    at_seven = [Progress(steps_done=7.0), Progress(steps_done=8.0)]
+
+    assert looks((1.0, at_seven, True), (10.9, at_seven, True)) == ""
+    assert looks((1.0, at_seven, True), (11.0, at_seven, True)) == "no progress for 10 s at step 7"
+
+
+def test_a_step_of_any_rank_or_a_checkpoint_is_progress() -> None:
+    first, second = [Progress(7.0), Progress(7.0)], [Progress(7.0), Progress(8.0)]
+    saved = [Progress(7.0), Progress(8.0, steps_saved=8.0)]
+
+    assert looks((1.0, first, False), (9.0, second, False), (18.0, saved, False), (27.0, saved, False)) == ""
+
+
+def test_without_reports_output_is_progress() -> None:
+    assert looks((1.0, [], True), (9.0, [], True), (18.0, [], False)) == ""
+    assert looks((1.0, [], True), (11.0, [], False)) == "no output for 10 s, and no step reported under this lease"
+
+
+def test_job_that_has_done_its_last_step_has_not_stalled() -> None:
+    done = [Progress(steps_done=100.0)]
+
+    assert looks((1.0, done, False), (20.0, done, False)) == ""
+
+
+def test_without_a_limit_nothing_is_read() -> None:
+    StallWatch(0.0, 0.0).look(1e9, lambda: pytest.fail("read"), 1.0)

@@ -7,8 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, Progress
-from gavelpy.runtime.shim.termination import RankExits, Stage, Termination, estimated_steps, is_failure, lease_end
+from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress
+from gavelpy.runtime.shim.termination import (
+    RankExits,
+    Stage,
+    Termination,
+    estimated_steps,
+    is_failure,
+    lease_end,
+    limited,
+)
 
 LAUNCH = Launch(
     1,
@@ -167,3 +175,41 @@ def test_a_rank_that_breaks_after_its_last_step_has_failed() -> None:
     end = ended(replace(WELL, codes={0: 139, 1: 0}, first_failure=0), report, report)
 
     assert end.outcome is LeaseOutcome.FAILED
+
+
+STOPPED = End(LeaseOutcome.STOPPED, 0, 60.0, 50.0, "all ranks stopped", 100.0)
+
+
+def test_end_at_the_time_limit_is_a_failure_with_the_steps_that_were_saved() -> None:
+    end = limited(STOPPED, LeaseTerms(1, 100.0, limit_clock_s=100.0), "")
+
+    assert (end.outcome, end.failure, end.steps_saved) == (LeaseOutcome.FAILED, "time-limit", 50.0)
+    assert end.detail == "the time limit of the job is reached (all ranks stopped)"
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        LeaseTerms(1, 100.0),
+        LeaseTerms(1, 100.0, limit_clock_s=150.0),
+        LeaseTerms(1, 100.0, stop=True, limit_clock_s=100.0),
+        LeaseTerms(1, 100.0, kill=True, limit_clock_s=100.0),
+    ],
+    ids=["no-limit", "ended-before-it", "stopped-by-order", "killed-by-order"],
+)
+def test_other_ends_do_not_reach_the_time_limit(terms: LeaseTerms) -> None:
+    assert limited(STOPPED, terms, "") is STOPPED
+
+
+@pytest.mark.parametrize("outcome", [LeaseOutcome.FINISHED, LeaseOutcome.FAILED])
+def test_job_that_finishes_or_fails_at_its_time_limit_has_done_so(outcome: LeaseOutcome) -> None:
+    end = replace(STOPPED, outcome=outcome)
+
+    assert limited(end, LeaseTerms(1, 100.0, limit_clock_s=100.0), "") is end
+
+
+def test_job_without_progress_has_stalled_unless_it_finished() -> None:
+    ends = [limited(replace(STOPPED, outcome=outcome), LeaseTerms(1, 100.0), "no progress") for outcome in LeaseOutcome]
+
+    assert [end.failure for end in ends] == ["", "stalled", "stalled", ""]
+    assert ends[1].detail == "no progress"

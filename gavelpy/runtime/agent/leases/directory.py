@@ -106,6 +106,7 @@ class LeaseDirectory:
             kill=self.orders.kill,
             killed_clock_s=self.killed_clock_s,
             steps_saved=self.orders.steps_saved,
+            limit_clock_s=self.orders.limit_clock_s or float("inf"),
             has_lost_shim=self.has_lost_shim,
         )
 
@@ -195,6 +196,10 @@ class LeaseDirectory:
 
     def spawn(self, launch: Launch, now_clock_s: float) -> None:
         """Starts the shim, after writing launch.json: the next agent finds it if this one dies here."""
+        if self.assignment is not None and self.assignment.time_left_s:
+            limit_s = now_clock_s + self.assignment.time_left_s
+            until_s = min(self.orders.until_clock_s, limit_s)
+            self.amend(replace(self.orders, until_clock_s=until_s, limit_clock_s=limit_s), now_clock_s)
         if launch.uid >= 0:
             job_directory.make(self.directory, launch)
             job_directory.share_launch(self.directory, launch)

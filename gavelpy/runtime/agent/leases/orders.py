@@ -53,6 +53,8 @@ class NodeAssignment:
     warning_signal: int = 0
     checkpoint_every_s: float = 0.0
     steps_max: float = 0.0
+    time_left_s: float = 0.0  # running time until the job is stopped for good; 0 = no limit
+    stall_s: float = 0.0
     checkpoint_directory_id: str = ""  # that the scheduler expects on this node; empty = any
     software: Software = OF_NODE
 
@@ -101,7 +103,7 @@ def _software(given: software_pb2.Software) -> Software:
 
 def _check_numbers(launch: agent_pb2.Launch) -> None:
     floats = ("steps_total", "steps_done", "rate_steps_per_s", "resume_steps", "grace_s", "warning_s", "finish_grace_s")
-    for name in (*floats, "checkpoint_every_s", "steps_max"):
+    for name in (*floats, "checkpoint_every_s", "steps_max", "time_left_s", "stall_s"):
         value = getattr(launch, name)
         if not math.isfinite(value) or not 0 <= value <= 1e15:
             raise RemoteViolation(f"{name} must be in [0, 1e15], got {value!r}")

@@ -5,7 +5,8 @@ Invariants, for orders that are lost, repeated, late or out of order:
 - A GPU is assigned to a lease only while no living lease of this node has it; the same for a job. If its GPUs are
   not free, a lease waits and is tried again at the next call, until its time is over.
 - A lease is only extended, and only before its end; a stop or a kill is final. For an earlier end the scheduler sends a
-  stop. Without a scheduler, other agents can extend it (`extended`).
+  stop. Without a scheduler, other agents can extend it (`extended`). No extension goes beyond the time limit of the
+  job, so the limit holds without a scheduler.
 - A lease that is not in the newest orders is killed. Before the first orders none is.
 - A lease that still runs after its time and grace is killed, even if its shim does not respond.
 - The record of an ended lease is deleted when the scheduler confirms that the end is in its journal.
@@ -49,6 +50,7 @@ class LocalLease:
     kill: bool = False
     killed_clock_s: float = inf  # when `kill` was ordered
     steps_saved: float = 0.0  # as the scheduler has it on record
+    limit_clock_s: float = inf  # when the running time left to its job is over: no extension goes beyond
     has_lost_shim: bool = False  # its shim ended without end.json
 
     @property
@@ -161,8 +163,9 @@ def extended(local: Sequence[LocalLease], until_clock_s: float, now_clock_s: flo
     """Extensions of running leases that a majority of the agents allows: see `gavelpy.runtime.quorum`."""
     for lease in local:
         is_running = lease.phase in (LocalPhase.STARTING, LocalPhase.RUNNING) and not (lease.stop or lease.kill)
-        if is_running and now_clock_s < lease.until_clock_s < until_clock_s - EXTENSION_S_MIN:
-            yield Amend(lease.lease, until_clock_s, False, False, lease.steps_saved)
+        longest_s = min(until_clock_s, lease.limit_clock_s)
+        if is_running and now_clock_s < lease.until_clock_s < longest_s - EXTENSION_S_MIN:
+            yield Amend(lease.lease, longest_s, False, False, lease.steps_saved)
 
 
 def _expired(lease: LocalLease, now_clock_s: float) -> Iterator[Action]:
@@ -184,8 +187,8 @@ def _amended(lease: LocalLease, order: LeaseOrder | None, now_clock_s: float) ->
     stop, kill = lease.stop or kind is OrderKind.STOP, lease.kill or kind is OrderKind.KILL
     until_clock_s, steps_saved = lease.until_clock_s, lease.steps_saved
     if order is not None and not stop and not kill and now_clock_s < until_clock_s:
-        is_longer = order.until_clock_s > until_clock_s + EXTENSION_S_MIN
-        until_clock_s = order.until_clock_s if is_longer else until_clock_s
+        longest_s = min(order.until_clock_s, lease.limit_clock_s)
+        until_clock_s = longest_s if longest_s > until_clock_s + EXTENSION_S_MIN else until_clock_s
     if order is not None and not kill:
         steps_saved = max(steps_saved, order.steps_saved)
     new = Amend(lease.lease, until_clock_s, stop, kill, steps_saved)

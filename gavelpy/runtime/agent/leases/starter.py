@@ -127,6 +127,7 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         first_rank=assignment.first_rank,
         grace_s=assignment.grace_s,
         finish_grace_s=assignment.finish_grace_s,
+        stall_s=assignment.stall_s,
         warning_s=assignment.warning_s,
         warning_signal=assignment.warning_signal,
         speed_factor=node.speed_factor,

@@ -11,7 +11,7 @@ import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import FailureClass, LeaseStarted, Outcome
-from gavelpy.mechanism.failures import WORDS
+from gavelpy.mechanism.failures import WORDS, time_left_s
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.job import NodeId
 
@@ -74,6 +74,7 @@ class Start:
     resume_lease: int  # -1 = from scratch
     resume_steps: float
     rate_steps_per_s: float  # expected; 0 = unknown
+    time_left_s: float = 0.0  # running time until the job's time limit; 0 = no limit
     directory: str = ""  # id of the checkpoint directory that the lease writes to; empty = not known
 
 
@@ -188,6 +189,8 @@ _STRONGEST_FIRST = (
     FailureClass.USER,
     FailureClass.OUT_OF_MEMORY,
     FailureClass.SYSTEM,
+    FailureClass.STALLED,
+    FailureClass.TIME_LIMIT,
     FailureClass.UNKNOWN,
     FailureClass.COMMUNICATION,
 )
@@ -231,6 +234,7 @@ def start_of(core: SchedulerCore, lease: Lease, part: Part) -> Start:
         resume_lease=lease.resume_lease,
         resume_steps=lease.resume_steps,
         rate_steps_per_s=lease.rate_steps_per_s,
+        time_left_s=time_left_s(core.jobs, lease.job),
         directory=directory_of(core, lease),
     )
 

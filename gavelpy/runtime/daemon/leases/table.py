@@ -24,6 +24,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import (
     AgentRejoined,
     Event,
+    FailureClass,
     LeaseEnded,
     Outcome,
     ProgressReported,
@@ -349,7 +350,9 @@ class LeaseTable:
         self._satisfy((lease.lease, part.node))
         if self._check_end(lease):
             return
-        if report.outcome in (Outcome.FAILED, Outcome.LOST):
+        if report.failure is FailureClass.TIME_LIMIT:  # the other parts reach theirs now, and save
+            self._wish(lease.lease, Wish.STOP)
+        elif report.outcome in (Outcome.FAILED, Outcome.LOST):
             self._wish(lease.lease, Wish.KILL)
         elif report.outcome is Outcome.STOPPED:
             self._wish(lease.lease, Wish.STOP)

@@ -96,6 +96,7 @@ class JobStatus:
     begin_at_s: float
     failure_class: str  # of its last failure; empty = none
     failure: str  # the same for people, and whether it is retried
+    ran_s: float  # under all leases
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ class JobQueries:
             urgency=urgency,
             held_by=eligibility.held_by(jobs, job),
             begin_at_s=spec.begin_at_s,
+            ran_s=float(jobs.ran_s(np.array([job]), scheduler.now_s())[0]),
             failure_class=failure_name(int(jobs.failure[job])),
             failure=failures.in_words(jobs, job, scheduler.core.settings, is_given_up=state is PublicState.FAILED),
         )

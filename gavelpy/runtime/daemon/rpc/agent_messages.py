@@ -46,6 +46,8 @@ _FAILURES = {
     agent_pb2.FAILURE_CLASS_SYSTEM: FailureClass.SYSTEM,
     agent_pb2.FAILURE_CLASS_COMMUNICATION: FailureClass.COMMUNICATION,
     agent_pb2.FAILURE_CLASS_REFUSED: FailureClass.REFUSED,
+    agent_pb2.FAILURE_CLASS_TIME_LIMIT: FailureClass.TIME_LIMIT,
+    agent_pb2.FAILURE_CLASS_STALLED: FailureClass.STALLED,
 }
 _DIRECTORY_STATES = {
     agent_pb2.CHECKPOINT_SIGHT_STATE_UNKNOWN: ReportedState.UNKNOWN,
@@ -185,6 +187,8 @@ def order_message(
                 warning_s=spec.warning_s,
                 warning_signal=spec.warning_signal,
                 checkpoint_every_s=spec.checkpoint_every_s,
+                time_left_s=start.time_left_s,
+                stall_s=spec.stall_s,
                 checkpoint_directory_id=start.directory,
                 software=software_pb2.Software(**vars(spec.software)),
             )

@@ -45,6 +45,9 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         preemptible=spec.preemptible,
         software=software_pb2.Software(**vars(spec.software)),
         hold=spec.hold,
+        time_s=spec.time_s,
+        stall_s=spec.stall_s,
+        gpu_types=spec.gpu_types,
         begin_at_s=spec.begin_at_s,
     )
 

@@ -84,6 +84,9 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         preemptible=job.preemptible,
         software=_software(f"{field}.software", job.software),
         hold=job.hold,
+        time_s=number(f"{field}.time_s", job.time_s),
+        stall_s=number(f"{field}.stall_s", job.stall_s),
+        gpu_types=_gpu_types(f"{field}.gpu_types", job),
         begin_at_s=number(f"{field}.begin_at_s", job.begin_at_s),
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
@@ -97,6 +100,15 @@ def _rates(field: str, rates: Mapping[str, float]) -> dict[str, float]:
         if not 0 <= rate <= VALUE_MAX:
             number(f"{field}[{gpu_type!r}]", rate)
     return dict(sorted(rates.items()))
+
+
+def _gpu_types(field: str, job: client_pb2.JobDescription) -> tuple[str, ...]:
+    require(len(job.gpu_types) <= TYPES_MAX, field, f"at most {TYPES_MAX} GPU types", len(job.gpu_types))
+    for name in job.gpu_types:
+        require(bool(_GPU_TYPE.fullmatch(name)), field, "names of GPU types", name)
+    if job.gpu_types and job.rates_steps_per_s and not any(job.rates_steps_per_s.get(name) for name in job.gpu_types):
+        require(False, field, "a type for which the job has a rate", "|".join(job.gpu_types))
+    return tuple(dict.fromkeys(job.gpu_types))
 
 
 def _command(field: str, command: str) -> str:
