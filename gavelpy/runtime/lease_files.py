@@ -91,6 +91,8 @@ class Launch:
     log_bytes_max: int = 16 << 20  # of one log file, after which it is rotated
     log_files_max: int = 4  # full files kept
     cgroup: str = ""  # directory of the job's control group; empty = none
+    limit_groups: tuple[str, ...] = ()  # control groups of version 1's controllers, which the job joins, too
+    limits: Mapping[str, str] = field(default_factory=dict)  # contents by file of these groups
     software: Mapping[str, str] = field(default_factory=dict)  # to prepare before the ranks start: shim/preparation.py
     uid: int = -1  # of the account that the processes become; -1 = none, they stay the agent's
     gid: int = -1

@@ -99,8 +99,8 @@ class Agent:
         """Runs until `leave` is called. Calls `ready` when the leases of an earlier agent have been loaded."""
         adopt_orphans()
         if self._config.control_groups:
-            self._containment = find_containment(self._state.state_id)
-        logger.info("jobs are contained by %s", self._containment.kind, extra={"root": self._containment.root})
+            self._containment = find_containment(self._state.state_id, limits=self._config.job_limits)
+        logger.info("jobs are contained by %s", self._containment.text, extra={"root": self._containment.root})
         workers = StorageWorkers()
         self._checkpoints = watch_of(self._config, workers, self._checkpoints_changed, self._state)
         self._starter = Starter(
@@ -289,7 +289,7 @@ class Agent:
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.status.cluster)
         # With the state of an earlier agent, all leases that may still run are known and reported.
         node.confirmed_dead = self._has_state and not self._was_connected
-        node.containment = self._containment.kind
+        node.containment = self._containment.text
         node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
         node.identity_key = self._state.identity_key
         node.peer_address = self._quorum.me.address

@@ -14,6 +14,7 @@ import msgspec
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.gpus import parse_gpus
+from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
 
@@ -26,6 +27,8 @@ _RANGES: Final = {
     "silent_start_s": (0, 86_400),
     "free_bytes_min": (0, 1 << 50),
     "log_files_max": (0, 1000),
+    "memory_bytes_per_gpu": (0, 1 << 50),
+    "processes_per_gpu": (0, 1 << 22),
     "ended_log_bytes_max": (0, 1 << 40),
     "ended_retention_s": (0, 3_650 * 86_400),
 }
@@ -66,6 +69,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ended_log_bytes_max: int = 1 << 30  # of the logs of all ended jobs
     ended_retention_s: float = 7 * 86_400.0  # then the files of an ended lease are removed
     control_groups: bool = True  # use control groups if they can be written
+    memory_bytes_per_gpu: int = 0  # limit of a job for each of its GPUs; 0 = none
+    processes_per_gpu: int = 0  # with threads; 0 = no limit
     run_as: str = ""  # "owner": jobs run as their owners; "agent": as the agent; empty = owner if there is a token file
     users: dict[str, str] = {}  # accounts of users that have another name on this node
     allow_root: bool = False  # whether a job may run as root, if its owner is root on this node
@@ -77,6 +82,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             parse_gpus(self.gpus)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
+        for name in ("memory_bytes_per_gpu", "processes_per_gpu"):
+            if getattr(self, name) and not self.control_groups:
+                raise InvalidInput(f"{name} needs control_groups = true, got {getattr(self, name)} with false")
         if self.run_as not in RUN_AS:
             raise InvalidInput(f"run_as must be one of {', '.join(map(repr, RUN_AS))}, got {self.run_as[:80]!r}")
         for user, account in self.users.items():
@@ -113,6 +121,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def runs_as_owner(self) -> bool:
         """Whether jobs run as their owners: a scheduler with tokens has users, one without has a single one."""
         return self.run_as == "owner" or (not self.run_as and bool(self.token_file))
+
+    @property
+    def job_limits(self) -> JobLimits:
+        """Limits of a job for each of its GPUs."""
+        return JobLimits(self.memory_bytes_per_gpu, self.processes_per_gpu)
 
     @property
     def switches_accounts(self) -> bool:

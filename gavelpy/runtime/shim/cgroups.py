@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gavelpy.runtime.lease_files import Launch
+
 PROCESSES = "cgroup.procs"
 _KILL = "cgroup.kill"
-_MEMORY_EVENTS = "memory.events"  # version 2 with the memory controller
+_MEMORY_EVENTS = ("memory.events", "memory.oom_control")  # of versions 2 and 1
 _FREEZERS = (("cgroup.freeze", "1", "0"), ("freezer.state", "FROZEN", "THAWED"))
 
 
@@ -28,9 +32,48 @@ def is_group_of(path: str, lease: int) -> bool:
     return bool(path) and Path(path).name == group_name(lease) and (Path(path) / PROCESSES).is_file()
 
 
+class JobGroups:
+    """The control groups of a job: `main`, by which it is killed (empty = none), and `all`, with those of limits."""
+
+    def __init__(self) -> None:
+        self.main = ""
+        self.all: tuple[str, ...] = ()
+
+    def make(self, launch: Launch) -> str:
+        """Makes the groups and sets the limits; returns why a limit cannot be set: then the job must not run.
+
+        Without its main group a job still runs: its processes are found by session, environment and descent.
+        """
+        try:
+            if launch.cgroup:
+                make(launch.cgroup)
+                self.main, self.all = launch.cgroup, (launch.cgroup,)
+        except OSError as error:
+            sys.stderr.write(f"control group: {error}\n")
+        try:
+            for group in launch.limit_groups:
+                make(group)
+                self.all += (group,)
+            limit(launch.limits)
+        except OSError as error:
+            return f"a limit of the job's control group cannot be set: {error}"
+        return ""
+
+    def remove(self) -> None:
+        """Removes the groups that have no processes."""
+        for group in self.all:
+            remove(group)
+
+
 def make(path: str) -> None:
     """Creates a group; raises OSError."""
     Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def limit(limits: Mapping[str, str]) -> None:
+    """Writes limits of groups that exist, by file; raises OSError, which names the file."""
+    for file, value in limits.items():
+        _write(Path(file), value)
 
 
 def join(path: str) -> None:
@@ -47,13 +90,14 @@ def members(path: str) -> tuple[int, ...]:
     return tuple(process for process in found if process > 0)  # 0 = of another namespace
 
 
-def memory_kills(path: str) -> int:
-    """Processes that the kernel killed for lack of memory in a group and below it; -1 if that is not counted."""
-    with suppress(OSError, ValueError):
-        for line in (Path(path) / _MEMORY_EVENTS).read_text().splitlines() if path else ():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
+def memory_kills(paths: Iterable[str]) -> int:
+    """Processes that the kernel killed for lack of memory in groups and below them; -1 if that is not counted."""
+    for file in (Path(path) / name for path in paths for name in _MEMORY_EVENTS):
+        with suppress(OSError, ValueError):
+            for line in file.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
     return -1
 
 

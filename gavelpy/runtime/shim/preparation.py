@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,10 +32,14 @@ class Preparation(NamedTuple):
     message: str = ""
 
 
-def prepare(launch: Launch, environment: Mapping[str, str], cgroup: str, is_over: Callable[[], bool]) -> Preparation:
+def prepare(
+    launch: Launch, environment: Mapping[str, str], control_groups: Sequence[str], is_over: Callable[[], bool]
+) -> Preparation:
     """Prepares in a child and waits for it, until `is_over`. Raises RankNotStarted."""
     node = environment.get("GAVEL_NODE_ID", "")
-    child = ranks.start_rank(lambda: _prepared(launch.software, node), "/", environment, 0, cgroup, launch.identity)
+    child = ranks.start_rank(
+        lambda: _prepared(launch.software, node), "/", environment, 0, control_groups, launch.identity
+    )
     try:
         message, code = b"", None
         while code is None and not is_over():

@@ -59,10 +59,10 @@ def start_rank(
     working_directory: str,
     environment: Mapping[str, str],
     group: int,
-    cgroup: str = "",
+    control_groups: Sequence[str] = (),
     identity: Identity | None = None,
 ) -> Rank:
-    """Starts a process in a process group (0 = a new one), a control group and with an identity (None = the shim's).
+    """Starts a process in a process group (0 = a new one), control groups and with an identity (None = the shim's).
 
     Raises RankNotStarted.
     """
@@ -73,7 +73,7 @@ def start_rank(
     process = os.fork()
     if process == 0:
         ends = (output_end, errors_end, failure_end)
-        _become(argv, working_directory, environment, (group, cgroup), identity, ends, shim)
+        _become(argv, working_directory, environment, (group, control_groups), identity, ends, shim)
     for end in (output_end, errors_end, failure_end):
         os.close(end)
     report = os.read(failure, _ERROR.size)
@@ -114,7 +114,7 @@ def _become(
     argv: Program,
     working_directory: str,
     environment: Mapping[str, str],
-    groups: tuple[int, str],
+    groups: tuple[int, Sequence[str]],
     identity: Identity | None,
     ends: tuple[int, int, int],
     shim: int,
@@ -125,11 +125,11 @@ def _become(
     """
     step = "setpgid"
     try:
-        group, cgroup = groups
+        group, control_groups = groups
         os.setpgid(0, group)
-        if cgroup:
-            step = "joining the control group"
-            cgroups.join(cgroup)
+        step = "joining the control group"
+        for control_group in control_groups:
+            cgroups.join(control_group)
         if identity is not None:
             step = "becoming the owner"
             become(identity)

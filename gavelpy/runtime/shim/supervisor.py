@@ -89,7 +89,7 @@ class Supervisor:
         self._first_failure = -1
         self._paused = False
         self._reported = False
-        self._cgroup = ""
+        self._groups = cgroups.JobGroups()
         self._is_terminating = False
         self._orphans_reaped_s = 0.0
         self._ended_s = 0.0
@@ -127,7 +127,8 @@ class Supervisor:
         self._read_lease()
         if self._is_over():
             return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
-        self._make_cgroup()
+        if why := self._groups.make(self._launch):
+            return self._not_run(LeaseOutcome.LOST, why, 0)
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._job_directory)}
         try:
             if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
@@ -144,7 +145,7 @@ class Supervisor:
         """Prepares the software of the job; None if it is ready, else how the lease ended."""
         from gavelpy.runtime.shim import preparation  # few jobs need it, and it loads much
 
-        code, message = preparation.prepare(self._launch, environment, self._cgroup, self._is_over)
+        code, message = preparation.prepare(self._launch, environment, self._groups.all, self._is_over)
         if code == 0:
             return None
         self._kill_all()
@@ -160,19 +161,10 @@ class Supervisor:
         is_over = clock_s() >= self._lease.until_clock_s
         return self._is_terminating or self._lease.kill or self._lease.stop or is_over
 
-    def _make_cgroup(self) -> None:
-        """Without a control group a job still runs: its processes are found by session, environment and descent."""
-        try:
-            if self._launch.cgroup:
-                cgroups.make(self._launch.cgroup)
-                self._cgroup = self._launch.cgroup
-        except OSError as error:
-            sys.stderr.write(f"control group: {error}\n")
-
     def _start_rank(self, environment: dict[str, str]) -> None:
         launch, local_rank = self._launch, len(self._ranks)
         rank = ranks.start_rank(
-            launch.argv, launch.working_directory, environment, self._state.group, self._cgroup, launch.identity
+            launch.argv, launch.working_directory, environment, self._state.group, self._groups.all, launch.identity
         )
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
@@ -306,7 +298,7 @@ class Supervisor:
         if self._first_failure >= 0 or not is_failure(code, self._launch, self._termination, expired=expired):
             return
         self._first_failure = local_rank
-        self._memory_evidence = failures.memory_evidence(cgroups.memory_kills(self._cgroup), self._memory_kills)
+        self._memory_evidence = failures.memory_evidence(cgroups.memory_kills(self._groups.all), self._memory_kills)
         self._termination = replace(self._termination, stage=Stage.KILLED, reason="a rank failed")
         self._send_group(signal.SIGKILL)
 
@@ -317,11 +309,10 @@ class Supervisor:
         """
         if self._ranks:
             self._send_group(signal.SIGKILL)
-        while not processes.kill_lease(self._state, self._job_directory, self._cgroup):
+        while not processes.kill_lease(self._state, self._job_directory, self._groups.main):
             self._capture(POLL_S / 5)
             ranks.reap_orphans(self._state.job_processes)
-        if self._cgroup:
-            cgroups.remove(self._cgroup)
+        self._groups.remove()
         for end in list(self._writers):
             self._drain(end)
 

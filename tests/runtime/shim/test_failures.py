@@ -131,8 +131,8 @@ def test_only_the_end_of_the_output_is_kept() -> None:
 def test_kills_are_read_from_the_control_group(tmp_path: Path) -> None:
     (tmp_path / "memory.events").write_text("low 0\nhigh 2\nmax 5\noom 1\noom_kill 2\n")
 
-    assert cgroups.memory_kills(str(tmp_path)) == 2
-    assert [cgroups.memory_kills(path) for path in ("", str(tmp_path / "none"))] == [-1, -1]
+    assert cgroups.memory_kills([str(tmp_path)]) == 2
+    assert [cgroups.memory_kills(paths) for paths in ([], [str(tmp_path / "none")])] == [-1, -1]
 
 
 def test_kills_on_the_node_are_evidence_only_where_the_group_does_not_count_them(

@@ -307,8 +307,9 @@ class LeaseDirectory:
         self.closing = end
         self.has_lost_shim = False
         self.release_port()
-        if self._cgroup:
-            cgroups.remove(self._cgroup)
+        for group in (self._cgroup, *(self.launch.limit_groups if self.launch is not None else ())):
+            if cgroups.is_group_of(group, self.lease):
+                cgroups.remove(group)
         self._reap()
         if self.checkpoint_directory and self.count_saved is not None:
             self.count_saved(self)

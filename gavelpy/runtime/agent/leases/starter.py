@@ -138,6 +138,8 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         log_files_max=node.log_files_max,
         silent_start_s=node.silent_start_s,
         cgroup=node.containment.group_of(lease.lease),
+        limit_groups=node.containment.limit_groups_of(lease.lease, len(assignment.gpus)),
+        limits=node.containment.limits_of(lease.lease, len(assignment.gpus)),
         software=software_of(assignment, lease, node),
         uid=account.uid if account else NO_ACCOUNT,
         gid=account.gid if account else NO_ACCOUNT,
