@@ -62,18 +62,28 @@ class JobTemplate:
     venv: str = ""
     conda: str = ""
     snapshot: bool = False  # of the working directory
+    no_preempt: bool = False
+    after: tuple[str, ...] = ()
     hold: bool = False
     begin_at_s: float = 0.0
     time_s: float = 0.0
     stall_s: float = 0.0
     gpu_types: tuple[str, ...] = ()
     array: str = ""
+    array_size: int = 0  # set by `expand`
+    array_position: int = 0
+    array_limit: int = 0
 
     def expand(self) -> list[JobTemplate]:
         """The job itself, or one job per index of its array, with {index} filled in."""
         if not self.array:
             return [self]
-        return [self._at(index) for index in array_indices(self.array)]
+        text, limit = array_and_limit(self.array)
+        indices = array_indices(text)
+        return [
+            replace(self._at(index), array_size=len(indices), array_position=position, array_limit=limit)
+            for position, index in enumerate(indices)
+        ]
 
     def message(self, snapshots: Mapping[str, str] = MappingProxyType({})) -> client_pb2.JobDescription:
         """The message to the scheduler. `snapshots`: the digest of each directory that is archived for a job."""
@@ -117,13 +127,27 @@ def array_indices(text: str) -> list[int]:
     return found
 
 
-def array_and_window(text: str) -> tuple[str, int]:
-    """`0-9%4` as ("0-9", 4): at most 4 of them unfinished at once; 0 = no limit."""
+def expanded(jobs: Sequence[JobTemplate]) -> list[JobTemplate]:
+    """All jobs, with one per index of each array. A job that comes after an array comes after each of its jobs."""
+    members: dict[str, list[str]] = {}
+    found: list[JobTemplate] = []
+    for job in jobs:
+        parts = [text.partition(":") for text in job.after]
+        after = tuple(f"{name}{colon}{how}" for base, colon, how in parts for name in members.get(base, [base]))
+        spread = replace(job, after=after).expand()
+        if job.array and job.name:
+            members[job.name] = [one.name for one in spread]
+        found += spread
+    return found
+
+
+def array_and_limit(text: str) -> tuple[str, int]:
+    """`0-9%4` as ("0-9", 4): at most 4 of them compete for GPUs at once; 0 = no limit."""
     indices, percent, window = text.partition("%")
     if not percent:
         return indices, 0
     if not (window.isascii() and window.isdecimal() and 0 < len(window) <= _DIGITS_MAX and int(window) > 0):
-        raise InvalidInput(f"--array must end in %N with N >= 1 jobs at once, got {text[:60]!r}")
+        raise InvalidInput(f"array must end in %N with N >= 1 jobs at once, got {text[:60]!r}")
     return indices, int(window)
 
 
@@ -283,6 +307,10 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(name) if isinstance(name, int) else _text(name) for name in _list(value))
+
+
 def _begin(value: object) -> float:
     """A begin as a string, or as a date or time of TOML."""
     if not isinstance(value, str | datetime | date | time):
@@ -319,10 +347,12 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "venv": ("the path of a virtual environment", _text),
     "conda": ("the path of a conda environment", _text),
     "snapshot": ("true or false", _flag),
+    "no_preempt": ("true or false", _flag),
+    "after": ("a list of numbers or names of jobs, each with :ok or :any", _names),
     "hold": ("true or false", _flag),
     "begin": (BEGIN_ALLOWED, _begin),
     "time": (SPAN_ALLOWED, lambda value: span("time", _text(value))),
     "stall": (SPAN_ALLOWED, lambda value: span("stall", _text(value))),
     "constraint": ("a string such as v100|p100", lambda value: gpu_types(_text(value))),
-    "array": ("a string such as 0-9", _text),
+    "array": ("a string such as 0-9 or 0-99%4", _text),
 }

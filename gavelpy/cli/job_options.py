@@ -110,6 +110,22 @@ SnapshotOption = Annotated[
         help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
     ),
 ]
+NoPreemptOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-preempt",
+        rich_help_panel=_JOB,
+        help="Once started, run the job to its end, without giving GPUs to others.",
+    ),
+]
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="JOB[:ok|any]",
+        rich_help_panel=_JOB,
+        help="Start after this job has finished (ok, the default), or is over in any way. Repeatable.",
+    ),
+]
 HoldOption = Annotated[
     bool, typer.Option("--hold", rich_help_panel=_JOB, help="Do not start the job before `gavel release`.")
 ]
@@ -160,6 +176,8 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "venv": (VenvOption, ""),
     "conda": (CondaOption, ""),
     "snapshot": (SnapshotOption, False),
+    "no_preempt": (NoPreemptOption, False),
+    "after": (AfterOption, None),
     "hold": (HoldOption, False),
     "begin": (BeginOption, None),
     "time": (TimeOption, None),
@@ -201,7 +219,18 @@ def refuse_job_options(values: Mapping[str, Any]) -> None:
 
 def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a job template that options set, other than the command, its steps and its directory."""
-    same = ("name", "gpus", "weight", "job_type", "entity", "one_process_a_node", "preemptible", "snapshot", "hold")
+    same = (
+        "name",
+        "gpus",
+        "weight",
+        "job_type",
+        "entity",
+        "one_process_a_node",
+        "preemptible",
+        "snapshot",
+        "hold",
+        "no_preempt",
+    )
     warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
     return {name: values[name] for name in same} | {
         "rates_steps_per_s": f.rates(values["rate"] or []),
@@ -215,5 +244,6 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "time_s": 0.0 if values["time"] is None else f.span("--time", values["time"]),
         "stall_s": 0.0 if values["stall"] is None else f.span("--stall", values["stall"]),
         "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
+        "after": tuple(values["after"] or ()),
         "begin_at_s": 0.0 if values["begin"] is None else f.begin(values["begin"], time.time()),
     }

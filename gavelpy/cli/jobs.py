@@ -21,11 +21,9 @@ from gavelpy.cli.output import (
     echo_json,
     echo_json_list,
     enum_name,
-    notify,
     percent,
     printable,
     show_table,
-    tabbed,
     timestamp,
 )
 from gavelpy.cli.usage import since as parse_since
@@ -40,7 +38,8 @@ _OVER = ("finished", "cancelled", "failed")
 _STATES = ("waiting", "starting", "running", "stopping", "finished", "cancelled", "failed")
 
 
-def _state(text: str) -> str:
+def job_state(text: str) -> str:
+    """A state of a job; raises BadParameter."""
     if text not in _STATES:
         raise typer.BadParameter(f"must be one of {', '.join(_STATES)}, got {text[:60]!r}")
     return text
@@ -51,7 +50,7 @@ def jobs(
         bool, typer.Option("--all", "-a", help="Include finished, failed and cancelled jobs.")
     ] = False,
     state: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", parser=_state, help="Only jobs in this state. Repeatable.")
+        list[str] | None, typer.Option(metavar="STATE", parser=job_state, help="Only jobs in this state. Repeatable.")
     ] = None,
     ended: Annotated[
         bool, typer.Option("--ended", help="Only jobs that are over, with their times and GPU-hours.")
@@ -124,88 +123,6 @@ def status(
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
         show_table(jobs_table(found))
-
-
-def cancel(
-    names: c.JobsArgument,
-    output: o.OutputOption = Output.TABLE,
-    scheduler: c.SchedulerOption = None,
-    token_file: c.TokenFileOption = None,
-    timeout: c.TimeoutOption = None,
-) -> None:
-    """Cancel jobs: stop them for good. Jobs that are over stay as they are.
-
-    \b
-    Examples:
-      gavel cancel 12 13
-      gavel cancel train
-    """
-    with c.connected(scheduler, token_file, timeout) as client:
-        found = client.cancel(names)
-    if output is Output.JSON:
-        echo_json_list("jobs", [as_json(job) for job in found])
-        return
-    from gavelpy.runtime.wire import client_pb2
-
-    for job in found:
-        typer.echo(tabbed(job.job, job.name, enum_name(client_pb2.JobState, job.state)))
-
-
-def hold(
-    names: c.JobsArgument,
-    output: o.OutputOption = Output.TABLE,
-    scheduler: c.SchedulerOption = None,
-    token_file: c.TokenFileOption = None,
-    timeout: c.TimeoutOption = None,
-) -> None:
-    """Hold jobs back: they get no GPUs until `gavel release`. A job that runs keeps running.
-
-    If an admin holds a job of another user, only admins can release it.
-
-    \b
-    Examples:
-      gavel hold 12 13
-      gavel hold train
-    """
-    from gavelpy.runtime.wire import client_pb2
-
-    with c.connected(scheduler, token_file, timeout) as client:
-        _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_HOLD), output)
-
-
-def release(
-    names: c.JobsArgument,
-    output: o.OutputOption = Output.TABLE,
-    scheduler: c.SchedulerOption = None,
-    token_file: c.TokenFileOption = None,
-    timeout: c.TimeoutOption = None,
-) -> None:
-    """Release jobs that are held, by `gavel hold` or `gavel submit --hold`.
-
-    \b
-    Examples:
-      gavel release 12 13
-      gavel release train
-    """
-    from gavelpy.runtime.wire import client_pb2
-
-    with c.connected(scheduler, token_file, timeout) as client:
-        _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_RELEASE), output)
-
-
-def _show_changed(found: Sequence[client_pb2.ChangedJob], output: Output) -> None:
-    """One line per job, and notes on stderr."""
-    if output is Output.JSON:
-        echo_json_list("jobs", [{**as_json(changed.job), "note": changed.note} for changed in found])
-        return
-    from gavelpy.runtime.wire import client_pb2
-
-    for changed in found:
-        job = changed.job
-        state = enum_name(client_pb2.JobState, job.state)
-        typer.echo(tabbed(job.job, job.name, f"{state}, held" if job.held_by else state))
-        if changed.note:
-            notify(f"note: job {job.job} ({job.name}): {changed.note}")
 
 
 def explain(
@@ -352,6 +269,11 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         lines.append(f"Preemption: {job.preemptible_why}.")
     if job.held_by and job.lease >= 0:
         lines.append(f"Held by its {job.held_by}: it gets no other lease once it loses this one, until its release.")
+    if job.array_size:
+        last, limit = job.array_first + job.array_size - 1, f", {job.array_limit} at once" if job.array_limit else ""
+        lines.append(f"Array: jobs {job.array_first} to {last}{limit}.")
+    if job.after:
+        lines.append(f"After: {', '.join(job.after)}.")
     if found.start_in_s >= 0 or found.finish_in_s >= 0:
         starts = "" if job.lease >= 0 else f"start in {duration(found.start_in_s)} and "
         lines.append(f"Expected to {starts}end in {duration(found.finish_in_s)}.")

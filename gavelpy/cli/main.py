@@ -16,6 +16,7 @@ from gavelpy.cli import (
     allocate,
     credentials,
     demo,
+    job_orders,
     jobs,
     logs,
     nodes,
@@ -67,9 +68,10 @@ app.command("jobs", rich_help_panel=_CLUSTER)(jobs.jobs)
 app.command("status", rich_help_panel=_CLUSTER)(jobs.status)
 app.command("explain", rich_help_panel=_CLUSTER)(jobs.explain)
 app.command("logs", rich_help_panel=_CLUSTER)(logs.logs)
-app.command("cancel", rich_help_panel=_CLUSTER)(jobs.cancel)
-app.command("hold", rich_help_panel=_CLUSTER)(jobs.hold)
-app.command("release", rich_help_panel=_CLUSTER)(jobs.release)
+app.command("cancel", rich_help_panel=_CLUSTER)(job_orders.cancel)
+app.command("hold", rich_help_panel=_CLUSTER)(job_orders.hold)
+app.command("release", rich_help_panel=_CLUSTER)(job_orders.release)
+app.command("requeue", rich_help_panel=_CLUSTER)(job_orders.requeue)
 app.command("wait", rich_help_panel=_CLUSTER)(wait.wait)
 app.command("top", rich_help_panel=_CLUSTER)(top.top)
 app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)

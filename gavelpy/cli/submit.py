@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ ArrayOption = Annotated[
     typer.Option(
         metavar="0-9[:STEP][%N]",
         help="Submit one job per index; {index} is replaced in name, command, directory and environment. "
-        "%N (with --wait): at most N unfinished jobs at once.",
+        "%N: at most N of them compete for GPUs at once.",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the jobs and show where and when they would run.")]
@@ -75,15 +76,12 @@ def submit(
       gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
       gavel submit jobs.toml --dry-run
     """
-    indices, window = f.array_and_window(array) if array is not None else ("", 0)
-    if window and (not wait or dry_run):
-        raise InvalidInput(f"--array with %N needs --wait, since this command submits the rest; got {array!r} without")
     if all(word.endswith(_FILE_ENDING) for word in what):
         refuse_job_options(description)
         templates = [job for path in what for job in f.read_job_file(Path(path))]
     else:
         templates = [template_of(what, description)]
-    expanded = [job for template in templates for job in _with_array(template, indices).expand()]
+    expanded = f.expanded([_with_array(template, array) for template in templates])
     connection = c.reconnecting if wait and not dry_run else c.connected
     with connection(scheduler, token_file, timeout) as client:
         snapshots = _stored_snapshots(client, expanded, snapshot_max << 20, is_stored=not dry_run)
@@ -91,7 +89,7 @@ def submit(
         if dry_run:
             _show_forecasts(client.submit(jobs, dry_run=True), output)
         elif wait:
-            _submit_and_wait(client, jobs, key or str(uuid.uuid4()), window, output)
+            _submit_and_wait(client, jobs, key or str(uuid.uuid4()), output)
         else:
             _show_submitted(client.submit(jobs, key=key), output)
 
@@ -113,36 +111,22 @@ def _stored_snapshots(
     return {source: store_snapshot(Path(source), where, bytes_max) for source in sources}
 
 
-def _with_array(job: f.JobTemplate, indices: str) -> f.JobTemplate:
-    if indices and job.array:
-        raise InvalidInput(f"--array must not be given if the file has an array, got {indices!r} and {job.array!r}")
-    return job if not indices else f.JobTemplate(**vars(job) | {"array": indices})
+def _with_array(job: f.JobTemplate, array: str | None) -> f.JobTemplate:
+    if array is None:
+        return job
+    if job.array:
+        raise InvalidInput(f"--array must not be given if the file has an array, got {array!r} and {job.array!r}")
+    f.array_indices(f.array_and_limit(array)[0])
+    return replace(job, array=array)
 
 
-def _submit_and_wait(
-    client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, window: int, output: Output
-) -> None:
-    """Submits all jobs at once; with a `window`, at most that many are unfinished, each with its own key."""
-    from gavelpy.cli.wait import finish_with, wait_for, wait_for_one
+def _submit_and_wait(client: Client, jobs: Sequence[client_pb2.JobDescription], key: str, output: Output) -> None:
+    from gavelpy.cli.wait import finish_with, wait_for
 
-    if not window:
-        answer = client.submit(jobs, key=key)
-        notify(f"{len(jobs):,} jobs submitted: {_named(answer)}")
-        _warn(answer)
-        finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
-        return
-    active: list[str] = []
-    over: list[client_pb2.Job] = []
-    for row, job in enumerate(jobs):
-        while len(active) >= window:
-            ended = wait_for_one(client, active)
-            over += ended
-            active = [number for number in active if number not in {str(job.job) for job in ended}]
-        answer = client.submit([job], key=f"{key}/{row}")
-        notify(f"submitted: {_named(answer)}")
-        _warn(answer)
-        active.append(str(answer.jobs[0].job))
-    finish_with([*over, *wait_for(client, active)], output)
+    answer = client.submit(jobs, key=key)
+    notify(f"{len(jobs):,} jobs submitted: {_named(answer)}")
+    _warn(answer)
+    finish_with(wait_for(client, [str(job.job) for job in answer.jobs]), output)
 
 
 def _show_submitted(answer: client_pb2.SubmitJobsResponse, output: Output) -> None:

@@ -64,16 +64,6 @@ def wait_for(client: Client, jobs: Sequence[str], timeout_s: float | None = None
             return list(answer.jobs)
 
 
-def wait_for_one(client: Client, jobs: Sequence[str]) -> list[client_pb2.Job]:
-    """The jobs that are over, when there is at least one."""
-    from gavelpy.runtime.client.connection import is_over
-
-    while True:
-        ended = [job for job in client.wait(jobs, wait_s=1.0).jobs if is_over(job)]
-        if ended:
-            return ended
-
-
 def finish_with(jobs: Sequence[client_pb2.Job], output: Output) -> None:
     """Prints how the jobs ended and exits with the matching code."""
     from gavelpy.cli.output import enum_name

@@ -31,6 +31,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -73,6 +74,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobSubmitted": ORDERED,
     "JobsHeld": ORDERED,
     "JobsReleased": ORDERED,
+    "JobsRequeued": ORDERED,
     "ConfigChanged": CLASSED,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
@@ -102,6 +104,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "JobCancelled": JobCancelled,
     "JobsHeld": JobsHeld,
     "JobsReleased": JobsReleased,
+    "JobsRequeued": JobsRequeued,
     "PriceChanged": PriceChanged,
     "ConfigChanged": ConfigChanged,
     "PolicyChanged": PolicyChanged,
@@ -130,14 +133,18 @@ _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
                    "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED}  # fmt: skip
-_LATER_OF_JOBS = {
+_LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,
     "gpu_types": ORDERED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,
-}  # a job without them needs no version
+    "no_preempt": ORDERED,
+    "after_ok": ORDERED,
+    "after_any": ORDERED,
+    "array_size": ORDERED,
+}
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
 _VALUES: dict[str, tuple[type, ...]] = {
@@ -166,7 +173,7 @@ def encode(event: Event, now_s: float) -> bytes:
         case JobSubmitted():
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])
-        case JobsHeld() | JobsReleased():
+        case JobsHeld() | JobsReleased() | JobsRequeued():
             version = ORDERED
         case NodeJoined() if event.state_id:
             version = NAMED

@@ -26,6 +26,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -79,9 +80,10 @@ def check(core: SchedulerCore, event: Event) -> None:
             row = core.jobs.serial_of.get(event.spec.id, -1)
             if row >= 0 and core.jobs.state[row] <= ALIVE[-1]:
                 raise InvalidInput(f"id must not be that of a living job, got {event.spec.id!r} (job {row})")
+            _within("after", np.array([*event.spec.after_ok, *event.spec.after_any], dtype=np.int64), core.jobs.count)
         case JobCancelled():
             _jobs(core, np.array([event.job]))
-        case JobsHeld() | JobsReleased():
+        case JobsHeld() | JobsReleased() | JobsRequeued():
             _jobs(core, event.jobs)
         case NodeJoined():
             _joined(event)

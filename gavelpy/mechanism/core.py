@@ -41,6 +41,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -90,6 +91,7 @@ class SchedulerCore:
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # when a change requires a wakeup
         self.retry_due_s = NEVER_S  # when the next job leaves a pause or may begin
+        self.unmet_jobs: list[tuple[int, int]] = []  # cancelled by the last event, with the job that each comes after
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
         self.throughput = ThroughputRequest()
@@ -104,7 +106,10 @@ class SchedulerCore:
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         accept.check(self, event)
         self.now_s = now_s
+        self.unmet_jobs = []
         commands = self._apply(event, now_s)
+        if self.jobs.ended_blockers:
+            job_orders.blockers_ended(self)
         if not isinstance(event, _KEEPS_NOTHING):
             self._keep()
         return commands
@@ -120,7 +125,7 @@ class SchedulerCore:
                 return []
             case LeaseEnded():
                 return self._lease_ended(event)
-            case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased():
+            case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued():
                 return job_orders.apply(self, event)
             case ThroughputEstimated():
                 if self.throughput.apply(event, self.jobs):
@@ -299,6 +304,11 @@ class SchedulerCore:
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants.jobs, granted, offsets, gpus,
         )  # fmt: skip
+
+    def revoked(self, rows: Ints) -> RoundPlan:
+        """Stops the leases of these jobs in order, within the round."""
+        self._settle()
+        return self._granted(NONE_CHOSEN, NO_INTS, rows)
 
     @property
     def _fixed(self) -> Ints:

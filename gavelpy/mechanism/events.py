@@ -143,6 +143,13 @@ class JobsReleased(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class JobsRequeued(_Exogenous):
+    """The leases of jobs are stopped in order; the jobs compete for GPUs again."""
+
+    jobs: Ints  # (K,)
+
+
+@dataclass(frozen=True, eq=False)
 class PriceChanged(_Exogenous):
     """The price of a GPU-hour of a type changed."""
 
@@ -311,6 +318,7 @@ Event = (
     | JobCancelled
     | JobsHeld
     | JobsReleased
+    | JobsRequeued
     | PriceChanged
     | ConfigChanged
     | PolicyChanged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism import eligibility, non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
@@ -19,6 +19,7 @@ def check(core: SchedulerCore) -> None:
     _check_pairs(core)
     _check_checkpoints(core)
     _check_accounts(core)
+    _check_order(core)
     _check_pauses(core)
     _check_exempt(core)
     _check_timer(core)
@@ -146,6 +147,18 @@ def _check_accounts(core: SchedulerCore) -> None:
     assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "the shares of a job add up to more than 1"
     assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than its total"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
+
+
+def _check_order(core: SchedulerCore) -> None:
+    jobs = core.jobs
+    waiting = jobs.active[jobs.unmet[jobs.active] > 0]
+    assert (jobs.lease[waiting] < 0).all(), "a job has a lease before the jobs that it comes after are over"
+    counts = [len(eligibility.unmet(jobs, row)) for row in waiting.tolist()]
+    assert jobs.unmet[waiting].tolist() == counts, "the count of jobs that a job comes after is wrong"
+    assert not jobs.ended_blockers, "the end of a job was not applied to those that come after it"
+    limited = jobs.leased[jobs.array_limit[jobs.leased] > 0]
+    arrays, sizes = np.unique(jobs.array[limited], return_counts=True)
+    assert (sizes <= jobs.array_limit[arrays]).all(), "more jobs of an array have leases than its limit allows"
 
 
 def _check_pauses(core: SchedulerCore) -> None:

@@ -1,4 +1,4 @@
-"""Applies what people order about jobs: submit, cancel, hold and release.
+"""Applies what people order about jobs: submit, cancel, hold, release and requeue.
 
 Orders on jobs that are over change nothing. An order takes effect in the next decision of the core: it marks the
 allocation as out of date where the jobs that compete for GPUs change.
@@ -13,14 +13,14 @@ import numpy as np
 from gavelpy.mechanism import eligibility
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.eligibility import Hold
-from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobSubmitted
+from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted
 from gavelpy.mechanism.gpus import NONE, can_run_somewhere
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
-JobOrder = JobSubmitted | JobCancelled | JobsHeld | JobsReleased
+JobOrder = JobSubmitted | JobCancelled | JobsHeld | JobsReleased | JobsRequeued
 
 
 def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
@@ -39,8 +39,33 @@ def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
             if len(eligibility.release(core.jobs, order.jobs, Hold(order.by_admin))):
                 core.disturb()
             return []
+        case JobsRequeued():
+            rows = np.intersect1d(order.jobs, core.jobs.leased)
+            if not len(rows):
+                return []
+            core.disturb()
+            plan = core.revoked(rows)
+            core.end_idle_round()
+            return [plan]
         case _:
             assert_never(order)
+
+
+def blockers_ended(core: SchedulerCore) -> None:
+    """Makes jobs eligible that come after jobs which are over now, and cancels those that can never start."""
+    while core.jobs.ended_blockers:
+        any_ready, never = eligibility.blockers_ended(core.jobs)
+        _cancel_unmet(core, never)
+        if any_ready:
+            core.disturb()
+
+
+def _cancel_unmet(core: SchedulerCore, never: list[tuple[int, int]]) -> None:
+    """Cancels jobs that can never start, each with the job that it comes after. They have no leases."""
+    for row, other in never:
+        if core.jobs.state[row] <= ALIVE[-1]:
+            core.jobs.change(np.array([row]), JobFact.CANCELLED)
+            core.unmet_jobs.append((row, other))
 
 
 def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
@@ -49,6 +74,8 @@ def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
     begin_s = float(core.jobs.begin_at_s[row])
     if begin_s > core.now_s:
         core.retry_due_s = min(core.retry_due_s, begin_s)
+    if order.spec.after_ok or order.spec.after_any:
+        _cancel_unmet(core, eligibility.add_dependencies(core.jobs, row))
     if not order.spec.rates_steps_per_s:
         core.throughput.want([row])
         core.attention_s = core.now_s

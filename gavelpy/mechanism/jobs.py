@@ -98,7 +98,8 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease", "done_lease", "resumes", "hold", "failure", "system_failures", "memory_failures",
+    "slow_lease", "done_lease", "resumes", "hold",
+    "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -135,6 +136,9 @@ class JobTable:
     avoid: Ints  # (N,) row of the node that lost the last of them
     slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see lease_protection
     resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
+    unmet: Ints  # (N,) jobs that it comes after and that are not over
+    array: Ints  # (N,) serial of the first job of its array
+    array_limit: Ints  # (N,) how many jobs of the array compete for GPUs at once, 0 = all
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see lease_protection
@@ -172,6 +176,8 @@ class JobTable:
         self.stopping_gangs: dict[int, Ints] = {}
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see back_off
+        self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
+        self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
@@ -195,6 +201,11 @@ class JobTable:
         self.failures[row] = self.system_failures[row] = self.memory_failures[row] = 0
         self.misses[row] = self.losses[row] = 0
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
+        if spec.no_preempt:
+            self.resumes[row] = Resumes.REFUSED
+        self.array[row] = row - spec.array_position if spec.array_size else -1
+        self.array_limit[row] = spec.array_limit
+        self.unmet[row] = 0
         self.hold[row] = 0 if spec.hold else -1
         self.begin_at_s[row] = now_s + spec.begin_s
         if spec.entity and spec.entity not in self.entities:
@@ -231,6 +242,8 @@ class JobTable:
         self.state[rows] = states_after(self.state[rows], fact)
         if fact in (JobFact.FINISHED, JobFact.CANCELLED, JobFact.GIVEN_UP):
             self._active = None
+            if self.dependents:
+                self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
             for row in rows.tolist() if self.lost_leases or self.loss_nodes else ():
                 self.lost_leases.pop(row, None)
                 self.loss_nodes.pop(row, None)

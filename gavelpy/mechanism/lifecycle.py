@@ -53,6 +53,7 @@ class NodeState(IntEnum):
 class Resumes(IntEnum):
     """Evidence other than a checkpoint that a job resumes after a stop."""
 
+    REFUSED = -2  # its owner submitted it as not preemptible, whatever it saves
     UNKNOWN = -1
     VOID = 0  # its program declared it, but a stopped lease left no checkpoint
     DECLARED = 1  # by its program: a LeaseIterator with a `save` function

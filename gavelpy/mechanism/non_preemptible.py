@@ -12,6 +12,9 @@ end of the round in which that time ends, its lease is revoked like any other. N
 finished. Only a report of the job counts, never an estimate by time. If the lease fails or is lost, the job resumes
 from its last checkpoint.
 
+A job that its owner submitted with `no_preempt` is exempt from its start to its end, whatever it saves and whether or
+not `keep_unsaved` is on.
+
 Exempt jobs keep their GPUs: their leases are extended until they end. Plans exclude these GPUs, and so does the
 capacity that the policy divides; the jobs are not part of its problem. The core books a share of all of their time on
 their GPU type, so when a job becomes preemptible, it is owed exactly what it received. Gangs that wait for these GPUs
@@ -50,7 +53,13 @@ ALL_PREEMPTIBLE = NonPreemptible(np.zeros(0, dtype=np.int64), None)
 
 def is_preemptible(jobs: JobTable, rows: Ints) -> Bools:
     """Whether these jobs may be preempted under `keep_unsaved`, (K,)."""
-    return np.asarray((jobs.resumes[rows] >= Resumes.DECLARED) | (jobs.saved_lease[rows] >= 0))
+    resumes = (jobs.resumes[rows] >= Resumes.DECLARED) | (jobs.saved_lease[rows] >= 0)
+    return np.asarray(resumes & (jobs.resumes[rows] != Resumes.REFUSED))
+
+
+def loses_all(jobs: JobTable, row: int) -> bool:
+    """Whether a job is not known to resume if its lease is stopped, whatever its owner allows."""
+    return bool(jobs.resumes[row] < Resumes.DECLARED and jobs.saved_lease[row] < 0)
 
 
 def declared(jobs: JobTable, rows: Ints) -> None:
@@ -65,11 +74,15 @@ def stopped(jobs: JobTable, rows: Ints) -> None:
 
 def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[bool, str]:
     """Whether a job may be preempted, and why."""
+    if jobs.resumes[row] == Resumes.REFUSED:
+        return False, "not preemptible: submitted so by its owner"
     if not settings.keep_unsaved:
         return True, "preemptible: keep_unsaved is off"
     if jobs.saved_lease[row] >= 0:
         return True, f"preemptible: has saved {jobs.steps_saved[row]:.0f} steps"
     match Resumes(int(jobs.resumes[row])):
+        case Resumes.REFUSED:
+            return False, "not preemptible: submitted so by its owner"
         case Resumes.BY_OWNER:
             return True, "preemptible: submitted so by its owner"
         case Resumes.DECLARED:
@@ -86,15 +99,16 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
     A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping, and
     not on an unhealthy node.
     """
-    if not settings.keep_unsaved and not settings.finish_grace_s:
-        return ALL_PREEMPTIBLE
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased
+    is_refused = jobs.resumes[rows] == Resumes.REFUSED
+    if not settings.keep_unsaved and not settings.finish_grace_s and not is_refused.any():
+        return ALL_PREEMPTIBLE
     is_done = is_exempt(jobs, rows, settings, now_s)
     if settings.keep_unsaved:
         rows = rows[is_done | ~(is_preemptible(jobs, rows) | is_finishing(jobs, rows))]
     else:
-        rows = rows[is_done]
+        rows = rows[is_done | (is_refused & ~is_finishing(jobs, rows))]
     promised = jobs.state[rows] == JobState.GRANTED
     if promised.any():
         cannot_start = _waits_for_older(jobs, rows, len(pool.job))

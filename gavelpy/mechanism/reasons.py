@@ -32,6 +32,8 @@ class ReasonKind(StrEnum):
     STARTING = "starting"
     BACKING_OFF = "backing-off"  # it failed, and waits before it is retried
     HELD = "held"  # its owner or an admin holds it back
+    COMES_AFTER = "comes-after"  # its owner chose jobs that must be over before it starts
+    ARRAY_LIMIT = "array-limit"  # as many jobs of its array compete for GPUs as its owner chose
     BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
@@ -152,6 +154,13 @@ class _Explanation:
     def _not_eligible(self, row: int) -> Reason:
         if (hold := int(self.jobs.hold[row])) != eligibility.NOT_HELD:
             return Reason(ReasonKind.HELD, eligibility.hold_in_words(hold))
+        if len(others := eligibility.unmet(self.jobs, row)):
+            shown = _names([f"{self.jobs.specs[other].id!r} (job {other})" for other in others])
+            return Reason(ReasonKind.COMES_AFTER, f"starts after {shown}")
+        if self.jobs.begin_at_s[row] <= self.core.now_s:
+            limit, first = int(self.jobs.array_limit[row]), int(self.jobs.array[row])
+            text = f"array limit {limit}: as many jobs of the array that begins with job {first} come first"
+            return Reason(ReasonKind.ARRAY_LIMIT, text)
         return Reason(ReasonKind.BEGINS_LATER, eligibility.begin_in_words(f"at {self.jobs.begin_at_s[row]:g} s"))
 
     def _unable(self, k: int, row: int) -> Reason:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism import eligibility, non_preemptible
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import (
@@ -222,6 +222,9 @@ def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
         | {
             "hold": np.full(count, -1),
             "begin_at_s": np.array(jobs["submitted_s"]),
+            "unmet": zeros,
+            "array": np.full(count, -1),
+            "array_limit": zeros,
             "failure": np.full(count, -1),
             "system_failures": zeros,
             "memory_failures": zeros,
@@ -290,6 +293,9 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
+    for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
+        for other in eligibility.unmet(jobs, row):
+            jobs.dependents.setdefault(other, []).append(row)
     if np.any(state["jobs"][DEFICIT]):
         jobs.rule_column(DEFICIT)[: jobs.count] = state["jobs"][DEFICIT]
     return jobs

@@ -23,6 +23,7 @@ JobSerial = NewType("JobSerial", int)
 
 GPUS_MAX = 1_000_000
 SIGNAL_MAX = 64
+AFTER_MAX = 1_000  # jobs that a job comes after
 _NOT_IN_IDS = re.compile(r",|[^\S ]")  # commas, and white space other than blanks
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -58,6 +59,12 @@ class JobSpec:
     warning_signal: int = 0
     preemptible: bool = False  # may be preempted before its first checkpoint
     software: Software = OF_NODE
+    no_preempt: bool = False  # once started it is not preempted
+    after_ok: tuple[int, ...] = ()  # serials of jobs that must finish before it; -n = the n-th job before this one
+    after_any: tuple[int, ...] = ()  # of jobs that must be over, in whatever way
+    array_size: int = 0  # number of jobs of its array, which have consecutive serials; 0 = in none
+    array_position: int = 0  # from 0
+    array_limit: int = 0  # how many jobs of the array compete for GPUs at once; 0 = all
     hold: bool = False  # gets no lease until it is released
     begin_at_s: float = 0.0  # Unix time before which it gets no lease, as its owner chose it; 0 = none
     begin_s: float = 0.0  # the same, counted from submission; `submitted` computes it
@@ -110,8 +117,7 @@ class JobSpec:
             )
         if not isinstance(self.preemptible, bool):
             raise InvalidInput(f"preemptible of job {self.id!r} must be true or false, got {self.preemptible!r}")
-        if not isinstance(self.hold, bool):
-            raise InvalidInput(f"hold of job {self.id!r} must be true or false, got {self.hold!r}")
+        self._check_order()
         _not_negative(self.id, "begin_at_s", self.begin_at_s)
         _not_negative(self.id, "begin_s", self.begin_s)
         _not_negative(self.id, "time_s", self.time_s)
@@ -132,6 +138,26 @@ class JobSpec:
         """Whether its owner allows this GPU type."""
         return not self.gpu_types or gpu_type in self.gpu_types
 
+    def _check_order(self) -> None:
+        if not isinstance(self.hold, bool):
+            raise InvalidInput(f"hold of job {self.id!r} must be true or false, got {self.hold!r}")
+        if not isinstance(self.no_preempt, bool):
+            raise InvalidInput(f"no_preempt of job {self.id!r} must be true or false, got {self.no_preempt!r}")
+        if self.no_preempt and self.preemptible:
+            raise InvalidInput(f"no_preempt and preemptible of job {self.id!r} exclude each other, got true for both")
+        for name in ("after_ok", "after_any"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+            if len(getattr(self, name)) > AFTER_MAX:
+                count = len(getattr(self, name))
+                raise InvalidInput(f"{name} of job {self.id!r} must have at most {AFTER_MAX} jobs, got {count}")
+        if not (0 <= self.array_position < max(self.array_size, 1) and self.array_limit >= 0 and self.array_size >= 0):
+            raise InvalidInput(
+                f"array_position of job {self.id!r} must be in [0, array_size), got {self.array_position} of "
+                f"{self.array_size} with limit {self.array_limit}"
+            )
+        if self.array_limit and not self.array_size:
+            raise InvalidInput(f"array_limit of job {self.id!r} must be 0 outside an array, got {self.array_limit}")
+
     def renamed(self, id: JobId, owner: str) -> JobSpec:
         """The same job with another id and owner. Only these two are validated again."""
         spec = object.__new__(JobSpec)
@@ -140,9 +166,21 @@ class JobSpec:
         spec._check_owner()
         return spec
 
-    def submitted(self, id: JobId, owner: str, unix_s: float) -> JobSpec:
-        """The same job with its id in the core, its owner, and the time to its begin if it is submitted at `unix_s`."""
+    def ordered(self, after_ok: Sequence[int], after_any: Sequence[int], array_position: int) -> JobSpec:
+        """The same job after these jobs, and at this place of its array."""
+        spec = self.renamed(self.id, self.owner)
+        vars(spec).update(after_ok=tuple(after_ok), after_any=tuple(after_any), array_position=array_position)
+        spec._check_order()
+        return spec
+
+    def submitted(self, id: JobId, owner: str, serial: int, unix_s: float) -> JobSpec:
+        """The same job with its id in the core and its owner, if it is submitted at `unix_s` with this serial.
+
+        Times and other jobs that it names relative to itself become absolute.
+        """
         spec = self.renamed(id, owner)
+        for name in ("after_ok", "after_any"):
+            vars(spec)[name] = tuple(other if other >= 0 else serial + other for other in getattr(self, name))
         vars(spec).update(begin_s=max(spec.begin_at_s - unix_s, 0.0) if spec.begin_at_s else spec.begin_s)
         return spec
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gavelpy.cli.job_files import (
-    array_and_window,
+    array_and_limit,
     array_indices,
     begin,
+    expanded,
     gpu_types,
     pairs,
     rates,
@@ -115,10 +116,10 @@ def test_array_that_is_none_is_refused(text: str) -> None:
 
 
 def test_array_may_say_how_many_live_at_once() -> None:
-    assert array_and_window("0-9%4") == ("0-9", 4)
-    assert array_and_window("0-9") == ("0-9", 0)
+    assert array_and_limit("0-9%4") == ("0-9", 4)
+    assert array_and_limit("0-9") == ("0-9", 0)
     with pytest.raises(InvalidInput, match="must end in %N"):
-        array_and_window("0-9%0")
+        array_and_limit("0-9%0")
 
 
 def test_warning_is_a_signal_and_seconds() -> None:
@@ -220,3 +221,33 @@ def test_a_file_has_limits(tmp_path: Path) -> None:
 
     assert (job.time_s, job.stall_s, job.gpu_types) == (7_200.0, 1_800.0, ("v100", "p100"))
     assert job.message().gpu_types == ["v100", "p100"]
+
+
+ARRAY = """
+[[job]]
+name = "prepare"
+command = "a"
+steps_total = 1
+array = "0-2%2"
+[[job]]
+name = "train"
+command = "b"
+steps_total = 1
+after = ["prepare:any", "other", 7]
+no_preempt = true
+"""
+
+
+def test_a_job_after_an_array_comes_after_each_of_its_jobs(tmp_path: Path) -> None:
+    *members, train = expanded(read_job_file(write(tmp_path, ARRAY)))
+
+    assert [job.array_position for job in members] == [0, 1, 2]
+    assert {(job.array_size, job.array_limit) for job in members} == {(3, 2)}
+    assert train.after == ("prepare-0:any", "prepare-1:any", "prepare-2:any", "other", "7")
+    assert train.no_preempt
+
+
+@pytest.mark.parametrize("after", ['"prepare"', "[]", "[1.5]"])
+def test_a_file_with_an_after_that_is_no_list_names_the_field(tmp_path: Path, after: str) -> None:
+    with pytest.raises(InvalidInput, match=r"job\[0\]\.after must be a list of numbers or names of jobs"):
+        read_job_file(write(tmp_path, f'[[job]]\ncommand = "a"\nsteps_total = 1\nafter = {after}\n'))

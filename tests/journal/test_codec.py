@@ -27,6 +27,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -87,6 +88,9 @@ OF_LATER_VERSIONS: list[Event] = [
     JobSubmitted(JobSpec(JobId("later"), 100.0, hold=True, begin_at_s=1.7e9, begin_s=60.0)),
     JobsHeld(TWO, True),
     JobsReleased(TWO),
+    JobsRequeued(TWO),
+    JobSubmitted(JobSpec(JobId("then"), 100.0, after_ok=(1, 2), after_any=(0,), no_preempt=True)),
+    JobSubmitted(JobSpec(JobId("one-3"), 100.0, array_size=5, array_position=3, array_limit=2)),
 ]
 EXAMPLES: list[Event] = [
     NodeJoined(NodeId("n0"), "v100", 4),

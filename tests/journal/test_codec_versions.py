@@ -75,6 +75,7 @@ NAMES_IN_JOURNALS = [
     "JobCancelled",
     "JobsHeld",
     "JobsReleased",
+    "JobsRequeued",
     "PriceChanged",
     "ConfigChanged",
     "PolicyChanged",

@@ -6,12 +6,24 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.events import JobsHeld, JobsReleased, JobSubmitted, NodeLost, Outcome
+from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted, NodeLost, Outcome
 from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.job import NodeId
-from tests.mechanism.builders import answer, end, make_core, make_spec, plans, questions, running_core, tell, wake
+from gavelpy.model.job import JobSpec, NodeId
+from tests.mechanism.builders import (
+    answer,
+    end,
+    make_core,
+    make_spec,
+    plans,
+    questions,
+    running_core,
+    start,
+    tell,
+    wake,
+)
 
 FIRST = np.array([0])
 
@@ -128,3 +140,138 @@ def test_orders_on_unknown_jobs_are_refused_and_on_jobs_that_are_over_ignored() 
     assert core.jobs.hold[0] == -1
     with pytest.raises(InvalidInput, match="jobs must be in"):
         tell(core, JobsHeld(np.array([1])), 6.0)
+
+
+def test_a_job_starts_when_the_one_before_it_has_finished() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, JobSubmitted(make_spec("b", after_ok=(0,))), 1.0)
+    assert reasons(core)[1].kind is ReasonKind.COMES_AFTER
+    assert "'a' (job 0)" in reasons(core)[1].text
+
+    end(core, 0, 0, Outcome.FINISHED, steps=1e6, now_s=5.0)
+    (question,) = questions(wake(core, 5.0))
+
+    assert question.jobs.tolist() == [1]
+
+
+def test_a_job_after_the_end_of_another_starts_when_that_one_failed() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, JobSubmitted(make_spec("b", after_any=(0,))), 1.0)
+
+    tell(core, JobCancelled(0), 5.0)
+
+    assert reasons(core)[1].kind is not ReasonKind.COMES_AFTER
+
+
+def test_jobs_that_can_never_start_are_cancelled_along_the_chain() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, JobSubmitted(make_spec("b", after_ok=(0,))), 1.0)
+    tell(core, JobSubmitted(make_spec("c", after_ok=(1,))), 1.0)
+    tell(core, JobSubmitted(make_spec("d", after_any=(2,))), 1.0)
+
+    tell(core, JobCancelled(0), 5.0)
+
+    assert core.unmet_jobs == [(1, 0), (2, 1)]
+    assert core.jobs.state[:4].tolist() == [JobState.CANCELLED] * 3 + [JobState.WAITING]
+    assert reasons(core)[3].kind is not ReasonKind.COMES_AFTER
+
+
+def test_a_job_after_one_that_failed_before_is_cancelled_as_it_arrives() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, JobCancelled(0), 5.0)
+
+    tell(core, JobSubmitted(make_spec("b", after_ok=(0,))), 6.0)
+
+    assert core.unmet_jobs == [(1, 0)]
+    assert core.jobs.state[1] == JobState.CANCELLED
+
+
+def test_a_job_cannot_come_after_itself_or_a_later_one() -> None:
+    core = make_core(make_spec("a"))
+
+    with pytest.raises(InvalidInput, match=r"after must be in \[0, 1\), got 1"):
+        tell(core, JobSubmitted(make_spec("b", after_ok=(1,))))
+
+
+def test_a_snapshot_keeps_what_jobs_wait_for() -> None:
+    core = make_core(make_spec("a"), make_spec("b", after_ok=(0,)), make_spec("c", after_any=(0, 1)))
+
+    again = restore(snapshot(core))
+    tell(again, JobCancelled(0))
+
+    assert again.unmet_jobs == [(1, 0)]
+    assert again.jobs.state[:3].tolist() == [JobState.CANCELLED, JobState.CANCELLED, JobState.WAITING]
+    assert again.jobs.unmet[2] == 0
+
+
+def make_array(size: int, limit: int) -> list[JobSpec]:
+    return [make_spec(f"j{k}", array_size=size, array_position=k, array_limit=limit) for k in range(size)]
+
+
+def test_no_more_jobs_of_an_array_compete_than_its_limit() -> None:
+    core = make_core(*make_array(4, limit=2), make_spec("other"), servers=[("v100", 8)])
+
+    (question,) = questions(wake(core))
+
+    assert question.jobs.tolist() == [0, 1, 4]
+    assert reasons(core)[2].kind is ReasonKind.ARRAY_LIMIT
+
+
+def test_the_next_job_of_an_array_follows_when_one_is_over() -> None:
+    core = make_core(*make_array(4, limit=2), servers=[("v100", 8)])
+    wake(core)
+    answer(core, (0, 0, 1.0), (1, 0, 1.0))
+    start(core, 0, 1)
+
+    end(core, 0, 0, Outcome.FINISHED, steps=1e6, now_s=5.0)
+    (question,) = questions(wake(core, 5.0))
+
+    assert question.jobs.tolist() == [1, 2]
+
+
+def test_a_held_job_leaves_its_place_in_the_array_to_the_next() -> None:
+    core = make_core(*make_array(3, limit=1), servers=[("v100", 8)])
+
+    tell(core, JobsHeld(FIRST))
+    (question,) = questions(wake(core))
+
+    assert question.jobs.tolist() == [1]
+
+
+def test_a_preempted_job_of_an_array_comes_before_those_that_never_ran() -> None:
+    core = make_core(*make_array(3, limit=1), servers=[("v100", 8)])
+    tell(core, JobsHeld(FIRST))
+    wake(core)
+    answer(core, (1, 0, 1.0))
+    start(core, 1, now_s=1.0)
+    tell(core, JobsReleased(FIRST), 2.0)
+    wake(core, 2.0)
+    answer(core, (1, 0, 1.0), now_s=2.0)
+
+    end(core, 1, 0, Outcome.STOPPED, steps=10.0, now_s=50.0)
+
+    assert core.runnable(np.arange(3)).tolist() == [False, True, False]
+
+
+def test_a_requeued_job_stops_in_order_and_competes_again() -> None:
+    core = running_core(make_spec("a"))
+
+    (plan,) = plans(tell(core, JobsRequeued(FIRST), 10.0))
+    (question,) = questions(wake(core, 10.0))
+
+    assert (plan.revoke_jobs.tolist(), plan.revoke_leases.tolist()) == ([0], [0])
+    assert question.jobs.tolist() == [0]
+    assert core.jobs.stopping[0] == 0
+
+
+def test_a_held_job_that_is_requeued_waits_for_its_release() -> None:
+    core = running_core(make_spec("a"), make_spec("b"), servers=[("v100", 2)])
+
+    tell(core, JobsHeld(FIRST), 9.0)
+    tell(core, JobsRequeued(FIRST), 10.0)
+    wake(core, 10.0)
+    answer(core, (1, 0, 1.0), now_s=10.0)
+
+    assert core.jobs.lease[:2].tolist() == [-1, 1]
+    assert reasons(core)[0].kind is ReasonKind.HELD
+    assert not tell(core, JobsRequeued(FIRST), 11.0)

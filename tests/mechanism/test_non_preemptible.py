@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gavelpy.journal.codec import decode_state, encode_state
+from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.events import (
     AllocationSolved,
     CheckpointSaved,
@@ -14,6 +15,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobSubmitted,
     LeaseEnded,
+    NodeDraining,
     NodeLost,
     Outcome,
     SavingDeclared,
@@ -146,3 +148,34 @@ def test_a_restored_core_keeps_the_same_jobs() -> None:
 
     assert copy.exempt.jobs.tolist() == core.exempt.jobs.tolist() == [0]
     assert encode_state(snapshot(copy)) == encode_state(snapshot(core))
+
+
+def test_a_job_that_its_owner_submitted_as_not_preemptible_keeps_its_gpus_though_it_saves() -> None:
+    core = running_core(make_spec("a", no_preempt=True), servers=[("v100", 1), ("k80", 2)])
+    tell(core, CheckpointSaved(FIRST, FIRST, np.array([50.0])), 5.0)
+    tell(core, JobSubmitted(make_spec("b", rates={"v100": 10.0, "k80": 1.0})), 5.0)
+
+    (question,) = questions(wake(core, 5.0))
+    answer(core, (1, 1, 1.0), now_s=5.0)
+    (plan,) = plans(wake(core, 360.0))
+
+    assert question.problem.gpu_counts.tolist() == [0, 2]
+    assert (plan.extend_jobs.tolist(), plan.revoke_jobs.tolist()) == ([0, 1], [])
+    assert not non_preemptible.in_words(core.jobs, core.settings, 0)[0]
+
+
+def test_saving_does_not_make_a_job_preemptible_against_its_owner() -> None:
+    core = running_core(make_spec("a", no_preempt=True), keep_unsaved=True)
+
+    tell(core, SavingDeclared(FIRST, FIRST), 5.0)
+
+    assert core.exempt.jobs.tolist() == [0]
+    assert not non_preemptible.is_preemptible(core.jobs, FIRST).any()
+
+
+def test_a_forced_drain_ends_a_job_that_is_not_preempted() -> None:
+    core = running_core(make_spec("a", no_preempt=True))
+
+    tell(core, NodeDraining(NodeId("n0"), force=True), 5.0)
+
+    assert core.exempt.jobs.tolist() == []

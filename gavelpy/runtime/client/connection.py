@@ -139,9 +139,11 @@ class Client:
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
-    def change_jobs(self, jobs: Sequence[str], change: pb.JobChange.ValueType) -> list[pb.ChangedJob]:
-        """Holds or releases the jobs, and returns them with notes on the effect."""
-        request = pb.ChangeJobsRequest(jobs=jobs, change=change)
+    def change_jobs(
+        self, jobs: Sequence[str], change: pb.JobChange.ValueType, *, force: bool = False
+    ) -> list[pb.ChangedJob]:
+        """Holds, releases or requeues the jobs, and returns them with notes on the effect."""
+        request = pb.ChangeJobsRequest(jobs=jobs, change=change, force=force)
         return list(self._called(self._stub.ChangeJobs, request, pb.ChangeJobsResponse).jobs)
 
     def nodes(self) -> list[pb.NodeStatus]:

@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -30,7 +31,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     PolicyChanged,
 )
-from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.usage import UsageBook
@@ -55,7 +56,7 @@ class HistoryEntry(NamedTuple):  # faster to make than a dataclass: a restart ma
     """One entry of a job's history."""
 
     now_s: float
-    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, held, released, noted
+    kind: str  # submitted, started, finished, stopped, failed, lost, cancelled, held, released, requeued, noted
     lease: int = -1
     steps_done: float = 0.0
     text: str = ""
@@ -142,6 +143,9 @@ class JobHistory:
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
                 self._add(event.job, HistoryEntry(now_s, "cancelled"))
+            case JobsRequeued():
+                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                    self._add(job, HistoryEntry(now_s, "requeued"))
             case JobsHeld() | JobsReleased():
                 kind, who = ("held" if isinstance(event, JobsHeld) else "released"), "by an admin" * event.by_admin
                 for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
@@ -165,6 +169,17 @@ class JobHistory:
                 self.answer = replace(self.answer, failure=event.detail)
             case _:
                 pass
+        if core.unmet_jobs:
+            self._unmet(core, now_s)
+
+    def _unmet(self, core: SchedulerCore, now_s: float) -> None:
+        """Records jobs that were cancelled because a job that they come after did not finish."""
+        for job, other in core.unmet_jobs:
+            name = name_of(core.jobs.specs[other].id)
+            how = "failed" if core.jobs.state[other] == JobState.FAILED else "was cancelled"
+            text = f"it can never start: job {other} ({name}), which it comes after, {how}"
+            self._ended_s[job], self._notes[job] = now_s, text
+            self._add(job, HistoryEntry(now_s, "cancelled", text=text))
 
     def _submitted(self, core: SchedulerCore, now_s: float) -> None:
         spec = core.jobs.specs[self.count]

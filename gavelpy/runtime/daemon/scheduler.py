@@ -29,6 +29,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     NodeDraining,
     NodeLost,
     PolicyChanged,
@@ -166,6 +167,11 @@ class Scheduler:
         """Releases held jobs; those that an admin holds only `by_admin`. Raises InvalidInput for an unknown serial."""
         self._check_serials(serials)
         await self.driver.apply([JobsReleased(np.array(serials, dtype=np.int64), by_admin)])
+
+    async def requeue(self, serials: Sequence[int]) -> None:
+        """Stops the leases of jobs in order; they stay in the queue. Raises InvalidInput for an unknown serial."""
+        self._check_serials(serials)
+        await self.driver.apply([JobsRequeued(np.array(serials, dtype=np.int64))])
 
     def _check_serials(self, serials: Sequence[int]) -> None:
         for job in serials:

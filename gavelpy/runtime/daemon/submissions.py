@@ -15,7 +15,7 @@ import msgspec
 from gavelpy.errors import InvalidInput, LimitReached
 from gavelpy.journal.store import Submission
 from gavelpy.mechanism.events import JobSubmitted
-from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 
@@ -70,11 +70,14 @@ class Submissions:
         self._check_room(len(specs))
         names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
         self._check_names(specs, owner, len(names))
+        self._check_after(specs)
         self._names_under_way |= names
         try:
             first = await self._scheduler.driver.submit(
                 lambda first_job: [
-                    JobSubmitted(spec.submitted(JobId(full_id(spec.id, first_job + i)), owner, time.time()))
+                    JobSubmitted(
+                        spec.submitted(JobId(full_id(spec.id, first_job + i)), owner, first_job + i, time.time())
+                    )
                     for i, spec in enumerate(specs)
                 ],
                 len(specs),
@@ -100,6 +103,15 @@ class Submissions:
         living = len(self._scheduler.core.jobs.active) + self._scheduler.driver.jobs_under_way
         if living + count > most:
             raise LimitReached(f"jobs_living_max is {most}: {living} jobs are living, {count} more exceed it")
+
+    def _check_after(self, specs: Sequence[JobSpec]) -> None:
+        """Raises InvalidInput for a job that can never start, as one that it comes after did not finish."""
+        state = self._scheduler.core.jobs.state
+        for other in {other for spec in specs for other in spec.after_ok if other >= 0}:
+            if ALIVE[-1] < state[other] != JobState.FINISHED:
+                how = JobState(int(state[other])).name.lower()
+                allowed = f"jobs that have finished or still can; {other}:any waits for its end only"
+                raise InvalidInput(f"after must name {allowed}, got job {other}, which is {how}")
 
     def _check_names(self, specs: Sequence[JobSpec], owner: str, distinct: int) -> None:
         named = [str(spec.id) for spec in specs if spec.id != NAMELESS]

@@ -60,6 +60,8 @@ class _JobChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobChange.V
     JOB_CHANGE_HOLD: _JobChange.ValueType  # 1
     """no new lease until it is released; by an admin: until an admin releases it"""
     JOB_CHANGE_RELEASE: _JobChange.ValueType  # 2
+    JOB_CHANGE_REQUEUE: _JobChange.ValueType  # 3
+    """its lease is stopped in order, and it competes for GPUs again"""
 
 class JobChange(_JobChange, metaclass=_JobChangeEnumTypeWrapper): ...
 
@@ -67,6 +69,8 @@ JOB_CHANGE_UNSPECIFIED: JobChange.ValueType  # 0
 JOB_CHANGE_HOLD: JobChange.ValueType  # 1
 """no new lease until it is released; by an admin: until an admin releases it"""
 JOB_CHANGE_RELEASE: JobChange.ValueType  # 2
+JOB_CHANGE_REQUEUE: JobChange.ValueType  # 3
+"""its lease is stopped in order, and it competes for GPUs again"""
 Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
 
 class _NodeWish:
@@ -215,6 +219,11 @@ class JobDescription(_message.Message):
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
+    NO_PREEMPT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    ARRAY_SIZE_FIELD_NUMBER: _builtins.int
+    ARRAY_POSITION_FIELD_NUMBER: _builtins.int
+    ARRAY_LIMIT_FIELD_NUMBER: _builtins.int
     BEGIN_AT_S_FIELD_NUMBER: _builtins.int
     TIME_S_FIELD_NUMBER: _builtins.int
     STALL_S_FIELD_NUMBER: _builtins.int
@@ -240,6 +249,14 @@ class JobDescription(_message.Message):
     """may be stopped for other jobs' sake though it never saved a checkpoint"""
     hold: _builtins.bool
     """gets no lease until it is released"""
+    no_preempt: _builtins.bool
+    """once started it is not stopped for other jobs' sake"""
+    array_size: _builtins.int
+    """number of jobs of its array, which are next to each other in the request; 0 = none"""
+    array_position: _builtins.int
+    """from 0"""
+    array_limit: _builtins.int
+    """how many of them compete for GPUs at once; 0 = all"""
     begin_at_s: _builtins.float
     """Unix time before which it gets no lease; 0 = none"""
     time_s: _builtins.float
@@ -252,6 +269,10 @@ class JobDescription(_message.Message):
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def software(self) -> _software_pb2.Software: ...
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """NUMBER or NAME of jobs that come before it, with :ok (default) or :any"""
+
     @_builtins.property
     def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """it runs on no other types; empty = on all"""
@@ -277,6 +298,11 @@ class JobDescription(_message.Message):
         preemptible: _builtins.bool = ...,
         software: _software_pb2.Software | None = ...,
         hold: _builtins.bool = ...,
+        no_preempt: _builtins.bool = ...,
+        after: _abc.Iterable[_builtins.str] | None = ...,
+        array_size: _builtins.int = ...,
+        array_position: _builtins.int = ...,
+        array_limit: _builtins.int = ...,
         begin_at_s: _builtins.float = ...,
         time_s: _builtins.float = ...,
         stall_s: _builtins.float = ...,
@@ -284,7 +310,7 @@ class JobDescription(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "job_type", b"job_type", "name", b"name", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,6 +475,10 @@ class Job(_message.Message):
     RECEIVED_S_FIELD_NUMBER: _builtins.int
     URGENCY_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
+    ARRAY_SIZE_FIELD_NUMBER: _builtins.int
+    ARRAY_FIRST_FIELD_NUMBER: _builtins.int
+    ARRAY_LIMIT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     BEGIN_AT_S_FIELD_NUMBER: _builtins.int
     FAILURE_CLASS_FIELD_NUMBER: _builtins.int
     RAN_S_FIELD_NUMBER: _builtins.int
@@ -499,6 +529,11 @@ class Job(_message.Message):
     """the largest over GPU types"""
     held_by: _builtins.str
     """owner or admin; empty = not held"""
+    array_size: _builtins.int
+    """number of jobs of its array; 0 = in none"""
+    array_first: _builtins.int
+    """number of the first of them"""
+    array_limit: _builtins.int
     begin_at_s: _builtins.float
     """Unix time before which it gets no lease; 0 = none"""
     failure_class: _builtins.str
@@ -509,6 +544,10 @@ class Job(_message.Message):
     """the same for people, and whether it is retried"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """jobs that it comes after, as NUMBER:ok or NUMBER:any"""
+
     def __init__(
         self,
         *,
@@ -544,6 +583,10 @@ class Job(_message.Message):
         received_s: _builtins.float = ...,
         urgency: _builtins.float = ...,
         held_by: _builtins.str = ...,
+        array_size: _builtins.int = ...,
+        array_first: _builtins.int = ...,
+        array_limit: _builtins.int = ...,
+        after: _abc.Iterable[_builtins.str] | None = ...,
         begin_at_s: _builtins.float = ...,
         failure_class: _builtins.str = ...,
         ran_s: _builtins.float = ...,
@@ -551,7 +594,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,7 +872,10 @@ class ChangeJobsRequest(_message.Message):
 
     JOBS_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     change: Global___JobChange.ValueType
+    force: _builtins.bool
+    """of a requeue: also of jobs that start from scratch then"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -837,10 +883,11 @@ class ChangeJobsRequest(_message.Message):
         *,
         jobs: _abc.Iterable[_builtins.str] | None = ...,
         change: Global___JobChange.ValueType = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "force", b"force", "jobs", b"jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,7 +18,7 @@ def make_description(name: str = "", **fields: Any) -> pb.JobDescription:
 
 
 def read(*jobs: pb.JobDescription) -> list[JobSpec]:
-    reader = JobReader("ann")
+    reader = JobReader("ann", (), int)
     return [reader.spec(f"jobs[{row}]", job) for row, job in enumerate(jobs)]
 
 

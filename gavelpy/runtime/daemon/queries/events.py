@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     JobCancelled,
     JobsHeld,
     JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LeaseEnded,
     LeaseStarted,
@@ -133,6 +134,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
         case JobCancelled():
             return f"job {event.job} cancelled"
+        case JobsRequeued():
+            return f"requeued: {_listed([f'job {job}' for job in values['jobs']])}"
         case JobsHeld() | JobsReleased():
             what = "held" if isinstance(event, JobsHeld) else "released"
             return f"{what}{' by an admin' * event.by_admin}: {_listed([f'job {job}' for job in values['jobs']])}"

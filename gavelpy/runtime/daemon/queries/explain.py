@@ -119,7 +119,9 @@ class Explainer:
         scheduler = self._scheduler
         first = scheduler.core.jobs.count
         now_s = time.time()
-        tried = [spec.submitted(JobId(full_id(spec.id, first + k)), owner, now_s) for k, spec in enumerate(specs)]
+        tried = [
+            spec.submitted(JobId(full_id(spec.id, first + k)), owner, first + k, now_s) for k, spec in enumerate(specs)
+        ]
         wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
         ahead = await self._forecaster.ask(
             scheduler.core,
@@ -184,7 +186,7 @@ class Explainer:
 
 def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
     """A note on preemption for the owner of a submitted job; empty = none."""
-    return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible else ""
+    return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible and not spec.no_preempt else ""
 
 
 def _forecast(expected: Expected, why_not: str) -> JobForecast:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.errors import NotFound
+from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.mechanism import back_off, eligibility, failures, non_preemptible
 from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
@@ -94,6 +94,10 @@ class JobStatus:
     urgency: float  # the largest over GPU types: who has more comes first; 0 = no share, or over
     held_by: str  # owner or admin; empty = not held
     begin_at_s: float
+    array_size: int  # 0 = in no array
+    array_first: int  # serial of the first job of its array
+    array_limit: int
+    after: Sequence[str]  # the jobs that it comes after
     failure_class: str  # of its last failure; empty = none
     failure: str  # the same for people, and whether it is retried
     ran_s: float  # under all leases
@@ -207,6 +211,20 @@ class JobQueries:
             for job, state, *row in zip(serials.tolist(), states, *times, strict=True)
         ]
 
+    def check_requeue(self, rows: Sequence[int], *, force: bool) -> None:
+        """Raises InvalidInput for jobs that have no lease to stop, or would start from scratch without `force`."""
+        jobs = self._scheduler.core.jobs
+        for job in rows:
+            where = f"job {job} ({self.name(job)})"
+            if jobs.state[job] > ALIVE[-1]:
+                raise InvalidInput(f"{where} is over, and cannot be requeued: submit it again")
+            if jobs.lease[job] < 0:
+                raise InvalidInput(f"{where} has no lease to stop: it waits already")
+            if non_preemptible.loses_all(jobs, job) and not force and jobs.state[job] == JobState.RUNNING:
+                lost = f"about {self._steps_done(job):.0f} steps" if self._steps_done(job) else "its work so far"
+                why = f"never saved a checkpoint, and a requeue loses {lost}"
+                raise InvalidInput(f"{where} {why}: add --force to start it from scratch")
+
     def warnings(self, rows: Ints) -> dict[int, str]:
         """Warnings by serial: the job cannot run, or has a rate for a GPU type that the cluster lacks."""
         core = self._scheduler.core
@@ -259,6 +277,10 @@ class JobQueries:
             held_by=eligibility.held_by(jobs, job),
             begin_at_s=spec.begin_at_s,
             ran_s=float(jobs.ran_s(np.array([job]), scheduler.now_s())[0]),
+            array_size=spec.array_size,
+            array_first=max(int(jobs.array[job]), 0),
+            array_limit=spec.array_limit,
+            after=after_in_words(spec),
             failure_class=failure_name(int(jobs.failure[job])),
             failure=failures.in_words(jobs, job, scheduler.core.settings, is_given_up=state is PublicState.FAILED),
         )
@@ -314,12 +336,17 @@ class JobQueries:
         return 0.0 if math.isnan(now_s) else self._scheduler.wall_s(now_s)
 
 
+def after_in_words(spec: JobSpec) -> list[str]:
+    """The jobs that a job comes after, as in a description: `12:ok`."""
+    return [f"{other}:ok" for other in spec.after_ok] + [f"{other}:any" for other in spec.after_any]
+
+
 def hold_note(job: JobStatus) -> str:
     """What its owner should know about the effect of a hold or release on a job; empty = nothing."""
     if job.state > PublicState.STOPPING:
         return f"it is over ({job.state.name.lower()}): nothing changes"
     if job.held_by and job.lease >= 0:
-        return f"it keeps lease {job.lease} and its later ones; it is held as soon as it is preempted or fails"
+        return f"it keeps lease {job.lease}, and is held as soon as it is preempted, requeued or fails"
     return ""
 
 

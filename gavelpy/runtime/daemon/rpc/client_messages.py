@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
 from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
-from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState
+from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState, after_in_words
 from gavelpy.runtime.daemon.queries.log_lines import LogOrigin
 from gavelpy.runtime.daemon.queries.logs import LogChunk
 from gavelpy.runtime.daemon.queries.usage import UsageReport
@@ -48,6 +48,11 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         time_s=spec.time_s,
         stall_s=spec.stall_s,
         gpu_types=spec.gpu_types,
+        no_preempt=spec.no_preempt,
+        after=after_in_words(spec),
+        array_size=spec.array_size,
+        array_position=spec.array_position,
+        array_limit=spec.array_limit,
         begin_at_s=spec.begin_at_s,
     )
 

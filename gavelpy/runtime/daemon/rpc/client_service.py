@@ -56,7 +56,7 @@ _ACTIONS = {
     pb.NODE_WISH_RESUME: NodeAction.RESUME,
     pb.NODE_WISH_LOST: NodeAction.LOST,
 }
-_CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE})
+_CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE})
 _ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
 _PARAMETERS_CHARACTERS_MAX = 10_000
 
@@ -166,20 +166,24 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return pb.CancelJobsResponse(jobs=await self._messages(jobs))
 
     async def ChangeJobs(self, request: pb.ChangeJobsRequest, context: Context) -> pb.ChangeJobsResponse:
-        """Holds or releases jobs, and returns them when that is durable."""
+        """Holds, releases or requeues jobs, and returns them when that is durable."""
         client = caller()
-        require(request.change in _CHANGES, "change", "hold or release", request.change)
+        require(request.change in _CHANGES, "change", "hold, release or requeue", request.change)
         jobs = self._jobs.named(client, request.jobs).tolist()
         if request.change == pb.JOB_CHANGE_HOLD:
             specs = self._scheduler.core.jobs.specs
             others = [job for job in jobs if specs[job].owner != client.name] if not client.is_sole else []
             await self._scheduler.hold(jobs, by_admin=others)
+        elif request.change == pb.JOB_CHANGE_REQUEUE:
+            self._jobs.check_requeue(jobs, force=request.force)
+            await self._scheduler.requeue(jobs)
         else:
             self._check_release(jobs, client)
             await self._scheduler.release(jobs, by_admin=client.is_admin)
         answer = pb.ChangeJobsResponse()
         for status in self._jobs.statuses(jobs):
-            answer.jobs.add(job=job_message(status), note=hold_note(status))
+            note = "" if request.change == pb.JOB_CHANGE_REQUEUE else hold_note(status)
+            answer.jobs.add(job=job_message(status), note=note)
         return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
@@ -238,7 +242,8 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
 
     async def _specs(self, described: Sequence[pb.JobDescription], owner: str) -> list[JobSpec]:
         specs: list[JobSpec] = []
-        reader = JobReader(owner)
+        client, names = caller(), {job.name for job in described if job.name}
+        reader = JobReader(owner, names, lambda name: self._jobs.find(client, name))
         for row, job in enumerate(described):
             specs.append(reader.spec(f"jobs[{row}]", job))
             await _give_way(row)

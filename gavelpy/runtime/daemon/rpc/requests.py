@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import PurePosixPath
 from signal import Signals
 
-from gavelpy.errors import InvalidInput
+from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobSpec
 from gavelpy.model.software import Software
@@ -35,31 +35,60 @@ _SIGNAL_ALLOWED = f"a number in [0, {SIGNAL_MAX}] other than {', '.join(map(str,
 
 
 class JobReader:
-    """Reads the jobs of one request; descriptions that differ in their name only are validated once."""
+    """Reads the jobs of one request, in order.
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._names: set[str] = set()
+    Descriptions that differ only in their name, their place in an array and the jobs that they come after are validated
+    once. `names`: of all jobs of the request. `find`: the serial of a job of the caller by number or name.
+    """
+
+    def __init__(self, owner: str, names: Collection[str], find: Callable[[str], int]) -> None:
+        self._owner, self._all_names, self._find = owner, frozenset(names), find
+        self._count = 0
+        self._names: dict[str, int] = {}  # of the jobs so far: their rows in the request
         self._known: dict[bytes, JobSpec] = {}  # by description without name
 
     def spec(self, field: str, job: client_pb2.JobDescription) -> JobSpec:
         """The job of a description; its id is its name. `field`: name of the description in error messages."""
-        name = job.name
-        if name:
-            require(bool(NAME.fullmatch(name)), f"{field}.name", NAME_ALLOWED, name)
-            nameless = client_pb2.JobDescription()
-            nameless.CopyFrom(job)
-            nameless.ClearField("name")
-            job = nameless
+        name, after, position, row = job.name, list(job.after), job.array_position, self._count
+        self._count += 1
+        if name or after or position:
+            require(not name or bool(NAME.fullmatch(name)), f"{field}.name", NAME_ALLOWED, name)
+            plain = client_pb2.JobDescription()
+            plain.CopyFrom(job)
+            for own in ("name", "after", "array_position"):
+                plain.ClearField(own)
+            job = plain
         description = job.SerializeToString(deterministic=True)
         known = self._known.get(description)
         if known is None:
             known = self._known[description] = _job_spec(field, job, self._owner)
+        if after or position:
+            known = known.ordered(*self._after(f"{field}.after", after, row), position)
         if not name:
             return known
         require(name not in self._names, f"{field}.name", "unique among the jobs of a request", name)
-        self._names.add(name)
+        self._names[name] = row
         return known.renamed(JobId(name), self._owner)
+
+    def _after(self, field: str, texts: Sequence[str], row: int) -> tuple[list[int], list[int]]:
+        """Serials of the jobs to finish first, and of those to be over first; -n = the n-th before this one."""
+        found: dict[str, list[int]] = {"ok": [], "any": []}
+        for given in texts:
+            name, _, how = given.partition(":")
+            require(how in ("", *found), field, "NUMBER or NAME of a job, with :ok or :any", given)
+            found[how or "ok"].append(self._serial(field, name, row))
+        require(len({*found["ok"], *found["any"]}) == len(texts), field, "names of different jobs", ", ".join(texts))
+        return found["ok"], found["any"]
+
+    def _serial(self, field: str, name: str, row: int) -> int:
+        if name in self._names:
+            return self._names[name] - row
+        require(name not in self._all_names, field, "names of jobs further up in the same request, or older ones", name)
+        try:
+            return self._find(name)
+        except NotFound:
+            allowed = "numbers or names of your jobs that were submitted before, or are further up in the file"
+            raise InvalidInput(f"{field} must be {allowed}, got {shown(name)}") from None
 
 
 def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
@@ -83,6 +112,9 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         warning_s=number(f"{field}.warning_s", job.warning_s),
         preemptible=job.preemptible,
         software=_software(f"{field}.software", job.software),
+        no_preempt=job.no_preempt,
+        array_size=job.array_size,
+        array_limit=job.array_limit,
         hold=job.hold,
         time_s=number(f"{field}.time_s", job.time_s),
         stall_s=number(f"{field}.stall_s", job.stall_s),
