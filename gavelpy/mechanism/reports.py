@@ -106,7 +106,8 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
         saves = counts & (~is_late | is_newer) if event.outcome is Outcome.STOPPED else counts
         at = event.jobs[saves], event.leases[saves], event.steps_done[saves]
-        _save(jobs, leases.pool, *at, is_ours=not event.is_by_time)
+        is_checkpoint = event.outcome is Outcome.STOPPED and not event.is_by_time  # a job may finish without saving
+        _save(jobs, leases.pool, *at, is_ours=is_checkpoint)
     if event.outcome is Outcome.STOPPED:
         non_preemptible.stopped(jobs, np.setdiff1d(rows, late))
     if event.outcome is not Outcome.LOST:

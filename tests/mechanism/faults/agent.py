@@ -290,5 +290,6 @@ def _report(record: Record) -> PartReport:
         steps_saved=record.steps_saved,
         rendezvous_port=record.assignment.rendezvous_port if is_first and record.assignment else 0,
         is_done=record.copy is not None and record.copy.run.is_done,
+        is_by_time=record.copy is not None and not record.copy.run.saves,
         outcome=record.outcome if record.outcome is not None else Outcome.LOST,
     )

@@ -69,7 +69,7 @@ class Truth:
     def _saved(self, job: int, steps: float, lease: int, steps_total: float) -> None:
         assert steps > self.steps_saved[job], f"job {job} forgets its checkpoint of {self.steps_saved[job]} steps"
         known = {checkpoint.steps for checkpoint in self.checkpoints[job, lease]}
-        is_done = (job, lease) in self.done and steps == steps_total
+        is_done = steps == steps_total and lease < 0 and any(done == job for done, _ in self.done)
         is_newer = lease >= self.saved_lease[job]
         assert is_newer or is_done, f"lease {lease} of job {job} counts after a newer one did"
         assert steps in known or is_done, f"job {job} has no checkpoint of {steps} steps by lease {lease}: {known}"

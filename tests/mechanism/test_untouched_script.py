@@ -1,0 +1,136 @@
+"""A script that never saves, among 20 jobs on three nodes: each of its steps runs exactly once.
+
+It has 1,280 steps in a minute and uses nothing of gavelpy. Agents and the scheduler die and return, messages are lost,
+nodes are cut off for a while, drained, and have full disks; only the failure of its own node, or of its process, may
+cost it its work, and then exactly the steps that ran there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from gavelpy.model.job import JobId, JobSpec
+from tests.mechanism.faults import world as worlds
+from tests.mechanism.faults.machine import Machine, Run
+from tests.mechanism.faults.troubles import Hostility
+from tests.mechanism.faults.world import World
+
+STEPS, RATE = 1_280, 1_280 / 60
+OTHERS = 20
+NODES = (("v100", 2), ("v100", 1), ("k80", 1))
+SCRIPT = "script"
+FAULTS = 500
+UNSAVED_S = 240.0  # how long its lease outlasts a round: the agent may be away, or cut off, for that long
+KIND = replace(Hostility(), power_off=0.0, kill_shim=0.0, break_job=0.0, cancel=0.0)
+CRUEL = replace(KIND, power_off=0.05)
+
+
+class ScriptOnly:
+    """The jobs that use no checkpoint directory, as a container of serials: the script."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __contains__(self, job: object) -> bool:
+        specs = self._world.service.core.jobs.specs
+        return isinstance(job, int) and specs[job].id == SCRIPT
+
+
+class ScriptWorld(World):
+    """Keeps all runs of the script, and those that died with their node."""
+
+    def __init__(self, seed: int, hostility: Hostility) -> None:
+        super().__init__(seed, FAULTS, hostility, keep_unsaved=True)
+        self.truth.is_fencing = False  # a fence counts a node that is cut off as failed
+        self.truth.plain = ScriptOnly(self)  # type: ignore[assignment]  # a container, as a set is
+        self.service.settings = msgspec.structs.replace(
+            self.service.settings, on_node_lost="wait", unsaved_overlap_s=UNSAVED_S, orphan_max_s=UNSAVED_S
+        )
+        self.service.begin(0.0)
+        self.of_script: dict[int, Run] = {}
+        self.died_with_node: set[int] = set()
+        for machine in self.machines.values():
+            machine.die = lambda machine=machine: self._die(machine)  # type: ignore[method-assign]
+
+    def _spec(self, number: int) -> JobSpec:
+        if number:
+            return replace_gpus(super()._spec(number))
+        return JobSpec(JobId(SCRIPT), STEPS, rates_steps_per_s={"v100": RATE, "k80": RATE}, owner="alice")
+
+    def _tick(self, *, is_calm: bool) -> None:
+        super()._tick(is_calm=is_calm)
+        self.of_script |= {lease: run for lease, run in self.runs.items() if run.job in self.truth.plain}
+
+    def _die(self, machine: Machine) -> None:
+        self.died_with_node |= {copy.record.lease for copy in machine.copies}
+        Machine.die(machine)
+
+
+def replace_gpus(spec: JobSpec) -> JobSpec:
+    """Gangs of at most two: three would not fit on the two types of three nodes."""
+    return JobSpec(**(vars(spec) | {"gpus": min(spec.gpus, 2)}))
+
+
+@pytest.fixture
+def three_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "MACHINES", NODES)
+    monkeypatch.setattr(worlds, "JOBS", OTHERS + 1)
+
+
+def run_without_node_failures(seed: int) -> None:
+    world = ScriptWorld(seed, KIND)
+
+    episode = world.run()
+
+    assert episode.faults >= FAULTS
+    assert [run.steps for run in world.of_script.values()] == [STEPS], f"seed {seed}"
+
+
+def run_with_node_failures(seed: int) -> int:
+    """Number of runs that were lost."""
+    world = ScriptWorld(seed, CRUEL)
+
+    world.run()
+
+    *lost, last = [world.of_script[lease] for lease in sorted(world.of_script)]
+    assert last.steps == STEPS, f"seed {seed}"
+    assert {run.lease for run in lost} <= world.died_with_node, f"seed {seed}: repeated without a dead node"
+    assert all(run.steps < STEPS for run in lost), f"seed {seed}: it was complete and ran again"
+    return len(lost)
+
+
+@pytest.mark.usefixtures("three_nodes")
+@pytest.mark.parametrize("seed", [0])  # the slow tests have 50
+def test_every_step_runs_once_while_everything_but_its_node_fails(seed: int) -> None:
+    run_without_node_failures(seed)
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_only_the_steps_of_a_dead_node_run_again() -> None:
+    assert run_with_node_failures(1) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("three_nodes")
+@pytest.mark.parametrize("seed", range(50))
+def test_every_step_runs_once_in_each_of_fifty_seeds(seed: int) -> None:
+    run_without_node_failures(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("three_nodes")
+@pytest.mark.parametrize("seed", range(50))
+def test_only_the_steps_of_dead_nodes_run_again_in_each_of_fifty_seeds(seed: int) -> None:
+    run_with_node_failures(seed)
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_a_scheduler_that_preempts_scripts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = worlds.make_mechanism
+    monkeypatch.setattr(worlds, "make_mechanism", lambda **values: make(**{**values, "keep_unsaved": False}))
+
+    with pytest.raises(AssertionError, match="seed 0"):
+        run_without_node_failures(0)
