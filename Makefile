@@ -31,7 +31,8 @@ demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the
 test: $(STAMP)  ## every test that is not slow (up to 9 minutes)
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m "not slow" $(TESTS)
 
-test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, examples that Hypothesis draws anew
+test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, frameworks, examples that Hypothesis draws anew
+	@$(BIN)/python -c 'import accelerate, lightning, transformers' 2>/dev/null || $(PIP) --editable '.[frameworks]'
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
 
 mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/lease_protection.py (minutes)

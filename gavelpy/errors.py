@@ -123,6 +123,7 @@ EXTRA_OF: Final = {
     ),
     **dict.fromkeys(("matplotlib", "jinja2"), "report"),
     "torch": "torch",
+    **dict.fromkeys(("lightning", "transformers", "accelerate"), "frameworks"),
 }  # fmt: skip
 
 

@@ -26,7 +26,8 @@ from typing import Any, Final, Protocol, TypeVar
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
 
 from gavelpy.errors import InvalidInput
 
@@ -115,10 +116,11 @@ def set_random_state(state: Mapping[str, Any]) -> None:  # Any: the result of ra
         numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
 
 
-class ResumableSampler(Sampler[int]):
+class ResumableSampler(DistributedSampler[int]):
     """Indices of a dataset in an order that depends on seed and epoch only, split among the ranks.
 
     Each rank gets the same number: if the ranks do not divide the dataset, its first items are repeated at the end.
+    Frameworks leave a DistributedSampler as it is and call its `set_epoch`.
     """
 
     def __init__(self, length: int, *, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1) -> None:
@@ -126,21 +128,31 @@ class ResumableSampler(Sampler[int]):
             raise InvalidInput(f"length must be 1 or more, got {length!r}")
         if not 0 <= rank < world:
             raise InvalidInput(f"rank must be in [0, {world - 1}], got {rank!r}")
+        super().__init__(range(length), num_replicas=world, rank=rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]  # uses its length only
         self._length = length
         self._seed = seed
         self._shuffle = shuffle
         self._rank = rank
         self._world = world
-        self._epoch = 0
         self._begins_at = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iteration one of this epoch: from its start, unless it resumes within this epoch."""
+        if epoch != self.epoch:
+            self.resume_at(epoch, 0)
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """The epoch of the next iteration, and the indices of this rank that it leaves out."""
+        return self.epoch, self._begins_at
 
     def resume_at(self, epoch: int, items: int) -> None:
         """Makes the next iteration start in this epoch, after `items` indices of this rank."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._begins_at = items
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(epoch_seed(self._seed, self._epoch))
+        generator = torch.Generator().manual_seed(epoch_seed(self._seed, self.epoch))
         order = torch.randperm(self._length, generator=generator) if self._shuffle else torch.arange(self._length)
         of_rank = torch.arange(self._rank, len(self) * self._world, self._world) % self._length
         begins_at, self._begins_at = self._begins_at, 0
@@ -153,6 +165,7 @@ class ResumableSampler(Sampler[int]):
 class ResumableLoader(DataLoader[T]):
     """A DataLoader that LeaseIterator can start within an epoch, without loading the earlier items.
 
+    Its `state_dict` is the epoch and the number of its batches that were handed out, for frameworks that save loaders.
     Takes the options of DataLoader, except those that determine the order of items. It draws no global random
     numbers; those of its workers depend on seed and epoch only, so augmentation in workers resumes exactly if it is a
     function of the item.
@@ -179,7 +192,26 @@ class ResumableLoader(DataLoader[T]):
         """Makes the next iteration start in this epoch, after `position` batches."""
         assert self.batch_size is not None, "the constructor requires a batch size"
         self._indices.resume_at(epoch, position * self.batch_size)
+        self._state = (epoch, position)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # any iterator of batches is one
+        assert self.batch_size is not None, "the constructor requires a batch size"
+        epoch, items = self._indices.start
         self._own.manual_seed(epoch_seed(self._seed, epoch))
+        batches = super().__iter__()
+        for position, batch in enumerate(batches, 1 + items // self.batch_size):
+            self._state = (epoch, position)
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Epoch, and batches of it that were handed out."""
+        epoch, position = self._state
+        return {"epoch": epoch, "position": position}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Makes the next iteration continue after the batches of `state_dict`."""
+        epoch, position = state_dict["epoch"], state_dict["position"]
+        self.resume_at(*((epoch, position) if position < len(self) else (epoch + 1, 0)))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:

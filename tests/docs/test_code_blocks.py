@@ -16,7 +16,10 @@ from gavelpy.cli.main import app
 from tests.conftest import PROJECT
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
-SLOW = {"guide.md"}
+MARKS = {
+    "guide.md": (pytest.mark.slow,),
+    "frameworks.md": (pytest.mark.slow, pytest.mark.filterwarnings("ignore")),  # of the frameworks
+}
 COMMAND = re.compile(r"^ {4,}(gavel (?!COMMAND).+)$", re.MULTILINE)
 
 
@@ -34,6 +37,10 @@ def surroundings(page: Path) -> dict[str, Any]:
         exec(_POLICY_IMPORTS, names)
     if page.name == "training-scripts.md":
         exec(_TRAINING, names)
+    if page.name == "frameworks.md":
+        pytest.importorskip("lightning")
+        pytest.importorskip("transformers")
+        exec(_FRAMEWORKS, names)
     return names
 
 
@@ -53,11 +60,17 @@ Model = lambda: torch.nn.Linear(2, 1)
 dataset = torch.utils.data.TensorDataset(torch.zeros(64, 2), torch.zeros(64, 1))
 """
 
+_FRAMEWORKS = """
+import examples.frameworks.lightning_training as with_lightning
+import examples.frameworks.transformers_training as with_transformers
+model, dataset = with_lightning.Regression(0.0), with_lightning.items()
+sentences = with_transformers.Sentences()
+language_model = with_transformers.trainer(0.0, with_transformers.LeaseTrainerCallback()).model
+"""
+
 
 WITH_PYTHON = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
-    for page in PAGES
-    if python_blocks(page)
+    pytest.param(page, id=page.name, marks=MARKS.get(page.name, ())) for page in PAGES if python_blocks(page)
 ]
 
 

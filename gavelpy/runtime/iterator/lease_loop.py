@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -129,12 +130,12 @@ class LeaseLoop:
         """Rate without the first steps and without checkpoints; 0 = not measured yet."""
         return self._meter.rate_steps_per_s()
 
-    def step_done(self) -> None:
-        """Counts a step. May write a checkpoint or stop the loop.
+    def step_done(self, count: int = 1) -> None:
+        """Counts steps. May write a checkpoint or stop the loop.
 
         Raises LeaseExpired if the lease was over before the loop could stop gracefully.
         """
-        self._steps = steps = self._steps + 1
+        self._steps = steps = self._steps + count
         now_s = _now(_boot)
         took_s = now_s - self._at_s
         self._at_s = now_s
@@ -152,10 +153,12 @@ class LeaseLoop:
         """Whether to do no further step. All ranks stop at the same step."""
         return self._over
 
-    def finish(self) -> None:
-        """Declares that the job has done all its work, also before `steps_total`; saves unsaved steps."""
+    def finish(self, *, saves: bool = True) -> None:
+        """Declares that the job has done all its work, also before `steps_total`; saves unsaved steps if it `saves`."""
+        if not saves:
+            self._saves_at_end = False
         if not self._over:
-            self._decide(self._finish)
+            self._decide(partial(self._end, finished=True))
 
     def terminate(self) -> None:
         """Makes the loop stop at the next step, as SIGTERM does."""
@@ -177,6 +180,10 @@ class LeaseLoop:
             raise InvalidInput("checkpoint_directory must be given to save outside a lease")
         self._due_at_s = clock_s()
         return self._writer.writing_directory(self._steps)
+
+    def postpone(self) -> None:
+        """Leaves what is due to the next step."""
+        self._due, self._due_at_s, self._check_at_steps = None, 0.0, 0
 
     def carry_out(self) -> None:
         """Completes the checkpoint that is due, or stops; the framework has written its files."""
@@ -217,9 +224,9 @@ class LeaseLoop:
             self._give_up()
         self._meter.sample(now_s, steps)
         if 0 < self._total <= steps:
-            self._decide(self._finish)
+            self._decide(partial(self._end, finished=True))
         elif self._is_stop_step(now_s):
-            self._decide(self._stop)
+            self._decide(partial(self._end, finished=False))
         elif self._is_save_step(now_s):
             self._decide(self._checkpoint_between)
         self._decay_slowest(steps)
@@ -233,14 +240,6 @@ class LeaseLoop:
             self._due = act
         else:
             act()
-
-    def _finish(self) -> None:
-        self._finished = True
-        self._end()
-
-    def _stop(self) -> None:
-        self._stopped = True
-        self._end()
 
     def _decay_slowest(self, steps: int) -> None:
         """Ignores the first step, which is slower than the others; later ones decay to the average."""
@@ -319,8 +318,9 @@ class LeaseLoop:
             if on_record > self._first_steps:  # a checkpoint of this lease
                 self._writer.prune_earlier()
 
-    def _end(self) -> None:
+    def _end(self, *, finished: bool) -> None:
         """The last checkpoint and the last report of a loop that is finished or stops."""
+        self._finished, self._stopped = finished, not finished
         for barrier in (self._stop_barrier, self._save_barrier):
             if barrier:
                 barrier.propose()  # no rank shall wait for one that has ended

@@ -63,9 +63,10 @@ class JobContext:
             raise InvalidInput(f"checkpoint_every_s must be 0 or more, got {checkpoint_every_s!r}")
         if save_on not in ("first", "all"):
             raise InvalidInput(f"save_on must be 'first' or 'all', got {save_on!r}")
-        if save_on == "all" and self.world > 1 and self.lease_directory is None:
+        if save_on == "all" and self.world > 1 and self.lease_directory is None and checkpoint_every_s:
             raise InvalidInput(
-                f"save_on must be 'first' outside a lease, because ranks cannot agree there, got {save_on!r}"
+                "checkpoint_every_s must be 0 outside a lease with save_on='all', because the ranks cannot agree on a "
+                f"step there, got {checkpoint_every_s!r}"
             )
 
 

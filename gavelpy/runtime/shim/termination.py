@@ -157,10 +157,13 @@ def lease_end(launch: Launch, exits: RankExits, reports: Sequence[Progress], rea
 
 
 def has_done_all(launch: Launch, reports: Sequence[Progress]) -> bool:
-    """Whether every local rank has reported its last step, by its own count or as finished, and none gave up."""
+    """Whether every local rank has reported its last step, by its own count or as finished, and none gave up.
+
+    A process that starts several ranks, such as torchrun, has more reports than processes.
+    """
     total = launch.steps_total
     done = (each.finished or (not each.stopped and 0 < total <= each.steps_done) for each in reports)
-    return len(reports) == launch.local_ranks and all(done)
+    return len(reports) >= launch.local_ranks and all(done)
 
 
 def estimated_steps(launch: Launch, ran_s: float) -> float:

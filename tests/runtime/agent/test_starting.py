@@ -193,6 +193,26 @@ def test_one_process_a_node_has_all_gpus() -> None:
     assert launch.environment["LOCAL_WORLD_SIZE"] == "1"
 
 
+def test_torchrun_of_a_node_gets_its_options_from_the_environment() -> None:
+    gang = make_assignment(
+        gpus=(0, 1), one_process_a_node=True, node_rank=1, node_count=2, world_size=2,
+        rendezvous_address="10.0.0.7", rendezvous_port=4567,
+    )  # fmt: skip
+
+    options = {name: value for name, value in make_environment(gang).items() if name.startswith("PET_")}
+
+    assert options == {
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "10.0.0.7", "PET_MASTER_PORT": "4567",
+    }  # fmt: skip
+
+
+def test_ranks_that_the_shim_starts_get_no_options_of_torchrun() -> None:
+    found = make_environment(make_assignment(gpus=(0, 1), world_size=2))
+
+    assert [name for name in found if name.startswith("PET_")] == []
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [

@@ -107,3 +107,10 @@ def test_restarted_ranks_do_not_read_proposals_of_the_earlier_attempt(held: Held
         take(loop, 5)
 
     assert not loop.should_stop()
+
+
+def test_ranks_outside_a_lease_cannot_agree_on_checkpoints_between(outside: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    outside.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(InvalidInput, match="checkpoint_every_s must be 0 outside a lease"):
+        LeaseLoop(lambda _: None, save_on="all", checkpoint_directory=tmp_path, checkpoint_every_s=5.0)

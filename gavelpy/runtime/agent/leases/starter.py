@@ -179,8 +179,16 @@ def rank_environment(assignment: NodeAssignment, local_rank: int) -> dict[str, s
 
 
 def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
-    return {
-        "MASTER_ADDR": (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1",
+    address = (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1"
+    options = {
+        "NNODES": assignment.node_count,
+        "NODE_RANK": assignment.node_rank,
+        "NPROC_PER_NODE": len(assignment.gpus),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": assignment.rendezvous_port,
+    }  # defaults of torchrun's options, if the command is a torchrun of this node
+    return {f"PET_{name}": str(value) for name, value in options.items() if assignment.local_ranks == 1} | {
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(assignment.rendezvous_port),
         "WORLD_SIZE": str(assignment.world_size),
         "ROLE_WORLD_SIZE": str(assignment.world_size),
