@@ -27,6 +27,7 @@ from gavelpy.cli import (
     throughput,
     top,
     trace,
+    tunnels,
     usage,
     wait,
 )
@@ -64,6 +65,8 @@ app.add_typer(trace.app, name="trace", rich_help_panel=_LIBRARY)
 app.add_typer(throughput.app, name="throughput", rich_help_panel=_LIBRARY)
 app.command("profile", rich_help_panel=_CLUSTER)(profile.profile)
 app.command("submit", rich_help_panel=_CLUSTER)(submit.submit)
+app.command("run", rich_help_panel=_CLUSTER)(tunnels.run)
+app.command("forward", rich_help_panel=_CLUSTER)(tunnels.forward)
 app.command("jobs", rich_help_panel=_CLUSTER)(jobs.jobs)
 app.command("status", rich_help_panel=_CLUSTER)(jobs.status)
 app.command("explain", rich_help_panel=_CLUSTER)(jobs.explain)

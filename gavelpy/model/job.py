@@ -85,9 +85,12 @@ class JobSpec:
             if not 0 <= rate <= VALUE_MAX:
                 where = f"rates_steps_per_s[{gpu_type!r}] of job {self.id!r}"
                 raise InvalidInput(f"{where} must be in [0, {VALUE_MAX:g}], got {rate!r}")
-        if self.kind is not JobKind.BATCH:
+        if self.kind is JobKind.SERVICE:
+            raise InvalidInput(f"kind of job {self.id!r} must be 'batch' or 'interactive', got {self.kind!r}")
+        if self.kind is JobKind.INTERACTIVE and not self.one_process_a_node:
             raise InvalidInput(
-                f"kind of job {self.id!r} must be 'batch' (the others are not built yet), got {self.kind!r}"
+                f"one_process_a_node of job {self.id!r} must be true, because it is interactive, got "
+                f"{self.one_process_a_node!r}"
             )
         self._check_owner()
         self._check_how_it_runs()

@@ -93,6 +93,7 @@ class Launch:
     cgroup: str = ""  # directory of the job's control group; empty = none
     limit_groups: tuple[str, ...] = ()  # control groups of version 1's controllers, which the job joins, too
     limits: Mapping[str, str] = field(default_factory=dict)  # contents by file of these groups
+    terminal_away_s: float = 0.0  # > 0: rank 0 has a terminal, and ends when no client is attached for so long
     software: Mapping[str, str] = field(default_factory=dict)  # to prepare before the ranks start: shim/preparation.py
     uid: int = -1  # of the account that the processes become; -1 = none, they stay the agent's
     gid: int = -1

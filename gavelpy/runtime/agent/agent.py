@@ -13,6 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import grpc
@@ -308,7 +309,8 @@ class Agent:
     async def _serve_logs(self, channel: grpc.aio.Channel, on_message: Callable[[], None]) -> None:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         call = stub.ServeLogs(metadata=self._endpoint.metadata)  # type: ignore[call-arg]  # answers are written one by one
-        await serve_logs(call, self._state, self._registry, on_message)
+        tunnel = partial(stub.ServeTunnel, metadata=self._endpoint.metadata)
+        await serve_logs(call, self._state, self._registry, on_message, tunnel)
 
     async def _keep_calling(
         self, what: str, call: Callable[[grpc.aio.Channel, Callable[[], None]], Awaitable[None]]

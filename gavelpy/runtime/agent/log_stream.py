@@ -16,6 +16,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.agent_state import AgentState
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.log_reader import LogPage, LogPageQuery, LogRows, read_page
+from gavelpy.runtime.agent.tunnels import TunnelCall, serve_tunnel
 from gavelpy.runtime.wire import agent_pb2, log_pb2
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,17 @@ Answer = agent_pb2.ServeLogsRequest
 LogsCall = grpc.aio.StreamStreamCall[Answer, agent_pb2.ServeLogsResponse]
 
 
-async def serve_logs(call: LogsCall, node: AgentState, registry: LeaseRegistry, on_message: Callable[[], None]) -> None:
-    """Answers until the stream ends, several requests at a time. `on_message` is called for each request."""
+async def serve_logs(
+    call: LogsCall,
+    node: AgentState,
+    registry: LeaseRegistry,
+    on_message: Callable[[], None],
+    open_call: Callable[[], TunnelCall],
+) -> None:
+    """Answers until the stream ends, several requests at a time. `on_message` is called for each request.
+
+    A request for a tunnel is answered next to the others, with a call of its own.
+    """
     writing = asyncio.Lock()
     slots = asyncio.Semaphore(CONCURRENT_REQUESTS_MAX)
     answering: set[asyncio.Task[None]] = set()
@@ -50,8 +60,11 @@ async def serve_logs(call: LogsCall, node: AgentState, registry: LeaseRegistry, 
     try:
         async for request in call:
             on_message()
-            await slots.acquire()
-            task = asyncio.create_task(answer(request))
+            if request.HasField("tunnel"):
+                task = asyncio.create_task(serve_tunnel(open_call(), node, registry, request))
+            else:
+                await slots.acquire()
+                task = asyncio.create_task(answer(request))
             answering.add(task)
             task.add_done_callback(answering.discard)
     finally:

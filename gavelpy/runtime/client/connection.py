@@ -189,6 +189,20 @@ class Client:
         for message in self._stream(self._stub.ReadLogs, remaining, partial(_move_past, remaining)):
             yield _as_batch(message, remaining)
 
+    def tunnel(self, requests: Iterator[pb.OpenTunnelRequest]) -> Iterator[pb.OpenTunnelResponse]:
+        """The messages of a tunnel to a job; the first request names it, and the first message has no data.
+
+        Not continued after an outage. Raises CallFailed, also when the job does not run or listen.
+        """
+        with self._calls.slot():
+            call = self._stub.OpenTunnel(requests, metadata=tuple(self._metadata))
+            try:
+                yield from call
+            except grpc.RpcError as error:
+                raise error_of(*_status(error), self.settings.scheduler) from None
+            finally:
+                call.cancel()  # type: ignore[no-untyped-call]  # of a library without this type
+
     def _stream(self, method: Stub, request: Any, move_past: Callable[[Any], None]) -> Iterator[Any]:
         """A stream's messages. After each, `move_past` changes the request so that its answer continues there.
 

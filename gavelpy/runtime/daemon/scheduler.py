@@ -55,6 +55,7 @@ from gavelpy.runtime.daemon.recovery import (
     configured_text,
 )
 from gavelpy.runtime.daemon.rpc.agent_logs import LogNodes
+from gavelpy.runtime.daemon.rpc.tunnels import Tunnels
 from gavelpy.runtime.daemon.submissions import Submissions, Submitted
 from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageWorkers
@@ -84,6 +85,7 @@ class Scheduler:
         self.choice = recovered.choice  # the policy in force
         self.metrics = SchedulerMetrics()
         self.logs = LogNodes()
+        self.tunnels = Tunnels(self.logs)
         given = config.throughputs
         estimation = EstimationChoice(given.estimate, given.model, given.profile_gpu_s, config.mechanism.round_s)
         choice = replace(self.choice, round_s=self.core.settings.round_s)

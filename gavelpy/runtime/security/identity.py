@@ -36,8 +36,10 @@ class Operation(StrEnum):
     GET_USAGE = "GetUsage"
     LIST_EVENTS = "ListEvents"
     READ_LOGS = "ReadLogs"
+    OPEN_TUNNEL = "OpenTunnel"
     CONNECT = "Connect"  # of an agent
     SERVE_LOGS = "ServeLogs"  # of an agent
+    SERVE_TUNNEL = "ServeTunnel"  # of an agent
     DESCRIBE_SERVICES = "ServerReflectionInfo"
 
 
@@ -61,8 +63,10 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.GET_USAGE: _PEOPLE,
     Operation.LIST_EVENTS: _PEOPLE,
     Operation.READ_LOGS: _PEOPLE,
+    Operation.OPEN_TUNNEL: _PEOPLE,
     Operation.CONNECT: _NODES,
     Operation.SERVE_LOGS: _NODES,
+    Operation.SERVE_TUNNEL: _NODES,
     Operation.DESCRIBE_SERVICES: _ALL,
 }
 

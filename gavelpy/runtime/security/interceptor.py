@@ -26,7 +26,7 @@ _AT_ONCE = 200  # streams between two yields to the event loop
 
 # Open without a token, for load balancers and service managers.
 OPEN = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
-_AGENT = frozenset({Operation.CONNECT, Operation.SERVE_LOGS})
+_AGENT = frozenset({Operation.CONNECT, Operation.SERVE_LOGS, Operation.SERVE_TUNNEL})
 _REFLECTION = frozenset({Operation.DESCRIBE_SERVICES})
 OPERATIONS: Mapping[str, Operation] = {  # by method, /package.Service/Method; methods that are not listed are refused
     f"/{service}/{operation}": operation

@@ -7,6 +7,8 @@ ranks          start processes and collect their exit codes
 processes      find and kill all processes of a lease
 cgroups        the control group of a lease
 log_files      captured output, with rotation
+preparation    check the environment of a job and unpack its snapshot, before its ranks start
+terminal       the terminal of an interactive job, to which clients attach
 """
 
 from __future__ import annotations

@@ -127,6 +127,20 @@ def send(process: int, number: int) -> None:
         return
 
 
+def detach(log: Path) -> None:
+    """Makes a session, redirects output to a log and adopts orphans."""
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((null, 0), (null, 1), (output, 2)):
+        os.dup2(source, target)
+    os.chdir("/")
+    adopt_orphans()
+
+
 def adopt_orphans() -> None:
     """Makes this process the parent of descendants that lose theirs (PR_SET_CHILD_SUBREAPER)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
 import struct
+import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,10 +63,12 @@ def start_rank(
     group: int,
     control_groups: Sequence[str] = (),
     identity: Identity | None = None,
+    terminal: int = -1,
 ) -> Rank:
     """Starts a process in a process group (0 = a new one), control groups and with an identity (None = the shim's).
 
-    Raises RankNotStarted.
+    With a `terminal`, the process leads a session of its own, and the terminal is its input and output. Raises
+    RankNotStarted.
     """
     output, output_end = os.pipe2(os.O_CLOEXEC)
     errors, errors_end = os.pipe2(os.O_CLOEXEC)
@@ -72,7 +76,7 @@ def start_rank(
     shim = os.getpid()
     process = os.fork()
     if process == 0:
-        ends = (output_end, errors_end, failure_end)
+        ends = (output_end, errors_end, failure_end, terminal)
         _become(argv, working_directory, environment, (group, control_groups), identity, ends, shim)
     for end in (output_end, errors_end, failure_end):
         os.close(end)
@@ -116,7 +120,7 @@ def _become(
     environment: Mapping[str, str],
     groups: tuple[int, Sequence[str]],
     identity: Identity | None,
-    ends: tuple[int, int, int],
+    ends: tuple[int, int, int, int],
     shim: int,
 ) -> None:
     """In the child: executes the command or calls the function, or reports why that failed. Never returns.
@@ -126,7 +130,12 @@ def _become(
     step = "setpgid"
     try:
         group, control_groups = groups
-        os.setpgid(0, group)
+        if ends[3] >= 0:
+            step = "setsid"
+            os.setsid()
+            fcntl.ioctl(ends[3], termios.TIOCSCTTY, 0)
+        else:
+            os.setpgid(0, group)
         step = "joining the control group"
         for control_group in control_groups:
             cgroups.join(control_group)
@@ -137,7 +146,8 @@ def _become(
         _die_with(shim)
         _default_signals()
         null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in zip((null, *ends[:2]), (0, 1, 2), strict=True):
+        streams = (null, *ends[:2]) if ends[3] < 0 else (ends[3],) * 3
+        for source, target in zip(streams, (0, 1, 2), strict=True):
             os.dup2(source, target)
         step = "chdir"
         os.chdir(working_directory)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
@@ -30,22 +30,27 @@ from gavelpy.runtime.shim.termination import (
     is_stop_requested,
     lease_end,
     limited,
+    may_run,
     next_termination,
     seconds_left,
+    session_end,
+    until_change_s,
 )
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.shim.terminal import Terminal
 
 LOG_FILE: Final = "shim.log"
 POLL_S: Final = 0.05  # of lease.json
 READ_BYTES: Final = 1 << 16
 ORPHANS_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
-THROTTLE_PERIOD_S: Final = 0.08
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the lease of one directory; the exit code does not depend on the job."""
     directory = Path(argv[0]).resolve()
-    _detach(directory)
+    processes.detach(directory / LOG_FILE)
     try:
         launch, lease = _read(directory)
     except RemoteViolation as error:
@@ -53,20 +58,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     Supervisor(directory, launch, lease).run()
     return 0
-
-
-def may_run(clock_s: float, factor: float) -> bool:
-    """Whether a job with this speed factor may run now. Periods are aligned to the clock, so ranks pause together."""
-    return factor >= 1.0 or clock_s % THROTTLE_PERIOD_S < factor * THROTTLE_PERIOD_S
-
-
-def until_change_s(clock_s: float, factor: float) -> float:
-    """Seconds until `may_run` changes; infinite if it never does."""
-    if factor >= 1.0:
-        return float("inf")
-    within_s = clock_s % THROTTLE_PERIOD_S
-    running_s = factor * THROTTLE_PERIOD_S
-    return running_s - within_s if within_s < running_s else THROTTLE_PERIOD_S - within_s
 
 
 class Supervisor:
@@ -90,6 +81,8 @@ class Supervisor:
         self._paused = False
         self._reported = False
         self._groups = cgroups.JobGroups()
+        self._terminal: Terminal | None = None
+        self._is_abandoned = False
         self._is_terminating = False
         self._orphans_reaped_s = 0.0
         self._ended_s = 0.0
@@ -133,6 +126,7 @@ class Supervisor:
         try:
             if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
                 return end
+            self._open_terminal()
             for environment in self._launch.rank_environments:
                 self._start_rank({**self._launch.environment, **environment, **marker})
         except ranks.RankNotStarted as error:
@@ -155,6 +149,13 @@ class Supervisor:
             LeaseOutcome.LOST if code == preparation.CODE_OF_NODE else LeaseOutcome.FAILED, message, code
         )
 
+    def _open_terminal(self) -> None:
+        """Makes the terminal of an interactive job, which has one process."""
+        if self._launch.terminal_away_s > 0:
+            from gavelpy.runtime.shim.terminal import Terminal  # few jobs have one
+
+            self._terminal = Terminal(self._directory, self._launch.terminal_away_s, clock_s(), self._launch.uid)
+
     def _is_over(self) -> bool:
         """Whether the lease is over before its ranks have started."""
         self._read_lease()
@@ -163,9 +164,18 @@ class Supervisor:
 
     def _start_rank(self, environment: dict[str, str]) -> None:
         launch, local_rank = self._launch, len(self._ranks)
+        slave = self._terminal.slave if self._terminal is not None else -1
         rank = ranks.start_rank(
-            launch.argv, launch.working_directory, environment, self._state.group, self._groups.all, launch.identity
+            launch.argv,
+            launch.working_directory,
+            environment,
+            self._state.group,
+            self._groups.all,
+            launch.identity,
+            slave,
         )
+        if self._terminal is not None:
+            self._terminal.started()
         self._ranks.append(rank)
         for end, is_error_stream in ((rank.output, False), (rank.errors, True)):
             self._tails.follow(end, local_rank, is_error_stream=is_error_stream)
@@ -190,6 +200,8 @@ class Supervisor:
             self._send_signals()
             self._collect_exits()
         reports = self._reports()
+        if self._terminal is not None:
+            self._terminal.finish(self._codes[0])
         self._kill_all()
         exits = RankExits(
             codes=self._codes,
@@ -197,6 +209,8 @@ class Supervisor:
             ran_s=self._ended_s - self._state.started_clock_s,
             stop_requested=is_stop_requested(self._ended_s, self._launch, self._lease, self._termination),
         )
+        if self._terminal is not None:
+            return session_end(self._launch, self._codes[0], self._lease, clock_s(), is_abandoned=self._is_abandoned)
         end = lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
         end = failures.explained(end, self._tails, self._codes, self._first_failure, self._memory_evidence)
         return limited(end, self._lease, self._stalls.stalled)
@@ -216,14 +230,16 @@ class Supervisor:
     def _orders(self) -> LeaseTerms:
         """The lease, with a stop if the shim got SIGTERM or a job that does not report has used its steps.
 
-        A job that has stalled will not stop by itself: its lease is over at once.
+        A job that has stalled will not stop by itself: its lease is over at once. An interactive job stops
+        if no client is attached.
         """
         if self._stalls.stalled:
             return replace(self._lease, until_clock_s=min(self._lease.until_clock_s, self._stalls.looked_s))
         steps_max = self._lease.steps_max
         ran_s = clock_s() - self._state.started_clock_s
         has_enough = 0 < steps_max <= estimated_steps(self._launch, ran_s) and not self._has_reports()
-        return replace(self._lease, stop=True) if has_enough or self._is_terminating else self._lease
+        is_to_stop = has_enough or self._is_terminating or self._is_abandoned
+        return replace(self._lease, stop=True) if is_to_stop else self._lease
 
     def _send_signals(self) -> None:
         """Sends the signals that are due."""
@@ -259,9 +275,12 @@ class Supervisor:
 
     def _capture(self, timeout_s: float) -> None:
         """Waits for output, at most `timeout_s`, and writes it to the logs."""
-        ends = ranks.readable(list(self._writers), timeout_s)
+        terminal = self._terminal.ends if self._terminal is not None else []
+        ends = ranks.readable([*self._writers, *terminal], timeout_s)
         now_s = time.time()
-        for end in ends:
+        if self._terminal is not None:
+            self._serve_terminal(self._terminal, ends)
+        for end in (end for end in ends if end in self._writers):
             content = os.read(end, READ_BYTES)
             if content:
                 self._take(end, content, now_s)
@@ -275,6 +294,12 @@ class Supervisor:
         self._stalls.has_output = True
         self._writers[end].write(content, now_s)
         self._tails.add(end, content)
+
+    def _serve_terminal(self, terminal: Terminal, ends: list[int]) -> None:
+        terminal.serve(ends, clock_s())
+        if terminal.is_abandoned(clock_s()) and not self._is_abandoned:
+            self._is_abandoned = True
+            terminal.hang_up()
 
     def _close(self, end: int, now_s: float) -> None:
         self._writers.pop(end).close(now_s)
@@ -322,7 +347,8 @@ class Supervisor:
         self._close(end, time.time())
 
     def _reports(self) -> list[Progress]:
-        reports = (self._report(rank) for rank in lease_files.reporting_ranks(self._job_directory))
+        ranks_here = lease_files.reporting_ranks(self._job_directory) if self._terminal is None else ()
+        reports = (self._report(rank) for rank in ranks_here)
         return [report for report in reports if report is not None]
 
     def _report(self, local_rank: int) -> Progress | None:
@@ -332,7 +358,8 @@ class Supervisor:
             return None
 
     def _has_reports(self) -> bool:
-        self._reported = self._reported or bool(lease_files.reporting_ranks(self._job_directory))
+        if self._terminal is None:  # programs that are run in a session are not the job
+            self._reported = self._reported or bool(lease_files.reporting_ranks(self._job_directory))
         return self._reported
 
     def _send_group(self, number: int) -> None:
@@ -356,20 +383,6 @@ class Supervisor:
         is_unrunnable = outcome is LeaseOutcome.FAILED and code in failures.UNRUNNABLE
         failure = failures.FailureKind.USER if is_unrunnable else failures.FailureKind.UNKNOWN
         return End(outcome, code, steps, steps, detail, clock_s(), failure.value)
-
-
-def _detach(directory: Path) -> None:
-    """Makes a session, redirects output to shim.log and adopts orphans."""
-    if os.getsid(0) != os.getpid():
-        os.setsid()
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(directory / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((null, 0), (null, 1), (log, 2)):
-        os.dup2(source, target)
-    os.chdir("/")
-    processes.adopt_orphans()
 
 
 def _read(directory: Path) -> tuple[Launch, LeaseTerms]:

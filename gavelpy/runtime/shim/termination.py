@@ -1,4 +1,4 @@
-"""When to warn, terminate and kill a job, and how its lease ended: pure functions.
+"""When to pause, warn, terminate and kill a job, and how its lease ended: pure functions.
 
 `next_termination` depends on the clock, the lease and what was sent before. A job that reports uses LeaseIterator,
 which reads the lease and stops before its end; it gets SIGTERM only if it has not stopped by then. Any other job gets
@@ -16,10 +16,26 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Final
 
 from gavelpy.runtime.lease_files import RESUME_DIRECTORY_VARIABLE, End, Launch, LeaseOutcome, LeaseTerms, Progress
 
 LIMIT_SLACK_S = 0.1  # of clocks
+THROTTLE_PERIOD_S: Final = 0.08
+
+
+def may_run(clock_s: float, factor: float) -> bool:
+    """Whether a job with this speed factor may run now. Periods are aligned to the clock, so ranks pause together."""
+    return factor >= 1.0 or clock_s % THROTTLE_PERIOD_S < factor * THROTTLE_PERIOD_S
+
+
+def until_change_s(clock_s: float, factor: float) -> float:
+    """Seconds until `may_run` changes; infinite if it never does."""
+    if factor >= 1.0:
+        return float("inf")
+    within_s = clock_s % THROTTLE_PERIOD_S
+    running_s = factor * THROTTLE_PERIOD_S
+    return running_s - within_s if within_s < running_s else THROTTLE_PERIOD_S - within_s
 
 
 class Stage(IntEnum):
@@ -156,6 +172,20 @@ def lease_end(launch: Launch, exits: RankExits, reports: Sequence[Progress], rea
     return End(outcome, code, done, saved, reason or _describe(outcome), at_clock_s)
 
 
+def session_end(launch: Launch, code: int, lease: LeaseTerms, at_clock_s: float, *, is_abandoned: bool) -> End:
+    """How the lease of an interactive job ended: it is finished whatever its exit code, unless it was stopped."""
+    is_stopped = lease.stop or lease.kill or at_clock_s >= lease.until_clock_s
+    if is_stopped and not is_abandoned:
+        return End(
+            LeaseOutcome.STOPPED, code, launch.steps_done, launch.steps_done, "the session was stopped", at_clock_s
+        )
+    if is_abandoned:
+        detail = f"the session was ended, because no client was attached for {launch.terminal_away_s:g} s"
+    else:
+        detail = f"the session {_ended_with(code)}"
+    return End(LeaseOutcome.FINISHED, code, launch.steps_total, launch.steps_done, detail, at_clock_s)
+
+
 def has_done_all(launch: Launch, reports: Sequence[Progress]) -> bool:
     """Whether every local rank has reported its last step, by its own count or as finished, and none gave up.
 
@@ -207,13 +237,17 @@ def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcom
 
 
 def _describe_failure(rank: int, code: int) -> str:
+    meaning = {126: ": a command cannot be executed", 127: ": a command was not found"}.get(code, "")
+    return f"rank {rank} {_ended_with(code)}{meaning}"
+
+
+def _ended_with(code: int) -> str:
     if code >= 0:
-        meaning = {126: ": a command cannot be executed", 127: ": a command was not found"}.get(code, "")
-        return f"rank {rank} exited with code {code}{meaning}"
+        return f"exited with code {code}"
     try:
-        return f"rank {rank} was killed by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"rank {rank} was killed by signal {-code}"
+        return f"was killed by signal {-code}"
 
 
 def _describe(outcome: LeaseOutcome) -> str:

@@ -645,6 +645,7 @@ class Launch(_message.Message):
     STALL_S_FIELD_NUMBER: _builtins.int
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
+    INTERACTIVE_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -691,6 +692,8 @@ class Launch(_message.Message):
     """and after this time without progress; 0 = never"""
     finish_grace_s: _builtins.float
     """after its last step a job that is to stop has so long to exit by itself"""
+    interactive: _builtins.bool
+    """rank 0 has a terminal"""
     @_builtins.property
     def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -733,10 +736,11 @@ class Launch(_message.Message):
         stall_s: _builtins.float = ...,
         finish_grace_s: _builtins.float = ...,
         software: _software_pb2.Software | None = ...,
+        interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -812,6 +816,7 @@ class ServeLogsResponse(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     LINES_MAX_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
+    TUNNEL_FIELD_NUMBER: _builtins.int
     question: _builtins.int
     job: _builtins.int
     """-1 = all jobs of jobs_allowed"""
@@ -828,6 +833,10 @@ class ServeLogsResponse(_message.Message):
     """lines may come many in a batch; an older agent sends them one by one"""
     @_builtins.property
     def jobs_allowed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def tunnel(self) -> Global___TunnelTarget:
+        """instead of a request for lines: open a tunnel under this number"""
+
     def __init__(
         self,
         *,
@@ -840,14 +849,111 @@ class ServeLogsResponse(_message.Message):
         tail_lines: _builtins.int = ...,
         lines_max: _builtins.int = ...,
         batches: _builtins.bool = ...,
+        tunnel: Global___TunnelTarget | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tunnel", b"tunnel"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "job", b"job", "jobs_allowed", b"jobs_allowed", "lines_max", b"lines_max", "offset", b"offset", "pattern", b"pattern", "question", b"question", "rank", b"rank", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "job", b"job", "jobs_allowed", b"jobs_allowed", "lines_max", b"lines_max", "offset", b"offset", "pattern", b"pattern", "question", b"question", "rank", b"rank", "tail_lines", b"tail_lines", "tunnel", b"tunnel"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServeLogsResponse: _TypeAlias = ServeLogsResponse  # noqa: Y015
+
+@_typing.final
+class TunnelTarget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    job: _builtins.int
+    port: _builtins.int
+    """0 = its terminal"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.int = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TunnelTarget: _TypeAlias = TunnelTarget  # noqa: Y015
+
+@_typing.final
+class ServeTunnelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_KEY_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """in the first message, as are the next three"""
+    state_id: _builtins.str
+    identity_key: _builtins.str
+    question: _builtins.int
+    """of the request that it answers"""
+    data: _builtins.bytes
+    error: _builtins.str
+    """why there is no tunnel; the last message"""
+    exit_code: _builtins.int
+    """of the session, in the last message"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        state_id: _builtins.str = ...,
+        identity_key: _builtins.str = ...,
+        question: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        error: _builtins.str = ...,
+        exit_code: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "data", b"data", "error", b"error", "exit_code", b"exit_code", "identity_key", b"identity_key", "node_id", b"node_id", "question", b"question", "state_id", b"state_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+    _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+
+Global___ServeTunnelRequest: _TypeAlias = ServeTunnelRequest  # noqa: Y015
+
+@_typing.final
+class ServeTunnelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    rows: _builtins.int
+    """new size of the window; 0 = as it is"""
+    columns: _builtins.int
+    last: _builtins.bool
+    """the client sends no more"""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        rows: _builtins.int = ...,
+        columns: _builtins.int = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "data", b"data", "last", b"last", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServeTunnelResponse: _TypeAlias = ServeTunnelResponse  # noqa: Y015
 
 @_typing.final
 class LogLine(_message.Message):

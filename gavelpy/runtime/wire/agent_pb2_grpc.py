@@ -44,6 +44,11 @@ class AgentServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsResponse.FromString,
                 _registered_method=True)
+        self.ServeTunnel = channel.stream_stream(
+                '/gavelpy.v1.AgentService/ServeTunnel',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer:
@@ -64,6 +69,13 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ServeTunnel(self, request_iterator, context):
+        """One stream a tunnel, opened by the agent when ServeLogs requests it: the job's bytes up, the client's down.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +88,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ServeLogs,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsResponse.SerializeToString,
+            ),
+            'ServeTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.ServeTunnel,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +149,33 @@ class AgentService:
             '/gavelpy.v1.AgentService/ServeLogs',
             gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServeTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gavelpy.v1.AgentService/ServeTunnel',
+            gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_agent__pb2.ServeTunnelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class AgentServiceStub:
     """
     ServeLogs: _grpc.StreamStreamMultiCallable[_agent_pb2.ServeLogsRequest, _agent_pb2.ServeLogsResponse]
     """Questions about logs travel apart, so that no page of a log delays a heartbeat."""
+    ServeTunnel: _grpc.StreamStreamMultiCallable[_agent_pb2.ServeTunnelRequest, _agent_pb2.ServeTunnelResponse]
+    """One stream a tunnel, opened by the agent when ServeLogs requests it: the job's bytes up, the client's down."""
 
 @_typing.type_check_only
 class AgentServiceAsyncStub(AgentServiceStub):
@@ -53,6 +55,8 @@ class AgentServiceAsyncStub(AgentServiceStub):
     """
     ServeLogs: _aio.StreamStreamMultiCallable[_agent_pb2.ServeLogsRequest, _agent_pb2.ServeLogsResponse]  # type: ignore[assignment]
     """Questions about logs travel apart, so that no page of a log delays a heartbeat."""
+    ServeTunnel: _aio.StreamStreamMultiCallable[_agent_pb2.ServeTunnelRequest, _agent_pb2.ServeTunnelResponse]  # type: ignore[assignment]
+    """One stream a tunnel, opened by the agent when ServeLogs requests it: the job's bytes up, the client's down."""
 
 class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -72,5 +76,13 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ServeLogsResponse], _abc.AsyncIterator[_agent_pb2.ServeLogsResponse]]:
         """Questions about logs travel apart, so that no page of a log delays a heartbeat."""
+
+    @_abc_1.abstractmethod
+    def ServeTunnel(
+        self,
+        request_iterator: _MaybeAsyncIterator[_agent_pb2.ServeTunnelRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_pb2.ServeTunnelResponse], _abc.AsyncIterator[_agent_pb2.ServeTunnelResponse]]:
+        """One stream a tunnel, opened by the agent when ServeLogs requests it: the job's bytes up, the client's down."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

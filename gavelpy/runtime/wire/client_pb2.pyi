@@ -228,6 +228,7 @@ class JobDescription(_message.Message):
     TIME_S_FIELD_NUMBER: _builtins.int
     STALL_S_FIELD_NUMBER: _builtins.int
     GPU_TYPES_FIELD_NUMBER: _builtins.int
+    INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
     steps_total: _builtins.float
@@ -263,6 +264,8 @@ class JobDescription(_message.Message):
     """longest running time, over all leases; 0 = no limit"""
     stall_s: _builtins.float
     """ended after this running time without progress; 0 = never"""
+    interactive: _builtins.bool
+    """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
     def rates_steps_per_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -307,10 +310,11 @@ class JobDescription(_message.Message):
         time_s: _builtins.float = ...,
         stall_s: _builtins.float = ...,
         gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1535,3 +1539,67 @@ class ReadLogsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadLogsResponse: _TypeAlias = ReadLogsResponse  # noqa: Y015
+
+@_typing.final
+class OpenTunnelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """in the first message: its number or name"""
+    port: _builtins.int
+    """in the first message: TCP port on the job's first node; 0 = its terminal"""
+    data: _builtins.bytes
+    rows: _builtins.int
+    """new size of the window; 0 = as it is"""
+    columns: _builtins.int
+    last: _builtins.bool
+    """no more data follows; the end of the stream alone can be a lost connection"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        port: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        rows: _builtins.int = ...,
+        columns: _builtins.int = ...,
+        last: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "data", b"data", "job", b"job", "last", b"last", "port", b"port", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenTunnelRequest: _TypeAlias = OpenTunnelRequest  # noqa: Y015
+
+@_typing.final
+class OpenTunnelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """the first message has none: the tunnel is open"""
+    exit_code: _builtins.int
+    """of the session, in the last message; -n = killed by signal n"""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        exit_code: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "data", b"data", "exit_code", b"exit_code"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+    _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+
+Global___OpenTunnelResponse: _TypeAlias = OpenTunnelResponse  # noqa: Y015

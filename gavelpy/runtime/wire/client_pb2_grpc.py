@@ -104,6 +104,11 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsResponse.FromString,
                 _registered_method=True)
+        self.OpenTunnel = channel.stream_stream(
+                '/gavelpy.v1.SchedulerService/OpenTunnel',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -200,6 +205,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenTunnel(self, request_iterator, context):
+        """to the terminal or a port of a job
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -272,6 +284,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsResponse.SerializeToString,
+            ),
+            'OpenTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.OpenTunnel,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -652,6 +669,33 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/ReadLogs',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReadLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gavelpy.v1.SchedulerService/OpenTunnel',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.OpenTunnelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,8 @@ class SchedulerServiceStub:
     """GPU time by owner, entity and GPU type"""
     ListEvents: _grpc.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]
     ReadLogs: _grpc.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]
+    OpenTunnel: _grpc.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]
+    """to the terminal or a port of a job"""
 
 @_typing.type_check_only
 class SchedulerServiceAsyncStub(SchedulerServiceStub):
@@ -77,6 +79,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     """GPU time by owner, entity and GPU type"""
     ListEvents: _aio.UnaryStreamMultiCallable[_client_pb2.ListEventsRequest, _client_pb2.ListEventsResponse]  # type: ignore[assignment]
     ReadLogs: _aio.UnaryStreamMultiCallable[_client_pb2.ReadLogsRequest, _client_pb2.ReadLogsResponse]  # type: ignore[assignment]
+    OpenTunnel: _aio.StreamStreamMultiCallable[_client_pb2.OpenTunnelRequest, _client_pb2.OpenTunnelResponse]  # type: ignore[assignment]
+    """to the terminal or a port of a job"""
 
 class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -183,5 +187,13 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.ReadLogsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_client_pb2.ReadLogsResponse], _abc.AsyncIterator[_client_pb2.ReadLogsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def OpenTunnel(
+        self,
+        request_iterator: _MaybeAsyncIterator[_client_pb2.OpenTunnelRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_client_pb2.OpenTunnelResponse], _abc.AsyncIterator[_client_pb2.OpenTunnelResponse]]:
+        """to the terminal or a port of a job"""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavelpy.runtime.shim.supervisor import THROTTLE_PERIOD_S, may_run, until_change_s
+from gavelpy.runtime.shim.termination import THROTTLE_PERIOD_S, may_run, until_change_s
 
 
 def test_full_speed_never_pauses() -> None:

@@ -359,7 +359,8 @@ class LeaseDirectory:
         self.shim = self._read(lease_files.SHIM_FILE, lease_files.read_shim) or self.shim
 
     def _read_progress(self) -> None:
-        for rank in range(self.assignment.local_ranks if self.assignment else 0):
+        is_interactive = self.launch is not None and self.launch.terminal_away_s > 0  # its programs are not the job
+        for rank in range(self.assignment.local_ranks if self.assignment and not is_interactive else 0):
             read = partial(lease_files.read_progress, local_rank=rank)
             found = self._read(lease_files.progress_file(rank), read, self.job_directory)
             if found is not None:

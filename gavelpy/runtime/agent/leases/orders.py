@@ -57,6 +57,7 @@ class NodeAssignment:
     stall_s: float = 0.0
     checkpoint_directory_id: str = ""  # that the scheduler expects on this node; empty = any
     software: Software = OF_NODE
+    interactive: bool = False
 
     @property
     def local_ranks(self) -> int:

@@ -33,6 +33,7 @@ from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
 from gavelpy.runtime.storage import StorageSilent, StorageWorkers
 
 RESERVED_PREFIX: Final = "GAVEL_"
+TERMINAL_AWAY_S: Final = 60.0  # an interactive job ends when no client is attached for so long
 _FROM_NODE: Final = ("PATH", "LANG")
 _FROM_ACCOUNT: Final = ("HOME", "TMPDIR", "VIRTUAL_ENV")  # the agent's, unless the job runs as its owner
 _BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
@@ -140,6 +141,7 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         cgroup=node.containment.group_of(lease.lease),
         limit_groups=node.containment.limit_groups_of(lease.lease, len(assignment.gpus)),
         limits=node.containment.limits_of(lease.lease, len(assignment.gpus)),
+        terminal_away_s=TERMINAL_AWAY_S if assignment.interactive else 0.0,
         software=software_of(assignment, lease, node),
         uid=account.uid if account else NO_ACCOUNT,
         gid=account.gid if account else NO_ACCOUNT,
@@ -310,6 +312,11 @@ class Starter:
         """The launch for the shim; raises LeaseNotStarted, also if the terms change while storage does not answer."""
         assignment, node = folder.assignment, self.environment
         assert assignment is not None, "a lease with an assignment is started"
+        if assignment.interactive and assignment.is_gang_of_nodes:
+            nodes = assignment.node_count
+            raise LeaseNotStarted(
+                LeaseOutcome.FAILED, f"an interactive job needs its GPUs on one node, got {nodes} nodes"
+            )
         target = [
             float(assignment.resume_lease),
             assignment.resume_steps,

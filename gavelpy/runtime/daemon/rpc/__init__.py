@@ -7,4 +7,5 @@ requests            jobs in requests: validation
 agent_service       the service for agents
 agent_messages      reports and orders as messages: validation
 agent_logs          requests log lines from agents
+tunnels             joins clients to terminals and ports of jobs
 """

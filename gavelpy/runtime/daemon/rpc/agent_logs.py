@@ -110,6 +110,19 @@ class LogNodes:
             if answer.last:
                 return NodeLogPage(joined(parts), answer.next_offset, answer.end_offset)
 
+    def request_tunnel(self, node_id: str, job: int, port: int) -> int:
+        """Requests a tunnel to a job from a node; returns the number under which the node opens it.
+
+        Raises LogsUnavailable.
+        """
+        stream = self._streams.get(node_id)
+        if stream is None:
+            raise LogsUnavailable(f"node {node_id} is not connected")
+        number = next(self._numbers)
+        target = agent_pb2.TunnelTarget(job=job, port=port)
+        stream.requests.put_nowait(agent_pb2.ServeLogsResponse(question=number, tunnel=target))
+        return number
+
     def _end(self, node_id: str, stream: _Stream) -> None:
         stream.close()
         if self._streams.get(node_id) is stream:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.accept import DIRECTORY_ID
 from gavelpy.mechanism.events import FailureClass, Outcome
-from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.model.job import JobKind, JobSpec, NodeId
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.leases.lease import Order, PartReport, Phase, Wish
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, ReportedDirectory, ReportedState
@@ -191,6 +191,7 @@ def order_message(
                 stall_s=spec.stall_s,
                 checkpoint_directory_id=start.directory,
                 software=software_pb2.Software(**vars(spec.software)),
+                interactive=spec.kind is JobKind.INTERACTIVE,
             )
         )
     return message

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 WRITE_TIMEOUT_S = 10.0
 FIRST_MESSAGE_TIMEOUT_S = 10.0
-Message = TypeVar("Message", agent_pb2.ConnectRequest, agent_pb2.ServeLogsRequest)
+Message = TypeVar("Message", agent_pb2.ConnectRequest, agent_pb2.ServeLogsRequest, agent_pb2.ServeTunnelRequest)
 Context = grpc.aio.ServicerContext[agent_pb2.ConnectRequest, agent_pb2.ConnectResponse]
+TunnelContext = grpc.aio.ServicerContext[agent_pb2.ServeTunnelRequest, agent_pb2.ServeTunnelResponse]
 LogContext = grpc.aio.ServicerContext[agent_pb2.ServeLogsRequest, agent_pb2.ServeLogsResponse]
 
 
@@ -180,6 +181,21 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             async for question in self._scheduler.logs.serve(first.node_id, messages):
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     await context.write(question)
+
+    async def ServeTunnel(  # type: ignore[override]  # noqa: N802 - gRPC's names and kind of method
+        self, requests: AsyncIterator[agent_pb2.ServeTunnelRequest], context: TunnelContext
+    ) -> None:
+        """Joins the stream of a node to the client that waits for it."""
+        messages = aiter(requests)
+        with _in_time():
+            first = await _next(messages, FIRST_MESSAGE_TIMEOUT_S)
+        if first is None or not agent_messages.NAME.fullmatch(first.node_id):
+            raise RemoteViolation("node_id must be in the first message, got none")
+        caller().check_node(first.node_id)
+        if self._execution.nodes.has_other_agent(first.node_id, first.state_id, first.identity_key):
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"node {first.node_id} belongs to another agent")
+        async for message in self._scheduler.tunnels.serve_agent(first, messages):
+            await context.write(message)
 
 
 @contextmanager

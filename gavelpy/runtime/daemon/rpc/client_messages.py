@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.runtime.daemon.queries.cluster import ClusterStatus, NodeStatus
 from gavelpy.runtime.daemon.queries.explain import JobExplanation, PlannedJob
 from gavelpy.runtime.daemon.queries.jobs import JobStatus, PublicState, after_in_words
@@ -54,6 +54,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         array_position=spec.array_position,
         array_limit=spec.array_limit,
         begin_at_s=spec.begin_at_s,
+        interactive=spec.kind is JobKind.INTERACTIVE,
     )
 
 

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
@@ -40,6 +41,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
     usage_message,
 )
 from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
+from gavelpy.runtime.daemon.rpc.tunnels import PORT_MAX
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
 from gavelpy.runtime.security.identity import Caller, Refusal, caller
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 API_VERSIONS = (1,)
 WAIT_S_MAX = 60.0
+_FIRST_MESSAGE_S = 10.0
 _AT_ONCE = 200  # jobs between two yields to the event loop
 _ACTIONS = {
     pb.NODE_WISH_DRAIN: NodeAction.DRAIN,
@@ -237,6 +240,27 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             message = log_message(chunk, self._jobs.name)
             for part in [message] if request.batches else line_messages(message):
                 yield part
+
+    async def OpenTunnel(
+        self, requests: AsyncIterator[pb.OpenTunnelRequest], context: Context
+    ) -> AsyncIterator[pb.OpenTunnelResponse]:
+        """The terminal of an interactive job, or a port that a job listens on, for its owner and admins."""
+        messages = aiter(requests)
+        try:
+            async with asyncio.timeout(_FIRST_MESSAGE_S):
+                first = await anext(messages, None)
+        except TimeoutError:
+            raise RemoteViolation(f"the first message must arrive within {_FIRST_MESSAGE_S:g} s") from None
+        if first is None:
+            raise RemoteViolation("job must be in the first message, got none")
+        require(first.port <= PORT_MAX, "port", f"a number in [0, {PORT_MAX}]", first.port)
+        job = self._jobs.find(caller(), first.job)
+        lease = self._scheduler.leases.leases.get(int(self._scheduler.core.jobs.lease[job]))
+        if lease is None or not lease.is_started:
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"job {job} does not run now")
+        node_id = next(iter(lease.parts))
+        async for message in self._scheduler.tunnels.serve_client(node_id, job, first.port, messages):
+            yield message
 
     # Helpers ------------------------------------------------------------------------------------------------------
 

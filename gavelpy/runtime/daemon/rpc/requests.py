@@ -12,7 +12,7 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobSpec
+from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobKind, JobSpec
 from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
@@ -111,8 +111,9 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         checkpoint_every_s=number(f"{field}.checkpoint_every_s", job.checkpoint_every_s),
         warning_s=number(f"{field}.warning_s", job.warning_s),
         preemptible=job.preemptible,
+        kind=JobKind.INTERACTIVE if job.interactive else JobKind.BATCH,
         software=_software(f"{field}.software", job.software),
-        no_preempt=job.no_preempt,
+        no_preempt=job.no_preempt or job.interactive,
         array_size=job.array_size,
         array_limit=job.array_limit,
         hold=job.hold,
