@@ -99,6 +99,8 @@ class Launch:
     gid: int = -1
     groups: tuple[int, ...] = ()
     job_directory: str = ""  # with an account: the directory below jobs/
+    private_tmp: bool = False  # the job has /tmp and /var/tmp of its own
+    hide_processes: bool = False  # the job sees processes of its account only
 
     @property
     def local_ranks(self) -> int:

@@ -17,6 +17,7 @@ from gavelpy.runtime.agent.gpus import parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
+from gavelpy.runtime.shim.isolation import REPLACED
 
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
@@ -72,6 +73,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     memory_bytes_per_gpu: int = 0  # limit of a job for each of its GPUs; 0 = none
     processes_per_gpu: int = 0  # with threads; 0 = no limit
     run_as: str = ""  # "owner": jobs run as their owners; "agent": as the agent; empty = owner if there is a token file
+    private_tmp: bool = False  # each job has its own /tmp and /var/tmp
+    hide_processes: bool = True  # jobs that run as their owners see processes of their account only
     users: dict[str, str] = {}  # accounts of users that have another name on this node
     allow_root: bool = False  # whether a job may run as root, if its owner is root on this node
 
@@ -82,6 +85,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             parse_gpus(self.gpus)
         if not self.state_directory:
             raise InvalidInput("state_directory must be a path, for example /var/lib/gavel-node, got ''")
+        if self.private_tmp:
+            self._check_private_tmp()
         for name in ("memory_bytes_per_gpu", "processes_per_gpu"):
             if getattr(self, name) and not self.control_groups:
                 raise InvalidInput(f"{name} needs control_groups = true, got {getattr(self, name)} with false")
@@ -123,6 +128,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.run_as == "owner" or (not self.run_as and bool(self.token_file))
 
     @property
+    def isolates(self) -> bool:
+        """Whether jobs have a mount namespace."""
+        return self.private_tmp or (self.hide_processes and self.switches_accounts)
+
+    @property
     def job_limits(self) -> JobLimits:
         """Limits of a job for each of its GPUs."""
         return JobLimits(self.memory_bytes_per_gpu, self.processes_per_gpu)
@@ -147,6 +157,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"token_file must hold one token, as `gavel token create` printed it: {self.token_file!r}"
             )
         return content
+
+    def _check_private_tmp(self) -> None:
+        if os.geteuid() != 0:
+            raise InvalidInput("private_tmp needs an agent that runs as root, got true")
+        for name, path in (("state_directory", self.state), ("checkpoint_directory", self.checkpoints)):
+            if any(path.is_relative_to(place) for place in REPLACED):
+                raise InvalidInput(
+                    f"{name} must not be below {' or '.join(REPLACED)} with private_tmp, as jobs would not see it, "
+                    f"got {str(path)!r}"
+                )
 
     def _check_exposure(self) -> None:
         try:

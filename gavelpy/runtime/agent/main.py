@@ -18,6 +18,7 @@ from gavelpy.runtime.agent.agent_state import lock_state
 from gavelpy.runtime.agent.config import NodeConfig, node_config
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus
 from gavelpy.runtime.service_manager import quiet_grpc, sd_notify, set_up_logging
+from gavelpy.runtime.shim import isolation
 
 
 def _show_version(wanted: bool) -> None:
@@ -180,6 +181,11 @@ def run_node(config: NodeConfig) -> None:
     logger.log(*_who_runs(config))
     if config.switches_accounts:
         _check_passage(config.state)
+    if config.isolates and (why := isolation.is_possible()):
+        raise InvalidInput(
+            f"jobs cannot be isolated here ({why}): set hide_processes = false and private_tmp = false, or let the "
+            "agent make mount namespaces (CAP_SYS_ADMIN, Linux 5.8 or newer)"
+        )
     lock = lock_state(config.state, 0o711 if config.switches_accounts else 0o700)
     try:
         asyncio.run(_run(config, gpus))

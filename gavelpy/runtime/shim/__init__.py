@@ -5,6 +5,7 @@ failures       class and evidence of a failure, from exit codes and output
 termination    when to warn, terminate and kill the job; outcome and steps of the lease
 ranks          start processes and collect their exit codes
 processes      find and kill all processes of a lease
+isolation      the job's own /tmp and /proc
 cgroups        the control group of a lease
 log_files      captured output, with rotation
 preparation    check the environment of a job and unpack its snapshot, before its ranks start

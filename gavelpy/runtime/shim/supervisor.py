@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState, clock_s
-from gavelpy.runtime.shim import cgroups, failures, processes, ranks
+from gavelpy.runtime.shim import cgroups, failures, isolation, processes, ranks
 from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.shim.termination import (
     RankExits,
@@ -120,7 +120,7 @@ class Supervisor:
         self._read_lease()
         if self._is_over():
             return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
-        if why := self._groups.make(self._launch):
+        if why := self._groups.make(self._launch) or isolation.isolate(self._directory, self._launch):
             return self._not_run(LeaseOutcome.LOST, why, 0)
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._job_directory)}
         try:

@@ -63,6 +63,8 @@ def attacks(at: dict[str, Any]) -> dict[str, Callable[[], object]]:
     lease, own = state / "leases/00000001", state / "leases/00000002"
     found: dict[str, Callable[[], object]] = {
         "read-environment": (proc / "environ").read_bytes,
+        "read-command": (proc / "cmdline").read_bytes,
+        "see-process": lambda: listed(proc),
         "read-memory": lambda: (proc / "mem").open("rb").close(),
         "read-descriptors": lambda: listed(proc / "fd"),
         "enter-root": lambda: listed(proc / "root"),

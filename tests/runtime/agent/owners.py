@@ -23,9 +23,9 @@ AS_ALICE = (
 
 
 @contextmanager
-def open_place() -> Iterator[Path]:
-    """A directory that all accounts can pass through, as pytest's own are not."""
-    directory = Path(tempfile.mkdtemp(prefix="gavel-owners-"))
+def open_place(parent: str | None = None) -> Iterator[Path]:
+    """A directory that all accounts can pass through, as pytest's own are not; default: in the temporary directory."""
+    directory = Path(tempfile.mkdtemp(prefix="gavel-owners-", dir=parent))
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)

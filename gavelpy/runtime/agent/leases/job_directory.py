@@ -18,6 +18,7 @@ from typing import Final
 
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import Launch, LeaseTerms, Progress
+from gavelpy.runtime.shim.isolation import TMP
 
 PARENT_MODE: Final = 0o711  # owners pass through it to their own directories, but cannot list it
 STAGED: Final = ".for-job"  # in the lease directory
@@ -57,6 +58,10 @@ def discard(state: Path, lease: int) -> None:
     made = lease_files.lease_directory(state / lease_files.JOBS_DIRECTORY, lease)
     with suppress(OSError):  # there is none, or a later call succeeds
         _discard(made)
+    own = lease_files.lease_directory(state / lease_files.LEASES_DIRECTORY, lease) / TMP
+    with suppress(OSError):
+        made.parent.mkdir(mode=PARENT_MODE, exist_ok=True)
+        own.rename(made.with_name(f"{_GONE}{TMP}-{made.name}-{lease_files.clock_s():.6f}"))
 
 
 def discard_unknown(state: Path, leases: Collection[int]) -> None:

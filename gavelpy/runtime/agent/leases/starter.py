@@ -54,6 +54,8 @@ class NodeEnvironment:
     log_files_max: int = 4
     silent_start_s: float = 60.0
     containment: Containment = field(default_factory=Containment)
+    private_tmp: bool = False
+    hide_processes: bool = False
 
 
 def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> NodeEnvironment:
@@ -70,6 +72,8 @@ def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment
         log_files_max=config.log_files_max,
         silent_start_s=config.silent_start_s,
         containment=containment,
+        private_tmp=config.private_tmp,
+        hide_processes=config.hide_processes,
     )
 
 
@@ -147,6 +151,8 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         gid=account.gid if account else NO_ACCOUNT,
         groups=account.groups if account else (),
         job_directory=str(lease.directory_of_job) if account else "",
+        private_tmp=node.private_tmp,
+        hide_processes=node.hide_processes and account is not None,
     )
 
 
