@@ -141,7 +141,8 @@ def _array(ran: Ran) -> None:
 
 
 def _bounded_array(ran: Ran) -> None:
-    assert ran.out.count("finished") == 4
+    assert ran.user.description("few-3")["array_limit"] == 2
+    ran.user.finish("few-3")
 
 
 def _ranks(ran: Ran) -> None:
@@ -175,6 +176,11 @@ def _held(ran: Ran) -> None:
 def _later(ran: Ran) -> None:
     assert ran.user.job("later")["begin_at_s"] - time.time() == pytest.approx(7200, abs=60)
     ran.user("gavel cancel later")
+
+
+def _requeued(ran: Ran) -> None:
+    wait_until(lambda: ran.user.job("again")["restarts"] == 1, "it runs under its second lease")
+    ran.user("gavel cancel again")
 
 
 def _hold(ran: Ran) -> None:
@@ -245,6 +251,11 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --wait`": prints("finished"),
     "`sbatch --hold`": _held,
     "`sbatch --begin=now+2hours`": _later,
+    "`sbatch --dependency=afterok:JOB`": outputs("trained"),
+    "`sbatch --dependency=afterany:JOB`": outputs("trained"),
+    "`sbatch --time=1:30:00`": submitted(lambda job: job["time_s"] == 5400),
+    "`sbatch --constraint=v100`": submitted(lambda job: job["gpu_types"] == ["v100"]),
+    "`PreemptMode=OFF`": submitted(lambda job: job["no_preempt"]),
     "`sbatch --test-only`": _dry_run,
     "`sbatch --export=LR=0.1`": outputs("LR = 0.1"),
     "`sbatch --chdir=DIR`": outputs("/tmp"),
@@ -268,6 +279,8 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sprio`": prints("share +owed +received +lag +urgency", "resnet"),
     "`sshare`": prints("owed +received"),
     "`scancel 1 2`": _cancelled,
+    "`scancel --state=PENDING --name=...`": lambda ran: ran.user.until("bulk-1", "cancelled"),
+    "`scontrol requeue`": _requeued,
     "`scontrol hold`": _hold,
     "`scontrol release`": _released,
     "`scontrol show job`": prints("History:", "started lease"),
@@ -304,6 +317,11 @@ def prepare(user: User, row: Row) -> None:
     """What a row's command needs."""
     if row.slurm == "`scancel 1 2`" and not user.has("typo"):
         user("gavel submit --name typo --rate v100:10 --steps 1000 -- python long.py")
+    if row.slurm == "`scancel --state=PENDING --name=...`":
+        user("gavel submit --name bulk-1 --gpus 8 --rate v100:10 --steps 1000 -- python long.py")
+    if row.slurm == "`scontrol requeue`":
+        user("gavel submit --name again --rate v100:10 --steps 1000 -- python long.py")
+        user.until("again", "running")
     if row.slurm == "`scontrol release`":
         user("gavel hold queued")
     if row.slurm == "`sattach`":

@@ -23,7 +23,7 @@ OTHERS = 20
 NODES = (("v100", 2), ("v100", 1), ("k80", 1))
 SCRIPT = "script"
 FAULTS = 500
-UNSAVED_S = 240.0  # how long its lease outlasts a round: the agent may be away, or cut off, for that long
+UNSAVED_S = 1_200.0  # a node that is away for longer counts as failed; faults of one node can follow each other
 KIND = replace(Hostility(), power_off=0.0, kill_shim=0.0, break_job=0.0, cancel=0.0)
 CRUEL = replace(KIND, power_off=0.05)
 
