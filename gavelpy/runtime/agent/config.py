@@ -17,7 +17,7 @@ from gavelpy.runtime.agent.gpus import parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
-from gavelpy.runtime.shim.isolation import REPLACED
+from gavelpy.runtime.shim.isolation import REPLACED, are_processes_hidden
 
 SYSTEM_CONFIG: Final = Path("/etc/gavel/node.toml")
 SECTION: Final = "node"
@@ -128,9 +128,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.run_as == "owner" or (not self.run_as and bool(self.token_file))
 
     @property
+    def mounts_proc(self) -> bool:
+        """Whether jobs need a /proc of their own."""
+        return self.hide_processes and self.switches_accounts and not are_processes_hidden()
+
+    @property
     def isolates(self) -> bool:
         """Whether jobs have a mount namespace."""
-        return self.private_tmp or (self.hide_processes and self.switches_accounts)
+        return self.private_tmp or self.mounts_proc
 
     @property
     def job_limits(self) -> JobLimits:

@@ -20,6 +20,7 @@ REPLACED: Final = ("/tmp", "/var/tmp")
 _CLONE_NEWNS = 0x00020000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_HIDING: Final = frozenset({"hidepid=invisible", "hidepid=2"})
 _C = ctypes.CDLL(None, use_errno=True)
 
 
@@ -47,6 +48,13 @@ def is_possible() -> str:
     os.close(reading)
     os.waitpid(child, 0)
     return why
+
+
+def are_processes_hidden(mounts: str = "/proc/self/mountinfo") -> bool:
+    """Whether /proc shows users only their own processes already, for example by ProtectProc= of the agent's unit."""
+    lines = [line.split() for line in Path(mounts).read_text().splitlines()]
+    options = [line[-1].split(",") for line in lines if line[4] == "/proc"]
+    return bool(options) and not _HIDING.isdisjoint(options[-1])
 
 
 def enter(tmp: Path | None, identity: Identity | None, *, hide_processes: bool) -> None:

@@ -73,7 +73,7 @@ def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment
         silent_start_s=config.silent_start_s,
         containment=containment,
         private_tmp=config.private_tmp,
-        hide_processes=config.hide_processes,
+        hide_processes=config.mounts_proc,
     )
 
 
