@@ -35,9 +35,9 @@ test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, frameworks
 	@$(BIN)/python -c 'import accelerate, lightning, transformers' 2>/dev/null || $(PIP) --editable '.[frameworks]'
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) -m "slow or hypothesis" --hypothesis-profile drawn $(TESTS)
 
-mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/lease_protection.py (minutes)
+mutate: $(STAMP)  ## defects that the tests of a room find: make mutate MODULE=mechanism/reservations.py (minutes)
 	@test -x $(BIN)/mutmut || $(PIP) --editable '.[mutation]'
-	@$(BIN)/python -m benchmarks.mutation $(or $(MODULE),mechanism/lease_protection.py)
+	@$(BIN)/python -m benchmarks.mutation $(or $(MODULE),mechanism/reservations.py)
 
 check: $(STAMP)  ## format, lint, types, layers, house rules and fast tests (a few minutes)
 	@$(MAKE) --no-print-directory -j2 $(TOGETHER) types format lint layers tidy

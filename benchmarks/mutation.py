@@ -1,4 +1,4 @@
-"""Mutation tests: how many defects the fast tests find: `make mutate MODULE=mechanism/lease_protection.py`, by mutmut.
+"""Mutation tests: how many defects the fast tests find: `make mutate MODULE=mechanism/reservations.py`, by mutmut.
 
 Each mutant is one small change of the module. It is killed if a fast test of the module's package (tests/mechanism for
 gavelpy/mechanism) fails or takes far too long, and survives otherwise. The survivors are printed as differences: each
@@ -32,7 +32,7 @@ def run(options: Sequence[str]) -> None:
 
 def parsed(options: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation", description=__doc__)
-    parser.add_argument("modules", nargs="+", metavar="MODULE", help="such as mechanism/lease_protection.py")
+    parser.add_argument("modules", nargs="+", metavar="MODULE", help="such as mechanism/reservations.py")
     parser.add_argument("--tenths", type=int, choices=range(1, 11), default=2, help="of the mutants (default 2)")
     return parser.parse_args(options)
 

@@ -20,11 +20,11 @@ from gavelpy.mechanism import (
     back_off,
     eligibility,
     job_orders,
-    lease_protection,
     nodes,
     non_preemptible,
     planning,
     reports,
+    reservations,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
@@ -147,7 +147,7 @@ class SchedulerCore:
                 self._settle()  # book the time up to now under the old settings
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
-                    self.jobs.held_type[: self.jobs.count] = lease_protection.NOT_HELD
+                    reservations.release(self.jobs, slice(self.jobs.count))
                 back_off.shorten(self.jobs, self.settings, self.now_s)
                 self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
                 self.disturb()

@@ -134,14 +134,14 @@ class JobTable:
     misses: Ints  # (N,) consecutive leases without progress; see back_off
     losses: Ints  # (N,) consecutive starts that were lost with their nodes
     avoid: Ints  # (N,) row of the node that lost the last of them
-    slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see lease_protection
+    slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see planning
     resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
     unmet: Ints  # (N,) jobs that it comes after and that are not over
     array: Ints  # (N,) serial of the first job of its array
     array_limit: Ints  # (N,) how many jobs of the array compete for GPUs at once, 0 = all
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
-    held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see lease_protection
+    held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see reservations
 
     weight: Floats  # (N,)
     steps_total: Floats

@@ -1,6 +1,15 @@
 """Plans the jobs of a round, or of free GPUs within a round, and whether a round may last longer than `round_s`.
 
-Combines `selection` (by urgency), `lease_protection` (of recent leases) and `reservations` (of GPUs for gangs).
+*Lease protection* (minimum run time). The round is planned by urgency alone first (see `selection`). If that preempts a
+lease that is younger than `lease_min_s`, it is planned again around the protected leases: the jobs of the first plan
+take what is left, in the same order; then running jobs, where they run; then all others. Gangs that lose GPUs to
+protection get reservations: see `reservations`.
+
+A job can need longer than `lease_min_s` to its first step. If no progress was reported when its lease is that old, the
+lease stays protected until it is `start_max_s` old, and for `lease_min_s` after the first report of progress. The lease
+of a faster job counts from its start, because progress is reported at intervals only.
+
+Protection is against preemption only. Cancellation, failure, draining and lost nodes end leases at once.
 """
 
 from __future__ import annotations
@@ -11,14 +20,15 @@ from functools import cached_property
 
 import numpy as np
 
-from gavelpy.mechanism import lease_protection, reservations
+from gavelpy.mechanism import reservations
 from gavelpy.mechanism.gpus import NONE, Domains
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
 
@@ -40,24 +50,71 @@ class Planner:
         `capacity` (L,): GPUs of each domain that may be allocated.
         """
         jobs = self.leases.jobs
-        wanted = chosen = lease_protection.unguarded(self.leases, rows, capacity, self._select)
+        wanted = chosen = self._by_urgency(rows, capacity)
         if self.settings.lease_min_s:
-            protected = lease_protection.protected_leases(self.leases, self.settings, self.now_s, self.exempt.jobs)
-            chosen = lease_protection.planned(self.leases, rows, capacity, wanted, protected, self._select)
+            protected = protected_leases(self.leases, self.settings, self.now_s, self.exempt.jobs)
+            chosen = self._around(protected, wanted, rows, capacity)
         else:
-            jobs.held_type[: jobs.count] = lease_protection.NOT_HELD
+            reservations.release(jobs, slice(jobs.count))
         self.reserve()
-        jobs.held_type[chosen.jobs] = lease_protection.NOT_HELD
+        reservations.release(jobs, chosen.jobs)
         return chosen, chosen is wanted
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        pool = self.leases.pool
+        jobs, pool = self.leases.jobs, self.leases.pool
         free = pool.domain_counts(pool.usable & (pool.job == NONE))
-        chosen = lease_protection.filled(self.leases, waiting, free, self._select)
+        is_first = reservations.come_first(jobs, waiting)
+        if is_first.any():
+            first = self._select(waiting[is_first], free)
+            reservations.release(jobs, first.jobs)
+            free = reservations.less_held(self.leases, waiting[is_first], free - _taken(self.leases, first))
+            chosen = _joined(first, self._select(waiting[~is_first], free))
+        else:
+            chosen = self._select(waiting, free)
         self.reserve()
-        self.leases.jobs.held_type[chosen.jobs] = lease_protection.NOT_HELD
+        reservations.release(jobs, chosen.jobs)
         return chosen
+
+    def _by_urgency(self, rows: Ints, free: Ints) -> Chosen:
+        """Jobs among `rows` that run in the coming round if no lease is protected; those with reservations come first.
+
+        `free` (L,): GPUs of each domain that the plan may use.
+        """
+        jobs = self.leases.jobs
+        waiting = rows[jobs.lease[rows] < 0]
+        passed = waiting[reservations.come_first(jobs, waiting)]
+        if not len(passed):
+            return self._select(rows, free)
+        first = self._select(passed, free)
+        rest = rows[~jobs.marks(first.jobs)[rows]]
+        return _joined(first, self._select(rest, free - _taken(self.leases, first)))
+
+    def _around(self, protected: Chosen, wanted: Chosen, rows: Ints, capacity: Ints) -> Chosen:
+        """Jobs that run in the coming round: `wanted` itself if that ends no protected lease.
+
+        `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be used.
+        """
+        leases, jobs = self.leases, self.leases.jobs
+        is_first = jobs.held_type[: jobs.count] != reservations.NOT_HELD
+        reservations.release(jobs, slice(jobs.count))
+        if jobs.marks(leases.staying(wanted))[protected.jobs].all():
+            return wanted
+        is_protected = jobs.marks(protected.jobs)
+        asked = wanted.jobs[~is_protected[wanted.jobs]]
+        free = capacity - _taken(leases, protected)
+        first = self._select(np.sort(asked[is_first[asked]]), free)
+        free = free - _taken(leases, first)
+        first = _joined(first, self._select(np.sort(asked[~is_first[asked]]), free))
+        free = capacity - _taken(leases, protected) - _taken(leases, first)
+        rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
+        is_chosen = jobs.marks(np.concatenate([protected.jobs, first.jobs]))
+        if not reservations.hold(leases, wanted, is_chosen=is_chosen):
+            return _joined(protected, first, self._select(rest, free))
+        again = _unchanged(leases, self._select(rest[jobs.lease[rest] >= 0], free))
+        free = reservations.less_held(leases, rows, free - _taken(leases, again))
+        others = self._select(rest[~jobs.marks(again.jobs)[rest]], free)
+        return _joined(protected, first, again, others)
 
     def reserve(self) -> None:
         """Marks gangs with reserved GPUs, so that they come first when they can start."""
@@ -76,6 +133,34 @@ class Planner:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, self.reserved)
+
+
+def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:
+    """The protected leases; of a co-located pair both, or neither.
+
+    A granted lease counts from the grant, a started one from its start, so a lease that never starts is not protected
+    forever. Leases whose jobs start slowly are marked in `slow_lease`. No plan ends the leases of `fixed` jobs.
+    """
+    jobs, pool = leases.jobs, leases.pool
+    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
+    rows = jobs.with_partners(rows[_are_protected(jobs, rows, settings, now_s)])
+    rows = rows[jobs.rate[rows, jobs.lease_type[rows]] > 0]
+    if pool.any_unreachable:
+        rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
+    partner = jobs.partner[rows]
+    rows = rows[(partner < 0) | jobs.marks(rows)[partner]]
+    protected = Chosen(rows, pool.domain_of[jobs.gpu_first[rows]], jobs.partner[rows])
+    return _of(protected, leases, leases.staying(protected))
+
+
+def _are_protected(jobs: JobTable, rows: Ints, settings: MechanismSettings, now_s: float) -> Bools:
+    """Whether the leases of these jobs are protected, (K,)."""
+    age_s, works = now_s - jobs.began_s[rows], jobs.worked_s[rows] >= 0
+    is_new = age_s < settings.lease_min_s
+    is_slow = ~is_new & ~works & (age_s < settings.start_max_s) & (jobs.state[rows] == JobState.RUNNING)
+    jobs.slow_lease[rows[is_slow]] = jobs.lease[rows[is_slow]]
+    was_slow = works & (jobs.slow_lease[rows] == jobs.lease[rows])
+    return np.asarray(is_new | is_slow | (was_slow & (now_s - jobs.worked_s[rows] < settings.lease_min_s)))
 
 
 def is_settled(jobs: JobTable, settings: MechanismSettings, chosen: Chosen, fixed: Ints) -> bool:
@@ -107,3 +192,27 @@ def _share(jobs: JobTable, chosen: Chosen) -> Floats:
         rows = jobs.pairs.find(chosen.jobs[paired], chosen.partner[paired], chosen.domains[paired])
         share[paired] = jobs.pairs.target[rows]
     return share
+
+
+def _taken(leases: LeaseBook, chosen: Chosen) -> Ints:
+    """GPUs of each domain that these jobs take, (L,); a pair takes them once."""
+    counts = np.zeros(len(leases.pool.domain_type), dtype=np.int64)
+    counted = (chosen.partner < 0) | (chosen.partner > chosen.jobs)
+    np.add.at(counts, chosen.domains[counted], leases.jobs.gpus[chosen.jobs[counted]])
+    return counts
+
+
+def _unchanged(leases: LeaseBook, chosen: Chosen) -> Chosen:
+    """The chosen jobs whose leases continue with the same partner."""
+    same = chosen.partner == leases.jobs.partner[chosen.jobs]
+    return _of(Chosen(*(column[same] for column in chosen)), leases, leases.staying(chosen))
+
+
+def _of(chosen: Chosen, leases: LeaseBook, rows: Ints) -> Chosen:
+    """The chosen jobs that are among `rows`."""
+    among = leases.jobs.marks(rows)[chosen.jobs]
+    return Chosen(*(column[among] for column in chosen))
+
+
+def _joined(*parts: Chosen) -> Chosen:
+    return Chosen(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -1,20 +1,24 @@
-"""Reserves GPUs for gangs that wait behind jobs which are not preempted, so that smaller jobs cannot starve them.
+"""Reserves GPUs for gangs that wait, so that smaller jobs cannot starve them.
 
-Theory of operation. Jobs that never saved a checkpoint keep their GPUs until they end: see `non_preemptible`. A gang
-that could run on the cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended. Without
-a reservation, each GPU that becomes free goes to the next small job, which may not be preemptible either. (The other
-reservations for gangs, those against jobs that started recently, are in `lease_protection`.)
+A gang waits while its GPUs become free one by one; without a reservation each of them goes to the next small job. The
+mark of a gang in `held_type` puts it first in the next plan, and no new job starts on GPUs that it lacks. There are two
+cases:
 
-So each domain of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the domain where the
-fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there only on GPUs beyond
-the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when the gang can start.
-The number of missing GPUs therefore never grows while nodes stay up, and each end of an exempt job lowers it.
+- *Leases that started recently* (`planning` protects them). A gang with a share that lost GPUs to protection is marked
+  (`hold`): free GPUs of that type are kept (`less_held`), and in the next round the gang comes first. It waits until
+  the protected leases are old enough, and then at most for the rest of the round.
+- *Jobs that are not preempted* (`non_preemptible`): they keep their GPUs until they end. A gang that could run on the
+  cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended.
 
-When enough GPUs are open, the gang is in the problem of the policy again. It comes before other jobs in the next plan,
-by its mark in `held_type` (see `lease_protection`). If the policy gives it no share of time, its reservation ends.
+In the second case each domain of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the
+domain where the fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there
+only on GPUs beyond the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when
+the gang can start. The number of missing GPUs therefore never grows while nodes stay up, and each end of an exempt job
+lowers it. When enough GPUs are open, the gang is in the problem of the policy again, and it is marked. If the policy
+gives it no share of time, its reservation ends. A gang that is in a pause after a failure, or that may still run on an
+unreachable node, has none.
 
-Reservations are worked out from the tables for each plan. A gang that is in a pause after a failure, or that may still
-run on an unreachable node, has none.
+Reservations are worked out from the tables for each plan.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ import numpy as np
 
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.gpus import NOT_PINNED, NOT_THERE, can_run, pinned_directory
+from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.non_preemptible import NonPreemptible
-from gavelpy.mechanism.selection import Reserved
+from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
 
@@ -72,6 +77,39 @@ def mark(leases: LeaseBook, exempt: NonPreemptible, reserved: Reserved, *, is_so
     if is_solved:
         waits &= ~can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
     jobs.held_type[rows[waits]] = types[waits]
+
+
+def come_first(jobs: JobTable, rows: Ints) -> Bools:
+    """Whether these waiting jobs have a reservation and a share of time, so that they come first in a plan, (K,)."""
+    return np.asarray((jobs.held_type[rows] != NOT_HELD) & jobs.total("target")[rows].any(axis=1))
+
+
+def release(jobs: JobTable, rows: Ints | slice) -> None:
+    """Ends the reservations of these jobs."""
+    jobs.held_type[rows] = NOT_HELD
+
+
+def hold(leases: LeaseBook, wanted: Chosen, is_chosen: Bools) -> bool:
+    """Reserves GPUs for gangs of `wanted` with a share that get nothing; returns whether there are any.
+
+    One job of a pair stands for both, and a job that joins a running partner needs no GPUs of its own.
+    """
+    rows, domains, partner = wanted
+    is_gang = leases.jobs.gpus[rows] > 1
+    has_share = leases.jobs.total("target")[rows, leases.pool.domain_type[domains]] > 0
+    comes = (partner >= 0) & (is_chosen[partner] | (partner < rows))
+    passed = is_gang & has_share & ~is_chosen[rows] & ~comes
+    leases.jobs.held_type[rows[passed]] = leases.pool.domain_type[domains[passed]]
+    return bool(passed.any())
+
+
+def less_held(leases: LeaseBook, rows: Ints, free: Ints) -> Ints:
+    """Free GPUs of each domain (L,) minus those of its type that are reserved for jobs among `rows`."""
+    jobs, pool = leases.jobs, leases.pool
+    rows = rows[jobs.held_type[rows] != NOT_HELD]
+    held = np.zeros(len(pool.gpu_types), dtype=np.int64)
+    np.add.at(held, jobs.held_type[rows], jobs.gpus[rows])
+    return np.asarray(np.maximum(free - held[pool.domain_type], 0))
 
 
 def _waiting_gangs(leases: LeaseBook, exempt: NonPreemptible, now_s: float, is_solved: bool) -> Ints:
