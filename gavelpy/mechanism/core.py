@@ -17,7 +17,6 @@ import numpy as np
 
 from gavelpy.mechanism import (
     accept,
-    back_off,
     eligibility,
     job_orders,
     nodes,
@@ -148,7 +147,7 @@ class SchedulerCore:
                 self.settings = event.settings
                 if not self.settings.lease_min_s:
                     reservations.release(self.jobs, slice(self.jobs.count))
-                back_off.shorten(self.jobs, self.settings, self.now_s)
+                eligibility.shorten(self.jobs, self.settings, self.now_s)
                 self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
                 self.disturb()
                 return []

@@ -1,16 +1,23 @@
-"""Eligibility: whether a job competes for GPUs at all, as people decide: not while it is held or before it begins.
+"""Eligibility: whether a waiting job competes for GPUs.
 
-It waits, too, for the jobs that it comes after, and while as many jobs of its array compete as the limit of the array
-allows: those with leases first, then those that ran before, then in order of submission.
+It does not while it is held, before it begins, before the jobs that it comes after are over, in a pause after a
+failure, and while as many jobs of its array compete as the limit of the array allows: those with leases first, then
+those that ran before, then in order of submission. Such a job is in no plan and not in the policy's problem, so it is
+owed nothing meanwhile. A job that has a lease remains eligible: holding it has no effect until it loses its lease, by
+preemption, failure or requeue. A job is held by its owner or by an admin until it is released.
 
-A job comes after others in one of two ways. After `any`: when the other job is over. After `ok`: when it has finished.
-If that job fails or is cancelled instead, the job can never start. It is then cancelled, and so are those that come
-after its own success. (Slurm leaves such jobs in the queue, as a requeue can repair them; here a job that is over stays
-so.) A job can only come after jobs that were submitted before, so there are no cycles.
+*Dependencies.* A job comes after others in one of two ways. After `any`: when the other job is over. After `ok`: when
+it has finished. If that job fails or is cancelled instead, the job can never start. It is then cancelled, and so are
+those that come after its own success. (Slurm leaves such jobs in the queue, as a requeue can repair them; here a job
+that is over stays so.) A job can only come after jobs that were submitted before, so there are no cycles.
 
-A job is held by its owner or by an admin until it is released, and not started before the time that its owner chose. A
-waiting job that is not eligible is in no plan and not in the policy's problem, so it is owed nothing meanwhile. A job
-that has a lease remains eligible: holding it has no effect until it loses its lease, by preemption, failure or requeue.
+*Exponential back-off.* A job pauses after a lease without progress; the pause is doubled each time up to `retry_max_s`.
+A lease has no progress if it failed, or if it was lost before it saved a checkpoint and before it had run for
+`retry_max_s`. (With `loss_nodes_max` = 0 a loss counts only before the lease has started.) Failures count towards
+`failures_max`. A loss is attributed to the node: the first `losses_free` consecutive losses cause no pause, as another
+node may work; further ones do, so that neither a broken node nor a job that kills its shim causes a busy loop. After
+consecutive losses on `loss_nodes_max` different nodes the job is considered the cause: that loss and each later one
+count as failures. A lease that was stopped in order, lost after progress, or ran for `retry_max_s` resets the counts.
 """
 
 from __future__ import annotations
@@ -20,10 +27,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from gavelpy.mechanism import back_off
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
-from gavelpy.model.arrays import Bools, Ints
+from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.model.arrays import Bools, Floats, Ints
 
 NOT_HELD = -1
 
@@ -118,8 +125,8 @@ def with_unused_share(jobs: JobTable, now_s: float) -> Ints:
 
 def due_s(jobs: JobTable, now_s: float) -> float:
     """When the next active job leaves a pause or reaches its begin; infinite if there is none."""
-    begin_s = jobs.begin_at_s[jobs.active]
-    return min(back_off.due_s(jobs, now_s), float(np.min(begin_s[begin_s > now_s], initial=math.inf)))
+    times_s = np.concatenate([jobs.retry_at_s[jobs.active], jobs.begin_at_s[jobs.active]])
+    return float(np.min(times_s[times_s > now_s], initial=math.inf))
 
 
 def held_by(jobs: JobTable, row: int) -> str:
@@ -136,3 +143,78 @@ def hold_in_words(hold: int) -> str:
 def begin_in_words(when: str) -> str:
     """A message on a job that waits for its begin."""
     return f"begins {when}"
+
+
+_DOUBLINGS_MAX = 64
+
+
+def count_miss(jobs: JobTable, rows: Ints, ran_s: Floats, settings: MechanismSettings, now_s: float) -> None:
+    """Books leases of these jobs that ended without progress after running for `ran_s` (K,)."""
+    is_fresh = ran_s >= settings.retry_max_s
+    jobs.misses[rows] = np.where(is_fresh, 0, jobs.misses[rows]) + 1
+    jobs.losses[rows] = np.where(is_fresh, 0, jobs.losses[rows])
+    doublings = np.minimum(jobs.misses[rows] - 1, _DOUBLINGS_MAX)
+    jobs.retry_at_s[rows] = now_s + np.minimum(settings.retry_s * 2.0**doublings, settings.retry_max_s)
+
+
+def count_loss(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, now_s: float) -> bool:
+    """Books that the leases of these jobs (K,) were lost on these nodes (K,); returns whether any job must pause."""
+    has_begun = jobs.state[rows] == JobState.RUNNING
+    ran_s = np.where(has_begun, now_s - jobs.began_s[rows], 0.0)
+    progressed = (jobs.saved_lease[rows] == jobs.lease[rows]) | (ran_s >= settings.retry_max_s)
+    if settings.loss_nodes_max:
+        forgive(jobs, rows[has_begun & progressed])
+    counts = ~has_begun | (~progressed & bool(settings.loss_nodes_max))
+    rows, nodes = rows[counts], nodes[counts]
+    jobs.losses[rows] += 1
+    blame(jobs, rows, nodes, settings)
+    paying = rows[jobs.losses[rows] > settings.losses_free]
+    count_miss(jobs, paying, np.zeros(len(paying)), settings, now_s)
+    return bool(len(paying))
+
+
+def blame(jobs: JobTable, rows: Ints, nodes: Ints, settings: MechanismSettings, *, can_be_the_job: bool = True) -> None:
+    """Makes these jobs (K,) avoid the nodes (K,) that lost their leases, or on which something broke.
+
+    From `loss_nodes_max` different nodes in a row on, each such end counts as a failure of the job, if it can be one.
+    """
+    jobs.avoid[rows] = nodes
+    if not settings.loss_nodes_max:
+        return
+    for row, node in zip(rows.tolist(), nodes.tolist(), strict=True):
+        seen = jobs.loss_nodes.setdefault(row, [])
+        if node not in seen:
+            seen.append(node)
+        jobs.failures[row] += can_be_the_job and len(seen) >= settings.loss_nodes_max
+
+
+def nodes_to_avoid(jobs: JobTable, row: int) -> list[int]:
+    """Rows of the nodes that lost a job since its last progress, the most recent one last."""
+    last = int(jobs.avoid[row])
+    seen = [node for node in jobs.loss_nodes.get(row, ()) if node != last]
+    return [*seen, last] if last >= 0 else seen
+
+
+def forgive(jobs: JobTable, rows: Ints) -> None:
+    """Resets the counts of these jobs, as their leases made progress or were stopped in order."""
+    jobs.misses[rows] = jobs.losses[rows] = 0
+    for row in rows.tolist() if jobs.loss_nodes else ():
+        jobs.loss_nodes.pop(row, None)
+
+
+def shorten(jobs: JobTable, settings: MechanismSettings, now_s: float) -> None:
+    """Shortens pauses to what the settings allow."""
+    active = jobs.active
+    pause_s_max = settings.retry_max_s if settings.retry_s else 0.0
+    jobs.retry_at_s[active] = np.minimum(jobs.retry_at_s[active], now_s + pause_s_max)
+
+
+def is_pause_over(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
+    """Whether these jobs are not in a pause, (K,). A job with a lease never is, even if an older lease failed."""
+    return np.asarray((jobs.retry_at_s[rows] <= now_s) | (jobs.lease[rows] >= 0))
+
+
+def pause_in_words(misses: int, when: str, last: str = "") -> str:
+    """A message on a job in a pause; `last` describes the end of its last lease."""
+    times = "once" if misses == 1 else f"{misses} times"
+    return f"failed {times}{f' (last: {last})' if last else ''}, tried again {when}"

@@ -131,7 +131,7 @@ class JobTable:
     solved: Ints  # (N,) epoch of the first allocation that counted the job
     entity: Ints  # (N,) row in entities, -1 = none
     partner: Ints  # (N,) serial of the job whose lease is on the same GPUs
-    misses: Ints  # (N,) consecutive leases without progress; see back_off
+    misses: Ints  # (N,) consecutive leases without progress; see eligibility
     losses: Ints  # (N,) consecutive starts that were lost with their nodes
     avoid: Ints  # (N,) row of the node that lost the last of them
     slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see planning
@@ -175,7 +175,7 @@ class JobTable:
         self.gang_gpus: dict[int, Ints] = {}
         self.stopping_gangs: dict[int, Ints] = {}
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
-        self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see back_off
+        self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []

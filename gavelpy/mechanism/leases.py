@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gavelpy.mechanism import back_off
+from gavelpy.mechanism import eligibility
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
@@ -254,7 +254,9 @@ class LeaseBook:
         free = pool.usable & (pool.job == NONE)
         offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
         if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
-            avoid = {k: nodes for k, row in enumerate(rows.tolist()) if (nodes := back_off.nodes_to_avoid(jobs, row))}
+            avoid = {
+                k: nodes for k, row in enumerate(rows.tolist()) if (nodes := eligibility.nodes_to_avoid(jobs, row))
+            }
             steer(pool, free, domains, offsets, gpus, avoid)
         return offsets, gpus
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, reports
+from gavelpy.mechanism import eligibility, reports
 from gavelpy.mechanism.events import (
     AgentRejoined,
     DirectorySeen,
@@ -142,7 +142,7 @@ def lost(leases: LeaseBook, node_id: NodeId, now_s: float, settings: MechanismSe
     rows = pool.jobs_on(node_id)
     begun = rows[jobs.state[rows] == JobState.RUNNING]
     if settings.retry_s and settings.loss_nodes_max:
-        back_off.lost(jobs, begun, np.full(len(begun), pool.node_row[node_id]), settings, now_s)
+        eligibility.count_loss(jobs, begun, np.full(len(begun), pool.node_row[node_id]), settings, now_s)
     kills = _gone(leases, rows, here, now_s, settings)
     jobs.change(begun[jobs.failures[begun] > settings.failures_max], JobFact.GIVEN_UP)
     return kills

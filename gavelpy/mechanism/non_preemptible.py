@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, eligibility
+from gavelpy.mechanism import eligibility
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
@@ -184,7 +184,7 @@ def is_finishing(jobs: JobTable, rows: Ints) -> Bools:
 
 def may_begin(jobs: JobTable, rows: Ints, now_s: float) -> Bools:
     """Whether these jobs may get leases: eligible, not finishing, and not in a pause, (K,)."""
-    may = back_off.is_over(jobs, rows, now_s) & eligibility.is_eligible(jobs, rows, now_s)
+    may = eligibility.is_pause_over(jobs, rows, now_s) & eligibility.is_eligible(jobs, rows, now_s)
     return np.asarray(may & ~is_finishing(jobs, rows))
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, eligibility
+from gavelpy.mechanism import eligibility
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, NOT_PINNED, GpuPool, max_gang, pinned_directory
 from gavelpy.mechanism.leases import leases_on
@@ -100,7 +100,7 @@ class _Explanation:
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
-        self.is_due = back_off.is_over(jobs, waiting, core.now_s)  # (K,)
+        self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
         self.reserved = core.planner.reserved
         self.free = pool.domain_counts(pool.usable & (pool.job == NONE))  # (L,)
@@ -245,7 +245,7 @@ class _Explanation:
     def _backing_off(self, row: int) -> Reason:
         jobs = self.jobs
         when = f"at {jobs.retry_at_s[row]:g} s"
-        return Reason(ReasonKind.BACKING_OFF, back_off.in_words(int(jobs.misses[row]), when))
+        return Reason(ReasonKind.BACKING_OFF, eligibility.pause_in_words(int(jobs.misses[row]), when))
 
     def _in_turn(self, wanted: Ints) -> Reason:
         """Why jobs with shares of these types do not run."""

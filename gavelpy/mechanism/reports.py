@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gavelpy.mechanism import back_off, failures, non_preemptible
+from gavelpy.mechanism import eligibility, failures, non_preemptible
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     FailureClass,
@@ -159,14 +159,14 @@ def _missed(
             if kind in (FailureClass.USER, FailureClass.REFUSED, *failures.SYSTEM):
                 nodes = pool.node_of[jobs.gpu_first[current]]
                 can_be_the_job = kind is not FailureClass.REFUSED
-                back_off.blame(jobs, current, nodes, settings, can_be_the_job=can_be_the_job)
+                eligibility.blame(jobs, current, nodes, settings, can_be_the_job=can_be_the_job)
             ran_s = np.where(is_promised, 0.0, now_s - jobs.began_s[rows])
-            back_off.missed(jobs, rows, ran_s, settings, now_s)
+            eligibility.count_miss(jobs, rows, ran_s, settings, now_s)
             return bool(len(rows))
         case Outcome.LOST:
-            return back_off.lost(jobs, current, pool.node_of[jobs.gpu_first[current]], settings, now_s)
+            return eligibility.count_loss(jobs, current, pool.node_of[jobs.gpu_first[current]], settings, now_s)
         case Outcome.STOPPED | Outcome.FINISHED:
-            back_off.forgive(jobs, rows)
+            eligibility.forgive(jobs, rows)
             return False
 
 

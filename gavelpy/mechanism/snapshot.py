@@ -30,8 +30,7 @@ from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.model.arrays import Ints
-from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
-from gavelpy.model.software import Software
+from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
 
 VERSION = 7
 OLDEST = 1  # version that can still be read

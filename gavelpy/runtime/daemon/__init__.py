@@ -3,14 +3,13 @@
 main                the command
 config              its configuration file
 service             the process: start, stop, reload, signals, sd_notify
-recovery            journal -> state of the scheduler; also after the loss of events
+recovery            the state after a start, from the journal; the scheduler's clock
 scheduler           the object behind the services: submit, cancel, drain, change the policy
 submissions         checks of submitted jobs; one submission for each key
 driver              writes events to the journal, applies them to the core, executes the commands
 command_executor    executes the core's commands, and turns reports of nodes into events
 job_history         starts, ends and notes of jobs
 usage               GPU time by hour, owner, entity and GPU type
-clock               the scheduler's time
 metrics             Prometheus metrics and health checks, by HTTP
 state_metrics       gauges of jobs, users, entities, nodes and lag, read at each scrape
 

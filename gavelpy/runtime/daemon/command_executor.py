@@ -39,7 +39,6 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import copied, snapshot
 from gavelpy.model.job import NodeId
-from gavelpy.runtime.daemon.clock import SchedulerClock
 from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
 from gavelpy.runtime.daemon.engine.measuring import Measuring
@@ -50,6 +49,7 @@ from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
 from gavelpy.runtime.daemon.nodes.watch import NodeWatch
+from gavelpy.runtime.daemon.recovery import SchedulerClock
 from gavelpy.runtime.quorum import Member
 
 logger = logging.getLogger(__name__)

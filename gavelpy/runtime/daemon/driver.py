@@ -34,7 +34,7 @@ from gavelpy.mechanism.events import (
     NodeJoined,
     WakeupDue,
 )
-from gavelpy.runtime.daemon.clock import SchedulerClock
+from gavelpy.runtime.daemon.recovery import SchedulerClock
 
 logger = logging.getLogger(__name__)
 BATCH_EVENTS_MAX = 2_000  # beyond the first entry

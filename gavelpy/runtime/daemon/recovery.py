@@ -14,6 +14,7 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from gavelpy.errors import InvalidInput, JournalCorrupt
@@ -24,7 +25,6 @@ from gavelpy.mechanism.events import ConfigChanged, Event, IdsReserved, Schedule
 from gavelpy.mechanism.settings import MechanismSettings, settings_values
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.runtime.checkpoint_directory import owner_of, used_numbers
-from gavelpy.runtime.daemon import clock as clocks
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.engine.policy_choice import PolicyChoice
 from gavelpy.runtime.daemon.job_history import JobHistory
@@ -82,7 +82,7 @@ class Recovered:
 
     core: SchedulerCore
     history: JobHistory
-    clock: clocks.SchedulerClock
+    clock: SchedulerClock
     cluster_id: str
     incarnation: int
     choice: PolicyChoice  # in force
@@ -116,9 +116,7 @@ def recover(store: EventStore, config: Config, *, storage_s: float = LIMIT_S) ->
     skipped = [] if loaded.loss is None else [numbers_skipped(loaded.loss, core, evidence.numbers)]
     if loaded.damage:
         logger.error("journal was damaged", extra={"detail": loaded.damage})
-    clock = clocks.started(
-        store.meta(CLOCK), core.now_s, boot=clocks.boot_id(), boot_s=clocks.boot_clock_s(), date_s=time.time()
-    )
+    clock = started(store.meta(CLOCK), core.now_s, boot=boot_id(), boot_s=boot_clock_s(), date_s=time.time())
     store.set_meta(CLOCK, clock.text)
     cluster_id = _cluster_id(store, evidence)
     store.set_cluster_id(cluster_id)
@@ -207,3 +205,63 @@ def _configured(
             logger.error("the policy in force cannot be used; the configured one is", extra={"detail": str(error)})
     settings = configured_settings(config, choice)
     return choice, [choice.event, *([ConfigChanged(settings)] if settings != core.settings else [])]
+
+
+# The clock ------------------------------------------------------------------------------------------------------------
+#
+# Seconds since the cluster began, monotonic even if the system date changes. Within one boot of a host it follows the
+# boot clock, also across restarts of the scheduler. After a reboot or on another host only the date is available;
+# `slack_s` bounds the error.
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_clock_s() -> float:
+    """Seconds since this host booted, including suspended time."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Id of this boot of this host."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+@dataclass(frozen=True)
+class SchedulerClock:
+    """A fixed offset to the clock of this boot, and the date at time 0."""
+
+    epoch_s: float  # Unix time of time 0
+    behind_s: float  # boot clock minus the scheduler's
+    boot: str
+    slack_s: float = 0.0  # time since the last event, by the date only
+
+    def now_s(self) -> float:
+        """The scheduler's time."""
+        return boot_clock_s() - self.behind_s
+
+    def wall_s(self, now_s: float) -> float:
+        """Unix time of a time of the scheduler's clock."""
+        return self.epoch_s + now_s
+
+    @property
+    def text(self) -> str:
+        """Serialised, for the journal."""
+        return json.dumps({"epoch_s": self.epoch_s, "behind_s": self.behind_s, "boot": self.boot})
+
+
+def started(text: str, last_s: float, *, boot: str, boot_s: float, date_s: float) -> SchedulerClock:
+    """The clock of a scheduler that starts.
+
+    `text`: the stored clock of the previous scheduler, "" = none. `last_s`: time of the journal's last event.
+    """
+    if not text:
+        return SchedulerClock(date_s - last_s, boot_s - last_s, boot)
+    try:
+        kept = json.loads(text)
+        epoch_s, behind_s, older = float(kept["epoch_s"]), float(kept["behind_s"]), str(kept["boot"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise JournalCorrupt(f"the clock stored in the journal is corrupt: {error!r}") from None
+    if older == boot and boot_s - behind_s >= last_s:
+        return SchedulerClock(epoch_s, behind_s, boot)
+    now_s = max(last_s, date_s - epoch_s)
+    return SchedulerClock(epoch_s, boot_s - now_s, boot, slack_s=now_s - last_s)

@@ -36,7 +36,6 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec, NodeId
-from gavelpy.runtime.daemon.clock import boot_id
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config
 from gavelpy.runtime.daemon.driver import Driver
@@ -50,6 +49,7 @@ from gavelpy.runtime.daemon.nodes.registry import joined
 from gavelpy.runtime.daemon.recovery import (
     CONFIGURED,
     Recovered,
+    boot_id,
     configured_choice,
     configured_settings,
     configured_text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.runtime.daemon.clock import SchedulerClock, started
+from gavelpy.runtime.daemon.recovery import SchedulerClock, started
 
 DAY_S = 86_400.0
 KEPT = SchedulerClock(epoch_s=1_000_000.0, behind_s=500.0, boot="b1").text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput, NotFound
-from gavelpy.mechanism import back_off, eligibility, failures, non_preemptible
+from gavelpy.mechanism import eligibility, failures, non_preemptible
 from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
@@ -317,7 +317,7 @@ class JobQueries:
         core, now_s = self._scheduler.core, self._scheduler.now_s()
         if why.kind is ReasonKind.BACKING_OFF:
             when = f"in {max(core.jobs.retry_at_s[job] - now_s, 0.0):.0f} s"
-            return back_off.in_words(int(core.jobs.misses[job]), when, self._scheduler.history.detail(job))
+            return eligibility.pause_in_words(int(core.jobs.misses[job]), when, self._scheduler.history.detail(job))
         if why.kind is ReasonKind.BEGINS_LATER:
             begin_s = float(core.jobs.begin_at_s[job])
             date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._scheduler.wall_s(begin_s)))

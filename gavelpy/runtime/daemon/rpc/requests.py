@@ -12,8 +12,7 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobKind, JobSpec
-from gavelpy.model.software import Software
+from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobKind, JobSpec, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
 from gavelpy.runtime.wire import client_pb2, software_pb2
