@@ -280,7 +280,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     if found.forecast:
         lines.append(f"Forecast: {found.forecast}.")
     if found.checkpoint:
-        lines.append(f"Would resume from {found.checkpoint}.")
+        lines.append(f"{'Last checkpoint:' if job.ended_at_s else 'Would resume from'} {found.checkpoint}.")
     if job.detail:
         lines.append(f"Last event: {job.detail}")
     lines += [f"Note: {note}." for note in found.notes]
