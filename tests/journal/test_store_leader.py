@@ -9,7 +9,7 @@ import pytest
 from gavelpy.errors import FencedOut, JournalInUse
 from gavelpy.journal.store import open_store
 from tests.journal.stores import cancelled
-from tests.journal.test_store_schema import make_version_1
+from tests.journal.test_store_migrations import make_version_1
 
 
 def test_a_second_scheduler_is_refused_while_the_first_is_alive(postgres_url: str) -> None:

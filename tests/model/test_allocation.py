@@ -115,6 +115,7 @@ def test_json_names_pairs_by_both_jobs_and_unknown_prices_null() -> None:
         "shares": {"a": {"v100": 0.5, "k80": 0.0}, "b": {"v100": 0.0, "k80": 1.0}, "a,b": {"v100": 0.5, "k80": 0.0}},
         "rates_steps_per_s": {"a": 3.0, "b": 2.5},
         "prices": {"v100": 1.5, "k80": None},
+        "marginal_values": {"v100": 1.5, "k80": None},
         "certificate": asdict(PROOF),
     }
 

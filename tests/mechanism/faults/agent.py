@@ -271,7 +271,7 @@ def _local(record: Record) -> LocalLease:
         record.kill,
         record.killed_clock_s,
         record.steps_acknowledged,
-        record.has_lost_shim,
+        has_lost_shim=record.has_lost_shim,
     )
 
 
