@@ -50,8 +50,8 @@ class LocalLease:
     kill: bool = False
     killed_clock_s: float = inf  # when `kill` was ordered
     steps_saved: float = 0.0  # as the scheduler has it on record
-    limit_clock_s: float = inf  # when the running time left to its job is over: no extension goes beyond
     has_lost_shim: bool = False  # its shim ended without end.json
+    limit_clock_s: float = inf  # when the running time left to its job is over: no extension goes beyond
 
     @property
     def is_living(self) -> bool:
