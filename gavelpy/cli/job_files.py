@@ -36,7 +36,8 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 _SOFTWARE = ("venv", "conda", "snapshot")
-_NOT_SENT = frozenset({"array", *_SOFTWARE})  # by themselves
+_NOTIFY = ("notify", "webhook", "mail")
+_NOT_SENT = frozenset({"array", *_SOFTWARE, *_NOTIFY})  # by themselves
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class JobTemplate:
     venv: str = ""
     conda: str = ""
     snapshot: bool = False  # of the working directory
+    notify: tuple[str, ...] = ()
+    webhook: str = ""
+    mail: str = ""
     no_preempt: bool = False
     after: tuple[str, ...] = ()
     hold: bool = False
@@ -92,7 +96,8 @@ class JobTemplate:
         values = {name: value for name, value in vars(self).items() if name not in _NOT_SENT}
         snapshot = snapshots[self.working_directory] if self.snapshot else ""
         software = software_pb2.Software(venv=self.venv, conda=self.conda, snapshot=snapshot)
-        return client_pb2.JobDescription(**values, software=software)
+        notify = client_pb2.Notify(kinds=self.notify, webhook=self.webhook, mail=self.mail)
+        return client_pb2.JobDescription(**values, software=software, notify=notify)
 
     def _at(self, index: int) -> JobTemplate:
         def filled(text: str) -> str:
@@ -347,6 +352,9 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "venv": ("the path of a virtual environment", _text),
     "conda": ("the path of a conda environment", _text),
     "snapshot": ("true or false", _flag),
+    "notify": ("a list of end, failure, preemption", lambda value: tuple(map(_text, _list(value)))),
+    "webhook": ("a URL", _text),
+    "mail": ("an address", _text),
     "no_preempt": ("true or false", _flag),
     "after": ("a list of numbers or names of jobs, each with :ok or :any", _names),
     "hold": ("true or false", _flag),

@@ -110,6 +110,18 @@ SnapshotOption = Annotated[
         help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
     ),
 ]
+NotifyOption = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND,...", rich_help_panel=_JOB, help="Notify of these: end, failure, preemption (--webhook, --mail)."
+    ),
+]
+WebhookOption = Annotated[
+    str, typer.Option(metavar="URL", rich_help_panel=_JOB, help="Send notifications to this URL, as JSON by POST.")
+]
+MailOption = Annotated[
+    str, typer.Option(metavar="ADDRESS", rich_help_panel=_JOB, help="Send notifications to this address.")
+]
 NoPreemptOption = Annotated[
     bool,
     typer.Option(
@@ -176,6 +188,9 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "venv": (VenvOption, ""),
     "conda": (CondaOption, ""),
     "snapshot": (SnapshotOption, False),
+    "notify": (NotifyOption, ""),
+    "webhook": (WebhookOption, ""),
+    "mail": (MailOption, ""),
     "no_preempt": (NoPreemptOption, False),
     "after": (AfterOption, None),
     "hold": (HoldOption, False),
@@ -228,6 +243,8 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "one_process_a_node",
         "preemptible",
         "snapshot",
+        "webhook",
+        "mail",
         "hold",
         "no_preempt",
     )
@@ -239,6 +256,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint_every_s": values["checkpoint_every"],
         "warning_s": warning_s,
         "warning_signal": signal,
+        "notify": tuple(values["notify"].split(",")) if values["notify"] else (),
         "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
         "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
         "time_s": 0.0 if values["time"] is None else f.span("--time", values["time"]),

@@ -252,6 +252,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         *([f"Why: {job.reason}."] if job.reason else []),
         f"Requests {gpus}, weight {job.weight:g}; command {found.description.command!r}.",
         *_software(found.description),
+        *_notifications(found.description),
         f"Done: {done}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
         f"ended {timestamp(job.ended_at_s)}.",
@@ -291,6 +292,13 @@ def _software(description: client_pb2.JobDescription) -> list[str]:
     """A line with what the job runs with, if it is not only the software of its node."""
     parts = [f"{field.name} {value}" for field, value in description.software.ListFields()]
     return [printable(f"Runs with {', '.join(parts)}.")] if parts else []
+
+
+def _notifications(description: client_pb2.JobDescription) -> list[str]:
+    """A line with the requested notifications, if there are any."""
+    notify = description.notify
+    receivers = " and ".join(part for part in (notify.webhook, notify.mail) if part)
+    return [printable(f"Notifies of {', '.join(notify.kinds)}: {receivers}.")] if notify.kinds else []
 
 
 def _accounts_table(accounts: Sequence[client_pb2.TypeAccount]) -> Table:

@@ -31,6 +31,7 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
+from gavelpy.model.notify import Notify
 
 VERSION = 7
 OLDEST = 1  # version that can still be read
@@ -274,7 +275,12 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
 def _restored_spec(values: dict[str, Any]) -> JobSpec:
     """A job from its fields by name; those of an earlier version lack some."""
     software = Software.of(values.get("software", {}))
-    return JobSpec(**(values | {"kind": JobKind(values["kind"]), "software": software}))
+    return JobSpec(
+        **(
+            values
+            | {"kind": JobKind(values["kind"]), "software": software, "notify": Notify.of(values.get("notify", {}))}
+        )
+    )
 
 
 def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.arrays import VALUE_MAX, Floats, floats, index_of, require
+from gavelpy.model.notify import NO_NOTIFICATIONS, Notify
 
 PATH_CHARACTERS_MAX = 4_096
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -109,6 +110,7 @@ class JobSpec:
     warning_signal: int = 0
     preemptible: bool = False  # may be preempted before its first checkpoint
     software: Software = OF_NODE
+    notify: Notify = NO_NOTIFICATIONS
     no_preempt: bool = False  # once started it is not preempted
     after_ok: tuple[int, ...] = ()  # serials of jobs that must finish before it; -n = the n-th job before this one
     after_any: tuple[int, ...] = ()  # of jobs that must be over, in whatever way

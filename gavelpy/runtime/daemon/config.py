@@ -138,6 +138,31 @@ class LimitSettings(Section, frozen=True):
         _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
 
 
+class NotificationSettings(Section, frozen=True):
+    """[notifications]: where jobs may send notifications; by default nowhere."""
+
+    webhook_hosts: tuple[str, ...] = ()  # HOST (port 443 or 80) or HOST:PORT
+    mail_domains: tuple[str, ...] = ()  # of recipients
+    smtp: str = ""  # HOST:PORT of the mail server; "" = no mail
+    smtp_security: str = "starttls"
+    smtp_from: str = ""
+    smtp_user: str = ""
+    smtp_password_file: str = ""
+    timeout_s: float = 10.0  # of each call
+
+    def __post_init__(self) -> None:
+        _in_range("timeout_s", self.timeout_s, 0.1, 60.0)
+        if self.smtp_security not in ("none", "starttls", "tls"):
+            raise InvalidInput(f"smtp_security must be 'none', 'starttls' or 'tls', got {self.smtp_security!r}")
+        host, _, port = self.smtp.rpartition(":")
+        if self.smtp and not (host and port.isdecimal() and int(port) < 1 << 16):
+            raise InvalidInput(f"smtp must be HOST:PORT, got {self.smtp!r}")
+        if self.smtp and "@" not in self.smtp_from:
+            raise InvalidInput(f"smtp_from must be the address of the sender if smtp is given, got {self.smtp_from!r}")
+        if bool(self.smtp_user) != bool(self.smtp_password_file):
+            raise InvalidInput(f"smtp_user must be given together with smtp_password_file, got {self.smtp_user!r}")
+
+
 # Defaults of [mechanism] that differ from the library's: the policy runs at most once a second, ends of leases may be
 # reported late, and programs may not save checkpoints.
 _MECHANISM_DEFAULTS: Mapping[str, Any] = {
@@ -164,6 +189,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     security: SecuritySettings
     throughputs: ThroughputSettings
     limits: LimitSettings
+    notifications: NotificationSettings
     path: str
 
     def with_round(self, settings: MechanismSettings, round_s: float) -> MechanismSettings:
@@ -186,6 +212,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "security": SecuritySettings,
     "throughputs": ThroughputSettings,
     "limits": LimitSettings,
+    "notifications": NotificationSettings,
 }
 Settings = TypeVar("Settings")
 

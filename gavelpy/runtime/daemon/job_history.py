@@ -6,6 +6,7 @@ agent of the same node name after a restart. Times are the scheduler's (`now_s`)
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
+from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
 from gavelpy.runtime.daemon.usage import UsageBook
 
 NAMELESS = "-"  # the id of a job without a name
@@ -94,6 +96,7 @@ class JobHistory:
         self.agents: dict[str, str] = {}  # identity of the agent of each node that has one and is not lost
         self.policy: PolicyChanged | None = None  # in force; None = never changed
         self.answer = PolicyAnswer()
+        self.notices: deque[Notice] = deque(maxlen=NOTICES_MAX)  # oldest first
         self.usage = UsageBook()
 
     # Queries ------------------------------------------------------------------------------------------------------
@@ -143,6 +146,7 @@ class JobHistory:
             case JobCancelled() if 0 <= event.job < self.count and np.isnan(self._ended_s[event.job]):
                 self._ended_s[event.job] = now_s
                 self._add(event.job, HistoryEntry(now_s, "cancelled"))
+                self.notices.extend(notice_of_cancelled(core, event.job, now_s))
             case JobsRequeued():
                 for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
                     self._add(job, HistoryEntry(now_s, "requeued"))
@@ -211,6 +215,7 @@ class JobHistory:
         rows = event.jobs
         over = rows[(core.jobs.state[rows] > ALIVE[-1]) & np.isnan(self._ended_s[rows])]
         self._ended_s[over] = now_s
+        self.notices.extend(notices_of_ended(core, event, now_s, set(over.tolist())))
         kind = Outcome(event.outcome).name.lower()
         for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
             self._add(job, HistoryEntry(now_s, kind, lease, steps))
@@ -236,6 +241,7 @@ class JobHistory:
             "history": self._history.copy(),
             "notes": {str(job): text for job, text in self._notes.items()},
             "agents": dict(self.agents),
+            "notices": [list(notice) for notice in self.notices],
             "usage": self.usage.snapshot(),
             "policy": None if self.policy is None else [self.policy.policy, self.policy.parameters, self.policy.blind],
         }
@@ -252,6 +258,7 @@ class JobHistory:
             history._starts[:n] = state["starts"]
             history._history = [tuple(map(HistoryEntry._make, line[-HISTORY_MAX:])) for line in state["history"]]
             history._notes = {int(job): text for job, text in state["notes"].items()}
+            history.notices.extend(Notice(*notice) for notice in state.get("notices", ()))
             history.agents = dict(state.get("agents", {}))  # an earlier version had none
             history.usage = UsageBook.restore(state.get("usage"), core)
             history.policy = None if state["policy"] is None else PolicyChanged(*state["policy"])

@@ -234,7 +234,7 @@ class Scheduler:
             self.engine.ask(rates_again(self.core))
         ignored = [
             f"{section}.{name}"
-            for section in ("scheduler", "nodes", "security", "throughputs", "limits")
+            for section in ("scheduler", "nodes", "security", "throughputs", "limits", "notifications")
             for name, value in msgspec.structs.asdict(getattr(config, section)).items()
             if value != getattr(getattr(self.config, section), name) and (section, name) != ("throughputs", "file")
         ]

@@ -19,6 +19,8 @@ from gavelpy.journal.store import EventStore, open_store
 from gavelpy.runtime.checkpoint_directory import check_owner, mark
 from gavelpy.runtime.daemon.config import Config, read_config
 from gavelpy.runtime.daemon.metrics import HttpServer
+from gavelpy.runtime.daemon.notifier import Notifier
+from gavelpy.runtime.daemon.queries.jobs import JobQueries
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.server import Server
 from gavelpy.runtime.daemon.scheduler import Scheduler
@@ -69,6 +71,7 @@ class Service:
         marking = await self._begin_to_mark()
         server = Server(scheduler)
         running = asyncio.create_task(scheduler.run())
+        notifying = asyncio.create_task(Notifier(scheduler, JobQueries(scheduler)).run())
         stopping = asyncio.create_task(self._stop.wait())
         watchdog = asyncio.create_task(_watchdog())
         http = None
@@ -88,7 +91,7 @@ class Service:
             if http is not None:
                 await http.stop()
             await scheduler.stop()
-            for task in (stopping, watchdog, marking):
+            for task in (stopping, watchdog, marking, notifying):
                 task.cancel()
             await asyncio.wait({running})
         running.result()

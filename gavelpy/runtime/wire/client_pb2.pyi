@@ -228,6 +228,7 @@ class JobDescription(_message.Message):
     TIME_S_FIELD_NUMBER: _builtins.int
     STALL_S_FIELD_NUMBER: _builtins.int
     GPU_TYPES_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
@@ -280,6 +281,8 @@ class JobDescription(_message.Message):
     def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """it runs on no other types; empty = on all"""
 
+    @_builtins.property
+    def notify(self) -> Global___Notify: ...
     def __init__(
         self,
         *,
@@ -310,15 +313,46 @@ class JobDescription(_message.Message):
         time_s: _builtins.float = ...,
         stall_s: _builtins.float = ...,
         gpu_types: _abc.Iterable[_builtins.str] | None = ...,
+        notify: Global___Notify | None = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobDescription: _TypeAlias = JobDescription  # noqa: Y015
+
+@_typing.final
+class Notify(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: _builtins.int
+    WEBHOOK_FIELD_NUMBER: _builtins.int
+    MAIL_FIELD_NUMBER: _builtins.int
+    webhook: _builtins.str
+    """URL; answers show its host only"""
+    mail: _builtins.str
+    """address"""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """end, failure, preemption"""
+
+    def __init__(
+        self,
+        *,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        webhook: _builtins.str = ...,
+        mail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kinds", b"kinds", "mail", b"mail", "webhook", b"webhook"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Notify: _TypeAlias = Notify  # noqa: Y015
 
 @_typing.final
 class SubmitJobsRequest(_message.Message):

@@ -104,7 +104,11 @@ def _values(event: Event, visible: Container[int] | None) -> dict[str, Any]:
 
 def _spec(spec: JobSpec) -> dict[str, Any]:
     values = {name: _plain(value) for name, value in asdict(spec).items() if name not in _HIDDEN}
-    return values | {"name": name_of(spec.id), "environment": redacted(spec.environment)}
+    return values | {
+        "name": name_of(spec.id),
+        "environment": redacted(spec.environment),
+        "notify": _plain(spec.notify.redacted),
+    }
 
 
 def _plain(value: Any) -> Any:  # Any: a field of an event, and a JSON value

@@ -357,7 +357,12 @@ def failure_name(number: int) -> str:
 
 def as_described(spec: JobSpec) -> JobSpec:
     """A job as its owner described it: with its own name, and without values that may be secrets."""
-    return JobSpec(**(vars(spec) | {"id": JobId(name_of(spec.id)), "environment": redacted(spec.environment)}))
+    return JobSpec(
+        **(
+            vars(spec)
+            | {"id": JobId(name_of(spec.id)), "environment": redacted(spec.environment), "notify": spec.notify.redacted}
+        )
+    )
 
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:

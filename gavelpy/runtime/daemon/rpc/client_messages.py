@@ -55,6 +55,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         array_limit=spec.array_limit,
         begin_at_s=spec.begin_at_s,
         interactive=spec.kind is JobKind.INTERACTIVE,
+        notify=pb.Notify(kinds=spec.notify.kinds, webhook=spec.notify.webhook, mail=spec.notify.mail),
     )
 
 

@@ -22,6 +22,7 @@ from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
+from gavelpy.runtime.daemon.notifier import check_notify
 from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.events import EventQueries
 from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
@@ -270,6 +271,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         reader = JobReader(owner, names, lambda name: self._jobs.find(client, name))
         for row, job in enumerate(described):
             specs.append(reader.spec(f"jobs[{row}]", job))
+            check_notify(self._scheduler.config.notifications, specs[-1])
             await _give_way(row)
         return specs
 

@@ -13,6 +13,7 @@ from signal import Signals
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobKind, JobSpec, Software
+from gavelpy.model.notify import Notify
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
 from gavelpy.runtime.wire import client_pb2, software_pb2
@@ -112,6 +113,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         preemptible=job.preemptible,
         kind=JobKind.INTERACTIVE if job.interactive else JobKind.BATCH,
         software=_software(f"{field}.software", job.software),
+        notify=_notify(f"{field}.notify", job.notify),
         no_preempt=job.no_preempt or job.interactive,
         array_size=job.array_size,
         array_limit=job.array_limit,
@@ -162,6 +164,13 @@ def _directory(field: str, directory: str) -> str:
     text(field, directory, characters_max=PATH_CHARACTERS_MAX)
     require(not directory or PurePosixPath(directory).is_absolute(), field, "an absolute path, or empty", directory)
     return directory
+
+
+def _notify(field: str, given: client_pb2.Notify) -> Notify:
+    try:
+        return Notify(tuple(given.kinds), given.webhook, given.mail)
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}: {error}") from None
 
 
 def _software(field: str, given: software_pb2.Software) -> Software:
