@@ -47,8 +47,7 @@ from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
 from gavelpy.policies.base import varies_with_time
 from gavelpy.simulator import metrics
-from gavelpy.simulator.cluster import VirtualCluster
-from gavelpy.simulator.co_location import CoLocation, co_location_of
+from gavelpy.simulator.cluster import CoLocation, VirtualCluster, co_location_of
 from gavelpy.simulator.estimation import Estimation
 from gavelpy.simulator.metrics import SimulationResult, with_probes_made
 from gavelpy.simulator.settings import SimulationSettings

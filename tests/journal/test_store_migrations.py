@@ -53,7 +53,7 @@ def layout(url: str) -> dict[str, list[tuple[str, str, bool]]]:
     }
 
 
-def test_a_journal_of_version_1_goes_on_in_this_version(url: str) -> None:
+def test_a_journal_of_version_1_continues_in_this_version(url: str) -> None:
     make_version_1(url)
 
     with begun(url) as store:

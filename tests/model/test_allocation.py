@@ -103,7 +103,7 @@ def test_table_has_a_row_a_job() -> None:
     assert frame.to_dict("list") == {"v100": [1.0, 0.0], "k80": [0.0, 0.5], "rate_steps_per_s": [4.0, 1.0]}
 
 
-def test_json_names_pairs_by_both_jobs_and_unknown_prices_null() -> None:
+def test_json_names_pairs_by_both_jobs_and_unknown_marginal_values_null() -> None:
     problem = make_problem().with_pairs([(0, 1)], [[[2.0, 0.0], [1.0, 0.0]]])
     share = [[0.5, 0.0], [0.0, 1.0], [0.5, 0.0]]
     allocation = Allocation(problem, share, [1.5, float("nan")], PROOF)  # type: ignore[arg-type]  # lists do
@@ -114,8 +114,8 @@ def test_json_names_pairs_by_both_jobs_and_unknown_prices_null() -> None:
         "policy": "mine",
         "shares": {"a": {"v100": 0.5, "k80": 0.0}, "b": {"v100": 0.0, "k80": 1.0}, "a,b": {"v100": 0.5, "k80": 0.0}},
         "rates_steps_per_s": {"a": 3.0, "b": 2.5},
-        "prices": {"v100": 1.5, "k80": None},
         "marginal_values": {"v100": 1.5, "k80": None},
+        "prices": {"v100": 1.5, "k80": None},
         "certificate": asdict(PROOF),
     }
 

@@ -18,7 +18,7 @@ from gavelpy.model.job import NodeId
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
 
 
-def test_servers_hold_the_gpus_in_the_order_given() -> None:
+def test_nodes_have_the_gpus_in_the_order_given() -> None:
     cluster = Cluster.of({"v100": 6, "k80": 2}, gpus_per_node=4)
 
     assert [(s.node_id, s.gpu_type, s.gpu_count) for s in cluster.nodes] == [
@@ -77,7 +77,7 @@ def test_bad_counts_are_refused(gpus: Mapping[str, Any], complaint: str) -> None
 
 
 @pytest.mark.parametrize("gpus_per_node", [0, -4, GPU_COUNT_MAX + 1])
-def test_bad_server_size_is_refused(gpus_per_node: int) -> None:
+def test_bad_node_size_is_refused(gpus_per_node: int) -> None:
     with pytest.raises(InvalidInput, match=rf"gpus_per_node must be in \[1, 1000000\], got {gpus_per_node}"):
         Cluster.of({"v100": 1}, gpus_per_node=gpus_per_node)
 

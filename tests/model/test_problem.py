@@ -138,7 +138,7 @@ def test_configurations_that_do_not_hang_together_are_refused(fields: dict[str, 
 # Views -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_number_stands_for_all_jobs() -> None:
+def test_one_number_applies_to_all_jobs() -> None:
     problem = make_problem(weight=2.5, gpus=2)
 
     assert problem.weight.tolist() == [2.5, 2.5, 2.5]

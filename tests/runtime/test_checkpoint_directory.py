@@ -51,7 +51,7 @@ def test_operator_makes_it_a_new_one(tmp_path: Path) -> None:
     assert identify(tmp_path, is_new=False) == made
 
 
-def test_what_a_node_sees_is_its_id_its_cluster_and_its_room(tmp_path: Path) -> None:
+def test_what_a_node_sees_is_its_id_its_cluster_and_its_space(tmp_path: Path) -> None:
     assert mark(str(tmp_path), "c1") == "c1"
 
     found = look(str(tmp_path), False, 1 << 62)

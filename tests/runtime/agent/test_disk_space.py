@@ -55,7 +55,7 @@ def test_the_checkpoint_directory_counts_and_one_that_is_not_there_is_where_its_
     assert said == f"less than 64 MiB are free in the checkpoint directory ('{tmp_path}/a/b')"
 
 
-def test_a_file_system_that_does_not_answer_is_no_room() -> None:
+def test_a_file_system_that_does_not_answer_has_no_space() -> None:
     def look(_: Path) -> NoReturn:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 

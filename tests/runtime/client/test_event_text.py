@@ -55,16 +55,16 @@ def test_rows_of_other_jobs_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("event", [SUBMITTED, JobCancelled(3), JobAnnotated(3, 30, "x"), STARTED, ENDED])
-def test_event_of_other_jobs_only_is_not_told(event: Event) -> None:
+def test_event_of_other_jobs_only_is_not_shown(event: Event) -> None:
     assert event_text(event, {99}) is None
 
 
-def test_event_of_no_job_is_told_to_all() -> None:
+def test_event_of_no_job_is_shown_to_all() -> None:
     assert jobs_of(NodeLost(NodeId("n0"))) is None
     assert event_text(NodeLost(NodeId("n0")), set()) is not None
 
 
-def test_values_of_the_environment_are_not_told() -> None:
+def test_values_of_the_environment_are_not_shown() -> None:
     told = event_text(SUBMITTED)
 
     assert told is not None

@@ -49,7 +49,7 @@ def bench(*steps: float, gpus: int = 1, gang: int = 1) -> Bench:
     return made
 
 
-def test_job_on_an_idle_server_starts_now_and_ends_when_its_steps_are_done() -> None:
+def test_job_on_an_idle_node_starts_now_and_ends_when_its_steps_are_done() -> None:
     (expected,) = ahead(bench(1_000.0).core, 0).expected
 
     assert (expected.start_in_s, expected.gpu_type, expected.node_ids) == (0.0, "v100", ("n0",))
@@ -63,7 +63,7 @@ def test_job_behind_another_starts_when_that_one_is_over() -> None:
     assert second.finish_in_s == pytest.approx(second.start_in_s + START_S + 50.0)
 
 
-def test_job_that_runs_goes_on_from_its_steps_at_its_measured_rate() -> None:
+def test_job_that_runs_continues_from_its_steps_at_its_measured_rate() -> None:
     made = bench(1_000.0)
     made.wake()
     made.orders("n0")

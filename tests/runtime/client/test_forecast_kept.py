@@ -32,7 +32,7 @@ async def later(outlooks: Outlooks, job: int, now_s: float) -> Outlook:
     return await outlooks.of(job, bench(1_000.0, 1_000.0).core, now_s, FIRST_COME, NO_RATES)
 
 
-def test_nobody_waits_and_the_next_caller_has_the_forecast_with_its_age() -> None:
+def test_no_caller_waits_and_the_next_one_has_the_forecast_with_its_age() -> None:
     async def scenario() -> list[Outlook]:
         forecaster = SlowForecaster()
         outlooks = Outlooks(forecaster, at_once_max=1, kept_s=30.0)

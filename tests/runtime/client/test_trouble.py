@@ -15,7 +15,7 @@ from tests.runtime.client.serving import make_description, serving, until
 TROUBLE = "the state directory cannot be used: No space left on device"
 
 
-def test_trouble_of_a_node_is_told_with_the_node_and_with_the_jobs_that_could_run_nowhere_else(tmp_path: Path) -> None:
+def test_trouble_of_a_node_is_shown_with_the_node_and_with_the_jobs_that_could_run_nowhere_else(tmp_path: Path) -> None:
     with serving(tmp_path, nodes={"silent_after_s": 60.0}) as scheduler, scheduler.client() as client:
         leave = scheduler.join_node("n0", trouble=TROUBLE)
         client.submit([make_description("stuck")])
@@ -44,7 +44,7 @@ def node_that_fills_up_as_a_job_starts(directory: Path, *, round_s: float) -> It
         leave()
 
 
-def test_trouble_that_begins_while_a_job_starts_is_told_with_the_job(tmp_path: Path) -> None:
+def test_trouble_that_begins_while_a_job_starts_is_shown_with_the_job(tmp_path: Path) -> None:
     with node_that_fills_up_as_a_job_starts(tmp_path, round_s=3_600.0) as client:
         until(lambda: bool(client.nodes()[0].detail), "the node tells")
         explained = client.job("stuck")

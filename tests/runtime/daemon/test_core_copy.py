@@ -32,7 +32,7 @@ def go_on(core: SchedulerCore) -> None:
     core.handle(WakeupDue(), 7.0)
 
 
-def test_copy_stays_as_it_was_when_the_core_goes_on() -> None:
+def test_copy_stays_as_it_was_when_the_core_continues() -> None:
     core = make_core()
     before = encode_state(snapshot(core))
     double = copied(core)
@@ -43,7 +43,7 @@ def test_copy_stays_as_it_was_when_the_core_goes_on() -> None:
     assert encode_state(snapshot(core)) != before
 
 
-def test_core_stays_as_it_was_when_the_copy_goes_on_and_both_would_do_the_same() -> None:
+def test_core_stays_as_it_was_when_the_copy_continues_and_both_would_do_the_same() -> None:
     core = make_core()
     before = encode_state(snapshot(core))
     double = copied(core)

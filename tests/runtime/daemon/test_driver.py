@@ -61,7 +61,7 @@ def test_what_the_core_refuses_is_refused_to_who_asked_and_again_in_replay(tmp_p
     run(scenario())
 
 
-def test_a_restart_is_told_before_anything_else(tmp_path: Path) -> None:
+def test_a_restart_is_the_first_event(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path), in_good_order=False) as cluster:
             await cluster.submit(make_spec())
@@ -74,7 +74,7 @@ def test_a_restart_is_told_before_anything_else(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_journal_that_fails_ends_the_scheduler_and_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_journal_that_fails_ends_the_scheduler_and_leaves_no_caller_waiting(tmp_path: Path) -> None:
     answers: list[object] = []
 
     async def scenario() -> None:

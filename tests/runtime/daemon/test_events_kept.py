@@ -23,7 +23,9 @@ async def some_jobs(cluster: Running) -> None:
     await cluster.until(lambda: cluster.scheduler.driver.sequence > taken and not written.is_much, "a snapshot")
 
 
-def test_who_asks_for_events_that_are_not_kept_is_told_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_names_the_requested_events_that_were_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "SNAPSHOT_EVENTS", 15)
     monkeypatch.setattr(driver, "EVENTS_KEPT", 0)
 

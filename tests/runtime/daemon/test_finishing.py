@@ -7,7 +7,7 @@ from gavelpy.runtime.daemon.leases.lease import Phase, Wish
 from tests.runtime.daemon.table_builders import PATIENCE, Bench, ended, names, part
 
 
-def test_the_last_step_is_told_once_when_all_parts_have_reported_it() -> None:
+def test_the_last_step_is_one_event_when_all_parts_have_reported_it() -> None:
     bench = Bench(("n0", 1), ("n1", 1), finish_grace_s=600.0)
     bench.submit("gang", gpus=2)
     bench.wake()

@@ -52,7 +52,7 @@ def test_names_come_from_ids_and_back() -> None:
     assert (history.newest("alice", "train"), history.newest("bob", "train")) == (0, -1)
 
 
-def test_a_jobs_life_is_told_in_order() -> None:
+def test_the_history_of_a_job_is_in_order() -> None:
     history, _ = folded(
         started(0), JobAnnotated(1, 0, "it broke"), ended(0, Outcome.FAILED), started(1), JobCancelled(1)
     )

@@ -40,7 +40,7 @@ def restart(bench: Bench) -> None:
     bench.table.rebuild()
 
 
-def test_a_job_that_finished_while_its_node_was_silent_is_finished() -> None:
+def test_a_job_that_finished_while_its_node_was_unreachable_is_finished() -> None:
     bench = make_bench(("n0", 1))
     silence(bench, "n0")
 

@@ -43,7 +43,7 @@ def test_what_a_node_has_started_is_not_launched_again() -> None:
     assert bench.orders("n0")[0].start is None
 
 
-def test_a_report_that_comes_twice_is_told_once() -> None:
+def test_a_report_that_comes_twice_makes_one_event() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a")
     bench.wake()
@@ -248,7 +248,7 @@ def test_a_lease_that_no_node_knows_of_ends_by_being_called_off() -> None:
     assert bench.table.leases == {}
 
 
-def test_a_lease_on_a_silent_node_is_over_after_its_time_grace_and_margin() -> None:
+def test_a_lease_on_an_unreachable_node_is_over_after_its_time_grace_and_margin() -> None:
     bench = Bench(("n0", 1))
     bench.submit("a")
     bench.wake()
@@ -278,7 +278,7 @@ def test_a_lease_on_a_node_that_is_heard_does_not_expire() -> None:
     assert bench.settle() == []
 
 
-def test_the_job_of_a_silent_node_waits_until_its_old_lease_is_surely_over() -> None:
+def test_the_job_of_an_unreachable_node_waits_until_its_old_lease_is_surely_over() -> None:
     bench = Bench(("n0", 1), ("n1", 1))
     bench.submit("a")
     bench.wake()
@@ -353,7 +353,7 @@ def test_strangers_reports_change_nothing() -> None:
     assert bench.core.jobs.state[0] == JobState.RUNNING
 
 
-def test_ends_of_one_kind_are_told_together_in_the_order_of_kinds() -> None:
+def test_ends_of_one_kind_are_one_event_in_the_order_of_kinds() -> None:
     bench = Bench(("n0", 4))
     bench.submit("a", "b", "c", "d")
     bench.wake()

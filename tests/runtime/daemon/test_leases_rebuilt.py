@@ -48,7 +48,7 @@ def test_a_lease_that_was_called_off_after_a_restart_ends_by_the_word_of_its_nod
     assert np.concatenate([end.leases for end in ends]).tolist() == [1]
 
 
-def test_a_lease_that_runs_since_before_a_restart_goes_on() -> None:
+def test_a_lease_that_runs_since_before_a_restart_continues() -> None:
     bench = restarted_bench()
 
     bench.say("n0", part(1, 1), ended(0, 0))

@@ -21,7 +21,7 @@ def test_steps_that_were_counted_by_time_are_an_estimate_and_in_no_checkpoint() 
     assert (bench.core.jobs.steps_saved[0], bench.core.jobs.saved_lease[0]) == (0.0, -1)
 
 
-def test_a_program_that_declares_to_save_makes_its_job_preemptible_and_is_told_once() -> None:
+def test_a_program_that_declares_to_save_makes_its_job_preemptible_with_one_event() -> None:
     bench = Bench(("n0", 1), keep_unsaved=True)
     bench.submit("a", "b")
     bench.wake()

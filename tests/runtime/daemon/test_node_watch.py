@@ -11,7 +11,7 @@ def judge(extension_s: float = EXTENSION_S) -> SilenceJudge:
     return SilenceJudge(AFTER_S, extension_s)
 
 
-def test_one_of_many_that_falls_silent_is_not_excused() -> None:
+def test_one_of_many_that_stops_reporting_is_not_excused() -> None:
     found = judge()
 
     assert not found.look([10.0, *[0.5] * 9], 100.0)
@@ -19,7 +19,7 @@ def test_one_of_many_that_falls_silent_is_not_excused() -> None:
     assert not found.is_excused(100.0)
 
 
-def test_all_that_fall_silent_at_once_are_excused_also_while_only_the_first_is_overdue() -> None:
+def test_all_that_stop_reporting_at_once_are_excused_also_while_only_the_first_is_overdue() -> None:
     found = judge()
 
     assert found.look([10.0, 9.5, 9.2, 9.9, 0.1], 100.0)
@@ -65,7 +65,7 @@ def test_the_next_event_has_its_own_time() -> None:
     assert found.is_excused(209.0)
 
 
-def test_without_an_extension_nobody_is_excused() -> None:
+def test_without_an_extension_no_node_is_excused() -> None:
     found = judge(0.0)
 
     assert not found.look([10.0] * 3, 100.0)

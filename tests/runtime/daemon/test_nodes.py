@@ -37,7 +37,7 @@ def make_node(registry: NodeRegistry, agent: ProcessName, host: str = "here") ->
     return node
 
 
-def test_a_process_is_told_by_its_start(process: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_identified_by_its_start(process: subprocess.Popen[bytes]) -> None:
     number, start = name_of(process)
 
     assert is_alive((number, start))
@@ -214,7 +214,7 @@ def test_after_a_restart_the_agent_that_was_there_before_has_time_to_come_back()
     assert (late, itself) == ("", "")
 
 
-def test_an_agent_that_is_started_anew_does_not_lose_its_name_meanwhile() -> None:
+def test_an_agent_that_is_started_again_does_not_lose_its_name_meanwhile() -> None:
     registry, stream = NodeRegistry("here"), Stream()
     node = registry.connect(make_hello("first"), stream)
     node.received_at_s = 100.0

@@ -221,7 +221,7 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_service_manager_is_told_when_it_is_ready(lone: LocalCluster, tmp_path: Path) -> None:
+def test_the_service_manager_is_notified_when_it_is_ready(lone: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))

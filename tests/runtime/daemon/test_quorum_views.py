@@ -69,13 +69,13 @@ def test_a_view_is_sent_until_it_is_held_and_only_after_it_is_kept() -> None:
     assert held is None
 
 
-def test_a_silent_node_without_refusals_may_run_for_as_long_as_orphans() -> None:
+def test_an_unreachable_node_without_refusals_may_run_for_as_long_as_orphans() -> None:
     bench = Bench()
 
     assert bench.quorum_views.runs_until_s("c", promised_s=20.0, received_s=12.0, now_s=30.0) == 20.0 + 60.0
 
 
-def test_a_silent_node_is_cut_off_when_enough_others_have_heard_the_scheduler_since() -> None:
+def test_an_unreachable_node_is_cut_off_when_enough_others_had_contact_with_the_scheduler_since() -> None:
     bench = Bench()
     bench.acknowledge("a", 2, sent_s=17.1)  # later than received, window and margin
     one = bench.quorum_views.runs_until_s("c", 20.0, 12.0, 18.0)
@@ -119,7 +119,7 @@ def test_an_agent_on_a_new_disk_refuses_nothing_for_the_old_one() -> None:
     assert bench.quorum_views.runs_until_s("c", 20.0, 12.0, 20.0) == 80.0
 
 
-def test_a_view_that_a_silent_node_may_hold_stays_until_the_node_is_heard_or_lost() -> None:
+def test_a_view_that_an_unreachable_node_may_have_stays_until_the_node_reports_or_is_lost() -> None:
     bench = Bench()
     bench.update([A, B, C, Member("d", "of d", "d:1")], 20.0)
     for name in "ab":

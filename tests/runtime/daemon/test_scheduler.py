@@ -100,7 +100,7 @@ def test_what_ended_while_the_scheduler_was_away_counts(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_the_job_of_a_silent_node_runs_elsewhere_once_its_lease_is_surely_over(tmp_path: Path) -> None:
+def test_the_job_of_an_unreachable_node_runs_elsewhere_once_its_lease_is_surely_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
             running(make_config(tmp_path)) as cluster,
@@ -124,7 +124,7 @@ def test_the_job_of_a_silent_node_runs_elsewhere_once_its_lease_is_surely_over(t
     run(scenario())
 
 
-def test_with_fencing_the_job_of_a_silent_node_runs_elsewhere_at_once(tmp_path: Path) -> None:
+def test_with_fencing_the_job_of_an_unreachable_node_runs_elsewhere_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = make_config(tmp_path, nodes={"on_node_lost": "fence"}, mechanism={"round_s": 600.0})
         async with (
@@ -167,7 +167,7 @@ def test_an_operator_declares_a_node_lost_that_is_away(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_node_with_another_clusters_leases_is_told_whose_the_scheduler_is_and_no_more(tmp_path: Path) -> None:
+def test_node_with_another_clusters_leases_gets_the_cluster_id_and_no_more(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster:
             stranger = Agent("n0", cluster_id="another")

@@ -88,7 +88,7 @@ def test_a_mute_agents_stream_is_closed(tmp_path: Path, monkeypatch: pytest.Monk
     run(scenario())
 
 
-def test_progress_is_shown_as_the_node_has_told_it_last(tmp_path: Path) -> None:
+def test_progress_is_shown_as_the_node_last_reported_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0").connected(cluster) as agent:
             (job,) = await cluster.submit(make_spec())
@@ -125,7 +125,7 @@ def test_what_a_job_is_owed_grows_while_nothing_happens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("a_second", "interval_s"), [(1_000.0, 0.05), (10.0, 0.1), (1.0, 0.25)])
-def test_many_nodes_talk_less_often_but_four_times_before_they_count_as_silent(
+def test_many_nodes_report_less_often_but_four_times_before_they_count_as_unreachable(
     a_second: float, interval_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_executor, "HEARTBEATS_PER_S", a_second)

@@ -53,7 +53,7 @@ def test_names_are_unique_among_living_jobs_only(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_the_name_that_a_large_request_gives_twice_is_told(tmp_path: Path) -> None:
+def test_the_error_has_the_name_that_a_large_request_gives_twice(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster:
             specs = [make_spec(f"job-of-{k}") for k in range(5_000)]

@@ -33,7 +33,7 @@ def test_copies_of_a_job_on_two_gpus_are_seen() -> None:
     assert len(evidence.double_jobs(evidence.stays(lines))) == 1
 
 
-def test_frozen_process_does_not_run_while_it_is_silent() -> None:
+def test_frozen_process_does_not_run_while_it_does_not_report() -> None:
     lines = [line(0.0), line(1.0), line(2.0, lease=1), line(3.0, lease=1), line(9.0)]
 
     assert not evidence.double_jobs(evidence.stays(lines))

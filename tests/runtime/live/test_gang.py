@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 STEPS = 600  # at 20 steps/s, until the second lease hurries
 
 
-def test_gang_stops_at_one_step_and_goes_on_elsewhere_with_other_ranks(start: StartStage) -> None:
+def test_gang_stops_at_one_step_and_continues_elsewhere_with_other_ranks(start: StartStage) -> None:
     nodes = tuple(LocalNode(name, "v100:1") for name in ("n0", "n1", "n2"))
     stage = start(*nodes, settings={"mechanism": {"round_s": 3.0}})
     command = f"env PYTHONPATH={ROOT} {sys.executable} -m {SCRIPT} {stage.witnessed} 0.05"

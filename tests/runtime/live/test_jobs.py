@@ -77,7 +77,7 @@ def test_cancelled_job_is_gone_and_its_gpu_is_free(start: StartStage) -> None:
     assert stage.lines(endless)[-1].at_s < stage.lines(short, "began")[0].at_s
 
 
-def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_nobody(start: StartStage) -> None:
+def test_policy_changed_by_sighup_stays_through_a_crash_and_disturbs_no_job(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"round_s": 4.0}})
     job = stage.submit_witness("undisturbed", 4_000.0, V100)
     stage.wait_saved(job)

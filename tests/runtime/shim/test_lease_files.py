@@ -83,7 +83,7 @@ def test_damaged_lease_is_a_violation_that_names_the_field(tmp_path: Path, conte
     assert complaint in str(caught.value)
 
 
-def test_pipe_link_folder_or_giant_in_place_of_a_file_is_a_violation(tmp_path: Path) -> None:
+def test_pipe_link_directory_or_giant_in_place_of_a_file_is_a_violation(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lease.json")
     (tmp_path / "end.json").symlink_to("/dev/zero")
     (tmp_path / "shim.json").mkdir()

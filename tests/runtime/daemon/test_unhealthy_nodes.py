@@ -20,7 +20,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 60.0))
 
 
-def test_no_job_goes_to_a_node_without_room_and_people_are_told_why(tmp_path: Path) -> None:
+def test_no_job_goes_to_a_node_without_disk_space_and_the_reason_is_shown(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(make_config(tmp_path)) as cluster, Agent("n0", gpus=2).connected(cluster) as agent:
             core, board = cluster.core, JobQueries(cluster.scheduler)
