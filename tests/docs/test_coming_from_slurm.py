@@ -23,7 +23,7 @@ from gavelpy.cli.output import BAD_INPUT
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until
 from gavelpy.runtime.wire import client_pb2
 from tests.conftest import PROJECT
-from tests.docs.shell import Ran, User
+from tests.docs.shell import Ran, User, page_at
 
 PAGE = (PROJECT / "docs" / "coming-from-slurm.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+)\n\n((?:.|\n)*?)(?=^## |\Z)", PAGE, re.MULTILINE))
@@ -143,6 +143,10 @@ def _array(ran: Ran) -> None:
 def _bounded_array(ran: Ran) -> None:
     assert ran.user.description("few-3")["array_limit"] == 2
     ran.user.finish("few-3")
+
+
+def _forwarded(ran: Ran) -> None:
+    ran.user("gavel cancel served")
 
 
 def _ranks(ran: Ran) -> None:
@@ -266,6 +270,8 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --requeue`": submitted(lambda job: job["preemptible"]),
     "`sbatch --output=FILE`": _output_of_running,
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
+    "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
+    "`ssh -L` to a node": _forwarded,
     "`srun` inside a job": _ranks,
     "`sattach`": _followed,
     "`sstat`": prints("resnet", "running"),
@@ -324,6 +330,10 @@ def prepare(user: User, row: Row) -> None:
         user.until("again", "running")
     if row.slurm == "`scontrol release`":
         user("gavel hold queued")
+    if row.slurm == "`ssh -L` to a node":
+        Path("page").write_text("served", encoding="utf-8")
+        user("gavel submit --name served --rate v100:10 --steps 1000 -- python -m http.server --bind 127.0.0.1 8888")
+        user.until("served", "running")
     if row.slurm == "`sattach`":
         user("gavel submit --name followed --rate v100:10 --steps 10 -- python train.py")
     if row.slurm == "`scontrol update State=DOWN`":
@@ -339,6 +349,17 @@ def command_of(row: Row) -> str:
     return row.command
 
 
+def run_of(user: User, row: Row) -> Ran:
+    """Runs the command: on a terminal if it needs one, in the background if it lasts, else in this process."""
+    if " --pty " in row.command:
+        return user.on_terminal(row.command, "echo on GPU $CUDA_VISIBLE_DEVICES", r"on GPU \d")
+    if " forward " in row.command:
+        with user.in_background(row.command.replace("resnet", "served")):
+            wait_until(lambda: page_at(18_888) == "served", "the port is forwarded")
+        return Ran("", "", user)
+    return user(command_of(row))
+
+
 def test_every_row_has_a_trial() -> None:
     assert [row.slurm for row in COMMANDS] == list(TRIALS)
     assert [row.slurm for row in ABSENT] == list(MISSING)
@@ -348,7 +369,7 @@ def test_every_row_has_a_trial() -> None:
 def test_the_command_of_the_row_works(row: Row, user: User) -> None:
     prepare(user, row)
 
-    ran = user(command_of(row))
+    ran = run_of(user, row)
 
     TRIALS[row.slurm](ran)
 
