@@ -16,6 +16,7 @@ from gavelpy.cli import (
     allocate,
     credentials,
     demo,
+    init,
     job_orders,
     jobs,
     logs,
@@ -64,6 +65,7 @@ app.command("policies", rich_help_panel=_LIBRARY)(policy.policies)
 app.add_typer(trace.app, name="trace", rich_help_panel=_LIBRARY)
 app.add_typer(throughput.app, name="throughput", rich_help_panel=_LIBRARY)
 app.command("profile", rich_help_panel=_CLUSTER)(profile.profile)
+app.command("init", rich_help_panel=_CLUSTER)(init.init)
 app.command("submit", rich_help_panel=_CLUSTER)(submit.submit)
 app.command("run", rich_help_panel=_CLUSTER)(tunnels.run)
 app.command("forward", rich_help_panel=_CLUSTER)(tunnels.forward)

@@ -58,6 +58,8 @@ _TRAINING = """
 import torch
 Model = lambda: torch.nn.Linear(2, 1)
 dataset = torch.utils.data.TensorDataset(torch.zeros(64, 2), torch.zeros(64, 1))
+scheduler = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(Model().parameters()), 1)
+scheduler.optimizer.step()
 """
 
 _FRAMEWORKS = """

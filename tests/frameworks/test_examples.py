@@ -29,7 +29,7 @@ def test_moved_example_takes_the_steps_of_one_that_is_not(
 ) -> None:
     pytest.importorskip(library)
     stage = start(LocalNode("n0", f"v100:{2 * gpus}"), LocalNode("n1", f"v100:{gpus}"), settings=SETTINGS)
-    moved = start_example(stage, f"{script} 0.2", gpus)
+    moved = start_example(stage, f"{script} {0.2 if gpus == 1 else 0.8}", gpus)  # half as many steps
 
     move(stage, moved)
     stage.wait_over(moved)

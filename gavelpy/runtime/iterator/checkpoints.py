@@ -221,15 +221,24 @@ class EpochCursor(Generic[Item]):
         self._items = self._start_epoch() if start.steps and self.epoch < epochs else None
 
     def __iter__(self) -> Iterator[Item]:
-        while self.epoch < self._epochs:
-            items = self._items or self._start_epoch()
-            before = self.position
-            yield from items
-            self._items = None
-            if self.position == 0 and before == 0:
-                raise InvalidInput("loader must yield items each time it is iterated over, but it is empty")
-            self.epoch += 1
-            self.position = 0
+        while self.has_epoch:
+            yield from self.rest_of_epoch()
+
+    @property
+    def has_epoch(self) -> bool:
+        """Whether an epoch is left."""
+        return self.epoch < self._epochs
+
+    def rest_of_epoch(self) -> Iterator[Item]:
+        """The items of the current epoch that are left; then the next epoch is current."""
+        items = self._items or self._start_epoch()
+        before = self.position
+        yield from items
+        self._items = None
+        if self.position == 0 and before == 0:
+            raise InvalidInput("loader must yield items each time it is iterated over, but it is empty")
+        self.epoch += 1
+        self.position = 0
 
     def _start_epoch(self) -> Iterator[Item]:
         for part in (self._loader, getattr(self._loader, "sampler", None)):

@@ -51,6 +51,7 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
             raise InvalidInput(f"epochs must be 1 or more, got {epochs!r}")
         self._loader = loader
         self._epochs = epochs
+        self._is_by_epoch = False
         super().__init__(
             save,
             load=load,
@@ -69,13 +70,32 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
         if self.should_stop():
             return
         cursor = self._cursor
-        for item in cursor:
+        for item in cursor.rest_of_epoch() if self._is_by_epoch else cursor:
             yield item
             cursor.position += 1
             if not self.should_stop():  # finish() may have been called
                 self.step_done()
             if self.should_stop():
+                if self._is_by_epoch and not self.finished:
+                    raise SystemExit(0)
                 return
+        if not self._is_by_epoch:
+            self.finish()
+
+    def each_epoch(self) -> Iterator[int]:
+        """The epochs that are left, for two nested loops: in each of them, iterate over this object.
+
+            for epoch in batches.each_epoch():
+                for batch in batches:
+                    train(batch)
+                evaluate(model)
+
+        If the lease ends, the process ends with code 0 after the checkpoint, within the inner loop: what follows it in
+        the epoch runs once, after the last batch of the epoch.
+        """
+        self._is_by_epoch = True
+        while self._cursor.has_epoch and not self.should_stop():
+            yield self._cursor.epoch
         self.finish()
 
     def _start_at(self, start: DataPosition) -> None:

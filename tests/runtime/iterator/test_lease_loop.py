@@ -114,3 +114,27 @@ def test_ranks_outside_a_lease_cannot_agree_on_checkpoints_between(outside: pyte
 
     with pytest.raises(InvalidInput, match="checkpoint_every_s must be 0 outside a lease"):
         LeaseLoop(lambda _: None, save_on="all", checkpoint_directory=tmp_path, checkpoint_every_s=5.0)
+
+
+def nested(batches: LeaseIterator[int], seen: list[object]) -> None:
+    for epoch in batches.each_epoch():
+        for item in batches:
+            seen.append(item)
+        seen.append(f"epoch {epoch}")
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3, 4, 5])
+def test_part_after_the_inner_loop_runs_once_for_each_epoch(held: Held, stop_at: int) -> None:
+    seen: list[object] = []
+    held.order(steps_max=float(stop_at))
+    with pytest.raises(SystemExit, match="0"):
+        nested(LeaseIterator(range(2), Count().save, epochs=3), seen)
+    stopped_at = len([item for item in seen if isinstance(item, int)])
+
+    held.order(steps_max=0.0)
+    held.environment(GAVEL_RESUME_DIR=str(held.checkpoints / f"step-{stop_at:012d}"))
+    nested(LeaseIterator(range(2), Count().save, epochs=3), seen)
+
+    assert stopped_at == stop_at
+    assert seen == [0, 1, "epoch 0", 0, 1, "epoch 1", 0, 1, "epoch 2"]
+    assert held.progress().finished

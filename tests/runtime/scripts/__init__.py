@@ -1,0 +1,1 @@
+"""Twelve jobs as users bring them, good and bad; test_scripts.py submits all of them to one cluster."""
