@@ -20,6 +20,7 @@ from benchmarks import (
     roads,
     simulation,
     slurm,
+    starts,
 )
 
 BENCHMARKS: Mapping[str, Callable[[], None]] = {
@@ -37,6 +38,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "load": load.run,
     "recovery": recovery.run,
     "slurm": slurm.run,
+    "starts": starts.run,
 }
 WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "allocation": allocation.run,
@@ -44,7 +46,7 @@ WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "estimator": estimator.run,
     "holdouts": holdouts.run,
 }
-MINUTES_LONG = ("certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm")
+MINUTES_LONG = ("certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm", "starts")
 
 
 def main() -> None:

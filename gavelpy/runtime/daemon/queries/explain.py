@@ -171,11 +171,14 @@ class Explainer:
         lease, steps, root = int(jobs.saved_lease[job]), float(jobs.steps_saved[job]), self._root
         if lease < 0 or steps <= 0:
             return ""
+        relative = str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
         if not root:  # the scheduler has no access: the path relative to the nodes' directory
-            return str(lease_checkpoints(Path(), job, lease) / step_name(int(steps)))
+            return relative
         directory = str(lease_checkpoints(Path(root), job, lease))
         try:
             return await self._scheduler.storage.call(newest, directory, limit_s=_LOOK_S)
+        except PermissionError:  # the directory is its owner's only: as without access
+            return relative
         except OSError:  # unreadable, or a timeout
             return ""
 
