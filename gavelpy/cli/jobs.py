@@ -267,7 +267,8 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     if job.failure:
         lines.append(f"Last failure: {job.failure}.")
     if job.preemptible_why and not job.ended_at_s:
-        lines.append(f"Preemption: {job.preemptible_why}.")
+        cost = f"; {found.preemption_cost}" if found.preemption_cost else ""
+        lines.append(f"Preemption: {job.preemptible_why}{cost}.")
     if job.held_by and job.lease >= 0:
         lines.append(f"Held by its {job.held_by}: it gets no other lease once it loses this one, until its release.")
     if job.array_size:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility
+from gavelpy.mechanism import eligibility, non_preemptible
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted
@@ -41,6 +41,7 @@ def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
             return []
         case JobsRequeued():
             rows = np.intersect1d(order.jobs, core.jobs.leased)
+            rows = rows[~non_preemptible.is_finishing(core.jobs, rows)]  # their work is done: it would be repeated
             if not len(rows):
                 return []
             core.disturb()

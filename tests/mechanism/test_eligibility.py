@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted, NodeLost, Outcome
+from gavelpy.mechanism.events import (
+    JobCancelled,
+    JobsHeld,
+    JobsReleased,
+    JobsRequeued,
+    JobSubmitted,
+    LastStepReported,
+    NodeLost,
+    Outcome,
+)
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import ReasonKind, reasons
@@ -275,3 +284,12 @@ def test_a_held_job_that_is_requeued_waits_for_its_release() -> None:
     assert core.jobs.lease[:2].tolist() == [-1, 1]
     assert reasons(core)[0].kind is ReasonKind.HELD
     assert not tell(core, JobsRequeued(FIRST), 11.0)
+
+
+def test_a_job_that_did_its_last_step_is_not_requeued() -> None:
+    core = running_core(make_spec("a"))
+    tell(core, LastStepReported(FIRST, FIRST), 9.0)
+
+    assert not tell(core, JobsRequeued(FIRST), 10.0)
+
+    assert core.jobs.lease[0] == 0

@@ -25,6 +25,9 @@ from gavelpy.mechanism.events import (
     DirectorySeen,
     Event,
     JobCancelled,
+    JobsHeld,
+    JobsReleased,
+    JobsRequeued,
     JobSubmitted,
     LastStepReported,
     LeaseEnded,
@@ -35,7 +38,6 @@ from gavelpy.mechanism.events import (
     NodeUnhealthy,
     NodeUnreachable,
     Outcome,
-    PriceChanged,
     ProgressReported,
     SavingDeclared,
     SchedulerRestarted,
@@ -47,39 +49,12 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from tests.mechanism.builders import make_mechanism
+from tests.mechanism.careless_input import WRONG, forced_drain, pairs_of
 
 TYPES = ("v100", "k80")
-NAN, FAR = np.array([float("nan")]), np.array([9999])
-ONE, NONE = np.array([0]), np.array([], dtype=np.int64)
-WRONG: list[Event] = [
-    NodeLost(NodeId("nobody")),
-    NodeUnreachable(NodeId("nobody")),
-    NodeDraining(NodeId("nobody")),
-    NodeUnhealthy(NodeId("nobody"), "its disk is full"),
-    DirectorySeen(NodeId("nobody"), "d0", True),
-    DirectorySeen(NodeId("n0"), "of n0", False),
-    AgentRejoined(NodeId("nobody"), NONE, NONE, NONE),
-    NodeJoined(NodeId("n0"), "v100", 0),
-    JobCancelled(9999),
-    JobCancelled(-1),
-    PriceChanged("a100", 1.0),
-    PriceChanged("v100", -1.0),
-    LeaseEnded(FAR, ONE, np.array([1.0]), Outcome.STOPPED),
-    ProgressReported(FAR, ONE, np.array([1.0])),
-    AllocationSolved(1, FAR, ONE, np.array([1.0])),
-    ProgressReported(ONE, ONE, NAN),
-    ThroughputEstimated(FAR, np.array([[1.0]])),
-    SchedulerRestarted(0),
-    WakeupDue(np.array([0, 0])),
-]
-
-
-def forced_drain(node: NodeId) -> NodeDraining:
-    """A drain that also ends running jobs."""
-    return NodeDraining(node, force=True)
 
 
 OFTEN = st.sampled_from([True, True, True, False])
@@ -182,6 +157,42 @@ class CarelessWorld(RuleBasedStateMachine):
         speeds = dict(zip(TYPES, rates, strict=True)) if known else {}
         self._tell(JobSubmitted(JobSpec(name, 1000.0, gpus=gpus, rates_steps_per_s=speeds, preemptible=preemptible)))
 
+    @rule(
+        data=st.data(),
+        begin_s=st.sampled_from([0.0, 0.0, 500.0]),
+        limit=st.integers(0, 2),
+        size=st.integers(1, 3),
+        keeps=st.booleans(),
+        is_held=st.sampled_from([False, False, True]),
+    )
+    def submit_array(
+        self, data: st.DataObject, begin_s: float, limit: int, size: int, keeps: bool, is_held: bool
+    ) -> None:
+        """An array of jobs that begin later, come after others, are held, or are not preempted."""
+        others = st.lists(st.integers(0, max(self.core.jobs.count - 1, 0)), max_size=2, unique=True)
+        after_ok, after_any = (data.draw(others) if self.core.jobs.count else [] for _ in range(2))
+        for position in range(size):
+            spec = JobSpec(
+                JobId(f"j{self.core.jobs.count}"), 1000.0, rates_steps_per_s={"v100": 1.0, "k80": 3.0},
+                after_ok=tuple(after_ok), after_any=tuple(after_any), begin_s=begin_s, no_preempt=keeps, hold=is_held,
+                array_size=size, array_position=position, array_limit=limit,
+            )  # fmt: skip
+            self._tell(JobSubmitted(spec))
+
+    @precondition(lambda self: self.core.jobs.count)
+    @rule(data=st.data(), kind=st.sampled_from([JobsHeld, JobsReleased]), by_admin=st.booleans())
+    def hold_or_release(self, data: st.DataObject, kind: type[JobsHeld | JobsReleased], by_admin: bool) -> None:
+        self._tell(kind(self._some_jobs(data), by_admin))
+
+    @precondition(lambda self: self.core.jobs.count)
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        self._tell(JobsRequeued(self._some_jobs(data)))
+
+    def _some_jobs(self, data: st.DataObject) -> Ints:
+        serials = st.integers(0, self.core.jobs.count - 1)
+        return np.array(data.draw(st.lists(serials, min_size=1, max_size=3)), dtype=np.int64)
+
     @precondition(lambda self: self.core.jobs.count)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -209,7 +220,7 @@ class CarelessWorld(RuleBasedStateMachine):
         shares = data.draw(st.lists(st.sampled_from([0.0, 0.25, 0.5]), min_size=J * T, max_size=J * T))
         matrix = np.array(shares).reshape(J, T) / max(T, 1)
         row, column = np.nonzero(matrix)
-        pairs = _pairs(data, self.core, question) if question.packing else ()
+        pairs = pairs_of(data, self.core, question) if question.packing else ()
         solved = AllocationSolved(epoch, question.jobs[row], column, matrix[row, column], 0.0, 0.0, "", *pairs)
         self._tell(AllocationFailed(epoch, "no") if fails else solved)
 
@@ -301,14 +312,14 @@ class CarelessWorld(RuleBasedStateMachine):
         young, paused, pinned, unsaved = self._young(), self._paused(), self._pinned(), self._unsaved()
         for command in self.core.handle(event, self.now_s):
             if isinstance(command, RoundPlan):
+                assert not (self.core.jobs.hold[command.grant_jobs] >= 0).any(), "a held job got a lease"
+            if isinstance(command, RoundPlan) and not isinstance(event, JobsRequeued):
                 assert not unsaved & set(command.revoke_leases.tolist()), "a job was stopped that never saved anything"
                 reached = self._unsaved(is_unreachable=False)
                 assert reached <= self._ending_at(self.core.round_end_s), "a job that never saved anything is let go"
                 assert not young & set(command.revoke_leases.tolist()), "a young lease was taken away"
                 assert not pinned & set(command.revoke_leases.tolist()), "a lease was taken from where nobody can begin"
-                assert self.core.pool.usable[command.grant_gpus].all(), (
-                    "a server was given a lease that it cannot begin"
-                )
+                assert self.core.pool.usable[command.grant_gpus].all(), "a node got a lease that it cannot begin"
                 assert not paused & set(command.grant_jobs.tolist()), "a job was tried again too early"
             self._obey(command)
 
@@ -384,17 +395,6 @@ class CarelessWorld(RuleBasedStateMachine):
 
 def _rows(lease: _Lease) -> tuple[Ints, Ints]:
     return np.array([lease.job]), np.array([lease.lease])
-
-
-def _pairs(data: st.DataObject, core: SchedulerCore, question: SolveAllocation) -> tuple[Ints, Ints, Floats]:
-    """Co-locates each job for at most half of its time with another job of equal gang size."""
-    order = data.draw(st.permutations(question.jobs.tolist()))
-    members = np.array(order[: len(order) // 2 * 2], dtype=np.int64).reshape(-1, 2)
-    members = members[core.jobs.gpus[members[:, 0]] == core.jobs.gpus[members[:, 1]]]
-    types = st.integers(0, len(question.problem.gpu_types) - 1)
-    kinds = data.draw(st.lists(types, min_size=len(members), max_size=len(members)))
-    shares = data.draw(st.lists(st.sampled_from([0.25, 0.5]), min_size=len(members), max_size=len(members)))
-    return members, np.array(kinds, dtype=np.int64), np.array(shares)
 
 
 TestCarelessWorld = CarelessWorld.TestCase

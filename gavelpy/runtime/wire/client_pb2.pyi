@@ -738,6 +738,8 @@ class GetJobResponse(_message.Message):
     HISTORY_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    PREEMPTION_GPU_S_FIELD_NUMBER: _builtins.int
+    PREEMPTION_COST_FIELD_NUMBER: _builtins.int
     start_in_s: _builtins.float
     """forecast; -1 = unknown"""
     finish_in_s: _builtins.float
@@ -745,6 +747,10 @@ class GetJobResponse(_message.Message):
     """how that was found, or why there is none"""
     checkpoint: _builtins.str
     """the directory it would resume from"""
+    preemption_gpu_s: _builtins.float
+    """GPU time that preempting it now would cost; -1 = it does not run, or is not preempted"""
+    preemption_cost: _builtins.str
+    """the same as a sentence, with its evidence; empty = it does not run"""
     @_builtins.property
     def job(self) -> Global___Job: ...
     @_builtins.property
@@ -771,10 +777,12 @@ class GetJobResponse(_message.Message):
         history: _abc.Iterable[_builtins.str] | None = ...,
         checkpoint: _builtins.str = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        preemption_gpu_s: _builtins.float = ...,
+        preemption_cost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "start_in_s", b"start_in_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounts", b"accounts", "checkpoint", b"checkpoint", "description", b"description", "finish_in_s", b"finish_in_s", "forecast", b"forecast", "history", b"history", "job", b"job", "notes", b"notes", "preemption_cost", b"preemption_cost", "preemption_gpu_s", b"preemption_gpu_s", "start_in_s", b"start_in_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

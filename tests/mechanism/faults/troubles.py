@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gavelpy.mechanism.events import JobCancelled, NodeDraining, NodeLost, Outcome
+import numpy as np
+
+from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsRequeued, NodeDraining, NodeLost, Outcome
 from gavelpy.model.job import NodeId
 from tests.mechanism.faults.agent import Agent
 from tests.mechanism.faults.machine import Copy, Machine
@@ -38,6 +40,8 @@ class Hostility:
     power_off: float = 0.03
     drain: float = 0.02
     cancel: float = 0.005
+    hold: float = 0.02
+    requeue: float = 0.02
     fill_disk: float = 0.02
     hang_directory: float = 0.01
 
@@ -65,6 +69,8 @@ class Troubles:
             (odds.power_off, self._power_off),
             (odds.drain, self._drain),
             (odds.cancel, self._cancel),
+            (odds.hold, self._hold),
+            (odds.requeue, self._requeue),
             (odds.fill_disk, self._fill_disk),
             (odds.hang_directory, self._hang_directory),
         ):
@@ -156,6 +162,22 @@ class Troubles:
         if self.world.knows(machine):
             self.world.tell(NodeDraining(NodeId(machine.name)))
             self.world.after(self.world.rng.uniform(5.0, 60.0), lambda: self.world.resume(machine))
+
+    def _hold(self) -> None:
+        """Holds a job, which `World.release` ends a while later."""
+        if (
+            self.world.service.is_alive
+            and (job := self.world.any(self.world.service.core.jobs.active.tolist())) is not None
+        ):
+            self.world.tell(JobsHeld(np.array([job])))
+            self.world.after(self.world.rng.uniform(1.0, 60.0), lambda: self.world.release(job))
+
+    def _requeue(self) -> None:
+        if (
+            self.world.service.is_alive
+            and (job := self.world.any(self.world.service.core.jobs.leased.tolist())) is not None
+        ):
+            self.world.tell(JobsRequeued(np.array([job])))
 
     def _fill_disk(self) -> None:
         """The agent reports low disk space before any write fails."""

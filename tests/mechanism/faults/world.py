@@ -13,8 +13,11 @@ from random import Random
 from tempfile import mkdtemp
 from typing import TypeVar
 
+import numpy as np
+
 from gavelpy.mechanism.events import (
     Event,
+    JobsReleased,
     JobSubmitted,
     NodeJoined,
 )
@@ -330,6 +333,15 @@ class World:
     def resume(self, machine: Machine) -> None:
         if self.knows(machine) and self.service.core.pool.node_state[self.row(machine)] is NodeState.DRAINING:
             self.tell(NodeJoined(NodeId(machine.name), machine.gpu_type, machine.gpu_count, machine.sees))
+
+    def release(self, job: int) -> None:
+        """Releases a job, when the scheduler is there."""
+        if not self.service.is_alive:
+            self.after(2.0, lambda: self.release(job))
+            return
+        self.tell(JobsReleased(np.array([job])))
+        if not self.service.is_alive:
+            self.after(2.0, lambda: self.release(job))
 
     def tell(self, event: Event) -> None:
         self.service.put(event)

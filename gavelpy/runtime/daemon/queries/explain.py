@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gavelpy.mechanism.eligibility import NOT_HELD
-from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import account
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _UNKNOWN_S = -1.0
 HELD = "the job is held, and starts only after its release"
 _LOOK_S = 2.0
+ASSUMED_RESTART_S = 5.0  # as forecasts assume
 _FORECASTS_MAX = 100  # of the jobs of one dry run
 
 
@@ -55,6 +56,8 @@ class JobExplanation:
     history: Sequence[str]
     checkpoint: str  # directory that the job would resume from; empty = from scratch, or unknown
     notes: Sequence[str]  # of the estimator
+    preemption_gpu_s: float  # GPU time that preempting it now would cost; -1 = unknown, or it does not run
+    preemption_cost: str  # the same as a sentence; empty = it does not run
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,51 @@ class PlannedJob:
     name: str
     forecast: JobForecast
     note: str
+
+
+@dataclass(frozen=True)
+class PreemptionCost:
+    """GPU time lost by preempting a job now, and the same as a sentence with its evidence."""
+
+    gpu_s: float
+    text: str
+
+
+def preemption_cost(
+    *,
+    gpus: int,
+    rate_steps_per_s: float,
+    steps_done: float,
+    steps_saved: float,
+    saves_when_stopped: bool,
+    restart_s: float,
+) -> PreemptionCost | None:
+    """The cost of a preemption: steps that are repeated, times the time of a step, plus the restart, times the GPUs.
+
+    A program that saves when its lease ends repeats no steps. `restart_s`: time from the start of this lease to its
+    first progress; NaN = none was reported, and the forecast's assumption applies. None if the rate is unknown.
+    """
+    steps = 0.0 if saves_when_stopped else max(steps_done - steps_saved, 0.0)
+    if steps and not rate_steps_per_s > 0:
+        return None
+    is_measured = math.isfinite(restart_s)
+    again_s = restart_s if is_measured else ASSUMED_RESTART_S
+    gpu_s = gpus * ((steps / rate_steps_per_s if steps else 0.0) + again_s)
+    gpu = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    repeated = "its program saves first"
+    if not saves_when_stopped:
+        since = "its last checkpoint" if steps_saved else "its start"
+        repeated = f"{steps:.0f} steps since {since}, at {rate_steps_per_s:.3g} steps/s"
+    restart = f"restart {again_s:.0f} s, {'as measured for this lease' if is_measured else 'assumed'}"
+    lost = in_time(gpu_s / gpus)
+    return PreemptionCost(gpu_s, f"preempting it now would lose about {lost} of {gpu} ({repeated}; {restart})")
+
+
+def in_time(seconds: float) -> str:
+    """`45 s`, `4 min`, `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
 
 
 class Explainer:
@@ -100,6 +148,7 @@ class Explainer:
             expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
             how = _how(outlook) if math.isfinite(expected.start_in_s) or not self._is_held(job) else f"none: {HELD}"
+        cost = self._preemption_cost(job)
         return JobExplanation(
             job=self._jobs.statuses([job])[0],
             description=as_described(scheduler.core.jobs.specs[job]),
@@ -112,6 +161,8 @@ class Explainer:
             ],
             checkpoint=await self._checkpoint(job),
             notes=scheduler.measuring.notes.get(job, ()),
+            preemption_gpu_s=cost.gpu_s if cost is not None else _UNKNOWN_S,
+            preemption_cost=cost.text if cost is not None else "",
         )
 
     async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[PlannedJob]:
@@ -141,6 +192,22 @@ class Explainer:
             )
             for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
         ]
+
+    def _preemption_cost(self, job: int) -> PreemptionCost | None:
+        """What preempting a running job now would cost; None if it does not run."""
+        jobs = self._scheduler.core.jobs
+        if jobs.state[job] != JobState.RUNNING:
+            return None
+        status = self._jobs.statuses([job])[0]
+        began_s, worked_s = float(jobs.began_s[job]), float(jobs.worked_s[job])
+        return preemption_cost(
+            gpus=status.gpus,
+            rate_steps_per_s=status.rate_steps_per_s,
+            steps_done=status.steps_done,
+            steps_saved=float(jobs.steps_saved[job]),
+            saves_when_stopped=bool(jobs.resumes[job] == Resumes.DECLARED),
+            restart_s=worked_s - began_s if worked_s >= began_s else math.nan,
+        )
 
     def _is_held(self, job: int) -> bool:
         return bool(self._scheduler.core.jobs.hold[job] != NOT_HELD)

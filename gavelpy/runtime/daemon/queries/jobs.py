@@ -220,6 +220,8 @@ class JobQueries:
                 raise InvalidInput(f"{where} is over, and cannot be requeued: submit it again")
             if jobs.lease[job] < 0:
                 raise InvalidInput(f"{where} has no lease to stop: it waits already")
+            if non_preemptible.is_finishing(jobs, np.array([job]))[0]:
+                raise InvalidInput(f"{where} has done its last step and is about to end: a requeue would repeat work")
             if non_preemptible.loses_all(jobs, job) and not force and jobs.state[job] == JobState.RUNNING:
                 lost = f"about {self._steps_done(job):.0f} steps" if self._steps_done(job) else "its work so far"
                 why = f"never saved a checkpoint, and a requeue loses {lost}"
