@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,19 @@ def page_at(port: int) -> str:
     with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/page", timeout=5.0) as answer:
         return str(answer.read().decode())
     return ""
+
+
+def posted_to(port: int) -> dict[str, Any]:
+    """The JSON of the first POST to a port of this machine."""
+    found: list[bytes] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            found.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", port), Receiver) as server:
+        server.timeout = START_S
+        server.handle_request()
+    return dict(json.loads(found[0]))

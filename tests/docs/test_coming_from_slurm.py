@@ -23,7 +23,7 @@ from gavelpy.cli.output import BAD_INPUT
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until
 from gavelpy.runtime.wire import client_pb2
 from tests.conftest import PROJECT
-from tests.docs.shell import Ran, User, page_at
+from tests.docs.shell import Ran, User, page_at, posted_to
 
 PAGE = (PROJECT / "docs" / "coming-from-slurm.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+)\n\n((?:.|\n)*?)(?=^## |\Z)", PAGE, re.MULTILINE))
@@ -31,6 +31,7 @@ NOT_COMMANDS = ("In a job", "States")
 DASH = "–"
 SETTINGS = {
     "mechanism": {"round_s": 2.0, "failures_max": 0},
+    "notifications": {"webhook_hosts": ["127.0.0.1:18999"]},
     "nodes": {"grace_s": 0.5, "silent_after_s": 3.0, "lease_margin_s": 0.2, "lease_overlap_s": 1.0,
               "unsaved_overlap_s": 1.0},
 }  # fmt: skip
@@ -163,14 +164,6 @@ def _output_of_running(ran: Ran) -> None:
     wait_until(lambda: "begun" in ran.user("gavel logs resnet").out, "the output of a running job has arrived")
 
 
-def _followed(ran: Ran) -> None:
-    assert "trained" in ran.out
-
-
-def _cancelled(ran: Ran) -> None:
-    ran.user.until("typo", "cancelled")
-
-
 def _held(ran: Ran) -> None:
     assert ran.user.job("held")["held_by"] == "owner"
     ran.user("gavel release held")
@@ -185,6 +178,10 @@ def _later(ran: Ran) -> None:
 def _requeued(ran: Ran) -> None:
     wait_until(lambda: ran.user.job("again")["restarts"] == 1, "it runs under its second lease")
     ran.user("gavel cancel again")
+
+
+def _notified(ran: Ran) -> None:
+    assert posted_to(18_999)["event"] == "end"
 
 
 def _hold(ran: Ran) -> None:
@@ -268,12 +265,15 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --nice`, `--priority`": submitted(lambda job: job["weight"] == 2),
     "`sbatch --deadline`": submitted(lambda job: job["deadline_s"] == 3600),
     "`sbatch --requeue`": submitted(lambda job: job["preemptible"]),
+    "`sbatch --mail-type=END,FAIL --mail-user=ann`": submitted(
+        lambda job: job["notify"]["kinds"] == ["end", "failure"]
+    ),
     "`sbatch --output=FILE`": _output_of_running,
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
     "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
     "`ssh -L` to a node": _forwarded,
     "`srun` inside a job": _ranks,
-    "`sattach`": _followed,
+    "`sattach`": prints("trained"),
     "`sstat`": prints("resnet", "running"),
     "`squeue`": _listed("resnet", "queued", absent=("short", "broken")),
     "`squeue --states=PENDING`": _listed("queued", absent=("resnet",)),
@@ -284,7 +284,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`squeue --json`": _as_json,
     "`sprio`": prints("share +owed +received +lag +urgency", "resnet"),
     "`sshare`": prints("owed +received"),
-    "`scancel 1 2`": _cancelled,
+    "`scancel 1 2`": lambda ran: ran.user.until("typo", "cancelled"),
     "`scancel --state=PENDING --name=...`": lambda ran: ran.user.until("bulk-1", "cancelled"),
     "`scontrol requeue`": _requeued,
     "`scontrol hold`": _hold,
