@@ -109,13 +109,14 @@ def test_terminal_of_another_user_is_theirs(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_program_in_the_foreground_only(tmp_path: Path) -> None:
+    """The program writes once it is in the foreground."""
     with session(tmp_path) as shim, attached(shim.directory) as client:
-        client.type("echo re''ady; sleep 600; echo \"code $?\"\n")
+        client.type("sh -c 'echo re\"\"ady; exec sleep 600'\n")
         client.reads("ready\r\n")
         client.type("\x03")
         client.reads("^C")
         client.type("echo still he''re $?\n")
-        client.reads("still here")
+        client.reads("still here 130")
 
 
 def test_program_sees_the_size_of_the_window(tmp_path: Path) -> None:
