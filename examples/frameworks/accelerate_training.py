@@ -26,7 +26,7 @@ EPOCHS, ITEMS, BATCH = 3, 80, 4
 def main(pause_s: float) -> None:
     """Trains to the end, or until the lease ends."""
     torch.manual_seed(3)
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # on CPUs it needs this to use several ranks
     network = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.2), nn.Linear(16, 1))
     model, optimizer = accelerator.prepare(network, torch.optim.AdamW(network.parameters(), lr=0.01))
     inputs = torch.randn(ITEMS, 4, generator=torch.Generator().manual_seed(1))
