@@ -189,6 +189,11 @@ def warning(text: str) -> tuple[float, int]:
 
 
 def begin(text: str, now_s: float) -> float:
+    """The begin of a job: see `moment`."""
+    return moment("begin", text, now_s)
+
+
+def moment(option: str, text: str, now_s: float) -> float:
     """The Unix time of `2026-05-01T08:00` (local, or with an offset), the next `22:00`, or `+2h` from `now_s`."""
     found = _AHEAD.fullmatch(text.strip())
     if found is not None:
@@ -198,7 +203,7 @@ def begin(text: str, now_s: float) -> float:
             return _next_at(time.fromisoformat(text.strip().zfill(5)), now_s)
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise InvalidInput(f"begin must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
+        raise InvalidInput(f"{option} must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
 
 
 def span(option: str, text: str) -> float:

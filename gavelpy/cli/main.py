@@ -23,6 +23,7 @@ from gavelpy.cli import (
     nodes,
     policy,
     profile,
+    reserve,
     simulate,
     submit,
     throughput,
@@ -76,6 +77,8 @@ app.command("logs", rich_help_panel=_CLUSTER)(logs.logs)
 app.command("cancel", rich_help_panel=_CLUSTER)(job_orders.cancel)
 app.command("hold", rich_help_panel=_CLUSTER)(job_orders.hold)
 app.command("release", rich_help_panel=_CLUSTER)(job_orders.release)
+app.command("reserve", rich_help_panel=_CLUSTER)(reserve.reserve)
+app.command("reservations", rich_help_panel=_CLUSTER)(reserve.reservations)
 app.command("requeue", rich_help_panel=_CLUSTER)(job_orders.requeue)
 app.command("wait", rich_help_panel=_CLUSTER)(wait.wait)
 app.command("top", rich_help_panel=_CLUSTER)(top.top)

@@ -45,6 +45,8 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    ReservationAdded,
+    ReservationRemoved,
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -73,6 +75,8 @@ _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
     "JobSubmitted": ORDERED,
     "JobsHeld": ORDERED,
+    "ReservationAdded": ORDERED,
+    "ReservationRemoved": ORDERED,
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "ConfigChanged": CLASSED,
@@ -109,6 +113,8 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "ConfigChanged": ConfigChanged,
     "PolicyChanged": PolicyChanged,
     "NumbersSkipped": IdsReserved,
+    "ReservationAdded": ReservationAdded,
+    "ReservationRemoved": ReservationRemoved,
     "JobNoted": JobAnnotated,
     "LeaseStarted": LeaseStarted,
     "LeaseEnded": LeaseEnded,
@@ -173,7 +179,7 @@ def encode(event: Event, now_s: float) -> bytes:
         case JobSubmitted():
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])
-        case JobsHeld() | JobsReleased() | JobsRequeued():
+        case JobsHeld() | JobsReleased() | JobsRequeued() | ReservationAdded() | ReservationRemoved():
             version = ORDERED
         case NodeJoined() if event.state_id:
             version = NAMED
@@ -267,6 +273,8 @@ def _value(name: str, annotation: str, value: Any) -> Any:
                 return settings_of(value)
             case "Outcome":
                 return Outcome(value)
+            case "tuple[str, ...]":
+                return tuple(msgspec.convert(value, list[str]))
             case "FailureClass":
                 return FailureClass(value)
     except (msgspec.ValidationError, InvalidInput, ValueError) as error:

@@ -39,6 +39,8 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    ReservationAdded,
+    ReservationRemoved,
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -87,6 +89,11 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs)
         case NodeJoined():
             _joined(event)
+        case ReservationAdded():
+            _reservation(core, event)
+        case ReservationRemoved():
+            if event.name not in core.windows:
+                raise InvalidInput(f"name must be that of a reservation, got {event.name!r}")
         case NodeLost() | NodeUnreachable() | NodeDraining():
             _node(core, event.node_id)
         case NodeUnhealthy():
@@ -213,6 +220,20 @@ def _node(core: SchedulerCore, node_id: NodeId) -> None:
         known = core.pool.node_ids[:NAMES_SHOWN]
         more = ", ..." if len(core.pool.node_ids) > NAMES_SHOWN else ""
         raise InvalidInput(f"node_id must be one of {', '.join(known) or '(none has joined)'}{more}, got {node_id!r}")
+
+
+def _reservation(core: SchedulerCore, event: ReservationAdded) -> None:
+    if not event.name or not (event.name + event.reason).isprintable():
+        raise InvalidInput(f"name and reason must be without control characters, got {event.name!r}, {event.reason!r}")
+    if not event.node_ids:
+        raise InvalidInput(f"node_ids of reservation {event.name!r} must name one or more nodes, got none")
+    for node_id in event.node_ids:
+        _node(core, NodeId(node_id))
+    if not (math.isfinite(event.begin_s) and math.isfinite(event.end_s)) or event.end_s <= max(
+        event.begin_s, core.now_s
+    ):
+        times = f"{event.begin_s:g} to {event.end_s:g} at {core.now_s:g}"
+        raise InvalidInput(f"reservation {event.name!r} must end after its begin and after now, got {times}")
 
 
 def _skipped(core: SchedulerCore, event: IdsReserved) -> None:

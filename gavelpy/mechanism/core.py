@@ -24,6 +24,7 @@ from gavelpy.mechanism import (
     planning,
     reports,
     reservations,
+    windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
 from gavelpy.mechanism.events import (
@@ -53,6 +54,8 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
     PriceChanged,
     ProgressReported,
+    ReservationAdded,
+    ReservationRemoved,
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -91,6 +94,8 @@ class SchedulerCore:
         self.attention_s = NEVER_S  # when a change requires a wakeup
         self.retry_due_s = NEVER_S  # when the next job leaves a pause or may begin
         self.unmet_jobs: list[tuple[int, int]] = []  # cancelled by the last event, with the job that each comes after
+        self.windows: dict[str, windows.Window] = {}  # reservations of nodes, by name
+        self.window_due_s = NEVER_S  # the next begin or end of one
         self.awaiting = False  # a plan waits for the policy's answer
         self.type_order: Ints = NO_INTS  # of the WakeupDue that started the wait
         self.throughput = ThroughputRequest()
@@ -121,7 +126,6 @@ class SchedulerCore:
                 return self._answered(event)
             case LeaseStarted() | ProgressReported() | CheckpointSaved() | SavingDeclared() | LastStepReported():
                 reports.running(self.jobs, self.pool, event, now_s)
-                return []
             case LeaseEnded():
                 return self._lease_ended(event)
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued():
@@ -131,17 +135,14 @@ class SchedulerCore:
                     self.disturb()
                 if self.throughput.may_ask:
                     self.attention_s = now_s
-                return []
             case NodeJoined() | NodeLost() | NodeUnreachable() | NodeDraining() | NodeUnhealthy() | AgentRejoined():
                 return self._node_changed(event)
             case DirectorySeen():
                 if nodes.directory_seen(self.leases, event):
                     self.disturb()
-                return []
             case PriceChanged():
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
                 self.disturb()
-                return []
             case ConfigChanged():
                 self._settle()  # book the time up to now under the old settings
                 self.settings = event.settings
@@ -150,29 +151,29 @@ class SchedulerCore:
                 eligibility.shorten(self.jobs, self.settings, self.now_s)
                 self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
                 self.disturb()
-                return []
             case PolicyChanged():
                 self.throughput.want(self.jobs.unmeasured.tolist())  # the new policy may estimate more rates
                 self.disturb()
-                return []
+            case ReservationAdded() | ReservationRemoved():
+                windows.change(self, event)
             case IdsReserved():
                 self.jobs.skip(event.jobs, self.pool.gpu_types, now_s)
                 self.leases.next_lease = max(self.leases.next_lease, event.leases)
-                return []
             case JobAnnotated():
-                return []
+                pass
             case SchedulerRestarted():
                 return self._restarted(event.incarnation)
             case _:
                 assert_never(event)
+        return []
 
     @property
     def wakeup_s(self) -> float:
         """When the shell must send the next WakeupDue; infinite if nothing is due before another event."""
         settings, question = self.settings, self.question
         if self.awaiting:
-            return max(self.now_s, question.asked_s + settings.solve_patience_s)
-        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s)
+            return max(self.now_s, min(question.asked_s + settings.solve_patience_s, self.window_due_s))
+        due_s = min(self.attention_s, self.round_end_s, self.retry_due_s, self.window_due_s)
         may_ask = settings.solve_within_round or not self.is_in_round
         if question.stale and question.open_epoch == NONE_OPEN and may_ask:
             due_s = min(due_s, question.allowed_s(settings.solve_interval_s))
@@ -201,6 +202,8 @@ class SchedulerCore:
     # Decisions ---------------------------------------------------------------------------------------------------
 
     def _wakeup(self, event: WakeupDue) -> list[Command]:
+        if self.now_s >= self.window_due_s:
+            windows.enter(self)
         self.attention_s, self.woken_s = NEVER_S, self.now_s
         self._keep()  # time has passed
         if self.now_s >= self.retry_due_s:
@@ -224,7 +227,8 @@ class SchedulerCore:
             packing = self.settings.packing
             commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
-        self.awaiting = self.question.open_epoch != NONE_OPEN and self.now_s < patience_ends_s
+        may_wait = self.now_s < patience_ends_s and not windows.must_leave(self.pool)
+        self.awaiting = self.question.open_epoch != NONE_OPEN and may_wait
         return commands if self.awaiting else [*commands, *self._decide()]
 
     def _answered(self, event: AllocationSolved | AllocationFailed) -> list[Command]:
@@ -269,6 +273,7 @@ class SchedulerCore:
         self.round_end_s = self.now_s + self.settings.rules.round_length_s(jobs, self.settings, by_type)
         if not self.question.stale and is_by_urgency and planning.is_settled(jobs, self.settings, by_type, exempt):
             self.round_end_s = self.now_s + planning.settled_length_s(self.settings, self.question.asked_s, self.now_s)
+        self.round_end_s = min(self.round_end_s, self.window_due_s)
         fresh = ~jobs.marks(staying)[chosen.jobs]
         grants = Chosen(*(column[fresh] for column in chosen))
         leases.extend(staying, self.round_end_s)
@@ -295,10 +300,13 @@ class SchedulerCore:
     def planner(self) -> Planner:
         """The inputs of a plan made now."""
         is_solved = not self.question.stale and self.question.open_epoch == NONE_OPEN
-        return Planner(self.leases, self.settings, self.exempt, self.type_order, is_solved, self.now_s)
+        closing = windows.closing(self)
+        return Planner(self.leases, self.settings, self.exempt, self.type_order, is_solved, self.now_s, closing)
 
     def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
-        revoked, granted, offsets, gpus = self.leases.apply(grants, leaving, self.now_s, self.round_end_s)
+        revoked, granted, offsets, gpus = self.leases.apply(
+            grants, leaving, self.now_s, self.round_end_s, windows.closing(self)
+        )
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants.jobs, granted, offsets, gpus,

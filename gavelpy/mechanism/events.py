@@ -174,6 +174,24 @@ class PolicyChanged(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class ReservationAdded(_Exogenous):
+    """Nodes are reserved for maintenance, or a reservation of this name is replaced."""
+
+    name: str
+    node_ids: tuple[str, ...]
+    begin_s: float  # of the core's time
+    end_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ReservationRemoved(_Exogenous):
+    """A reservation was deleted, before or during its time."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
 class IdsReserved(_Exogenous):
     """Lost events may have used ids below these: they are not used again.
 
@@ -322,6 +340,8 @@ Event = (
     | PriceChanged
     | ConfigChanged
     | PolicyChanged
+    | ReservationAdded
+    | ReservationRemoved
     | IdsReserved
     | JobAnnotated
     | LeaseStarted

@@ -36,6 +36,7 @@ class GpuPool:
         self.node_state: list[NodeState] = []
         self.node_unreachable: list[bool] = []  # no heartbeat
         self.node_forced: list[bool] = []  # drained by force
+        self.node_reserved: list[str] = []  # by which reservation, for people; empty = it is not
         self.node_unhealthy: list[str] = []  # why it cannot start leases; empty = it can
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
@@ -53,7 +54,7 @@ class GpuPool:
         self.shares_checkpoints = True
         self.any_unreachable = False
         self.any_unhealthy = False
-        self.any_forced = False
+        self.any_forced = self.any_reserved = False
         self.in_order = True  # GPUs of a node have consecutive numbers
         self._counts: Ints | None = None
         self._domain_counts: Ints | None = None
@@ -74,6 +75,7 @@ class GpuPool:
             self.node_state.append(NodeState.UP)
             self.node_unreachable.append(False)
             self.node_forced.append(False)
+            self.node_reserved.append("")
             self.node_unhealthy.append("")
             self.node_directory.append(directory)
             self.node_type.append(kind)
@@ -189,7 +191,20 @@ class GpuPool:
         self._counts = self._domain_counts = None
 
     def _is_reachable_and_up(self, row: int) -> bool:
-        return self.node_state[row] is NodeState.UP and not self.node_unreachable[row]
+        is_up = self.node_state[row] is NodeState.UP and not self.node_reserved[row]
+        return is_up and not self.node_unreachable[row]
+
+    def set_reserved(self, row: int, why: str) -> None:
+        """Sets by which reservation a node runs no jobs; empty: by none."""
+        if self.node_reserved[row] != why:
+            self.node_reserved[row] = why
+            self.any_reserved = any(self.node_reserved)
+            self._open(row)
+
+    @property
+    def reserved(self) -> Bools:
+        """Whether each GPU is on a reserved node, (G,)."""
+        return np.array([bool(why) for why in self.node_reserved], dtype=np.bool_)[self.node_of]
 
     def jobs_on(self, node_id: NodeId) -> Ints:
         """Serials of jobs with a lease granted or running on a node, ascending."""
@@ -229,6 +244,7 @@ class GpuPool:
         """Recomputes everything that derives from the columns, after all of them were set."""
         self.any_unreachable = any(self.node_unreachable)
         self.any_unhealthy, self.any_forced = any(self.node_unhealthy), any(self.node_forced)
+        self.any_reserved = any(self.node_reserved)
         self.in_order = bool((np.diff(self.node_of) >= 0).all())
         rows = [self._is_reachable_and_up(row) and not why for row, why in enumerate(self.node_unhealthy)]
         self.usable = np.array(rows, dtype=np.bool_)[self.node_of] & self.present

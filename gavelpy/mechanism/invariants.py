@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible
+from gavelpy.mechanism import eligibility, non_preemptible, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
@@ -22,6 +22,7 @@ def check(core: SchedulerCore) -> None:
     _check_order(core)
     _check_pauses(core)
     _check_exempt(core)
+    _check_windows(core)
     _check_timer(core)
 
 
@@ -75,8 +76,8 @@ def _check_gpus(core: SchedulerCore) -> None:
         mine = np.sort(gpus_held[all_holders == row])
         assert np.array_equal(np.sort(gpus), mine), f"the tables of jobs and GPUs differ on the GPUs of job {row}"
         assert (pool.type_of[gpus] == jobs.lease_type[row]).all(), f"job {row} holds GPUs of several types"
-    states = zip(pool.node_state, pool.node_unreachable, strict=True)
-    is_open = [state is NodeState.UP and not is_unreachable for state, is_unreachable in states]
+    states = zip(pool.node_state, pool.node_unreachable, pool.node_reserved, strict=True)
+    is_open = [state is NodeState.UP and not is_unreachable and not why for state, is_unreachable, why in states]
     can_begin = np.array([is_up and not why for is_up, why in zip(is_open, pool.node_unhealthy, strict=True)], np.bool_)
     assert np.array_equal(pool.usable, can_begin[pool.node_of] & pool.present), "the marks of usable GPUs are wrong"
     assert pool.any_unhealthy == any(pool.node_unhealthy), "the mark of unhealthy nodes is wrong"
@@ -188,6 +189,16 @@ def _check_exempt(core: SchedulerCore) -> None:
     assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is wrong"
     single = exempt.jobs[jobs.partner[exempt.jobs] < 0]
     assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "an exempt job has a share below 1"
+
+
+def _check_windows(core: SchedulerCore) -> None:
+    assert core.window_due_s >= windows.due_s(core.windows, core.woken_s), (
+        "a reservation begins or ends without a wakeup"
+    )
+    assert core.wakeup_s <= max(core.window_due_s, core.now_s), "no wakeup is due when a reservation begins or ends"
+    if windows.must_leave(core.pool):
+        assert core.wakeup_s <= core.now_s, "leases on reserved nodes are in force and no wakeup is due"
+        assert core.round_end_s <= core.now_s, "leases on reserved nodes are in force, and the round goes on"
 
 
 def _check_timer(core: SchedulerCore) -> None:

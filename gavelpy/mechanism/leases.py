@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
 from gavelpy.mechanism.selection import Chosen
 from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.windows import Closing
 
 
 def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
@@ -196,13 +200,18 @@ class LeaseBook:
             same = same[~((other >= 0) & (other < same) & is_same[other] & changes)]
         return same
 
-    def apply(self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float) -> tuple[Ints, Ints, Ints, Ints]:
-        """Revokes leases of `leaving`, grants new ones to `chosen`: (revoked leases, granted leases, offsets, GPUs)."""
+    def apply(
+        self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float, closing: Closing | None = None
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        """Revokes leases of `leaving`, grants new ones to `chosen`: (revoked leases, granted leases, offsets, GPUs).
+
+        Jobs that are barred from `closing` GPUs are placed elsewhere if possible.
+        """
         jobs, pool = self.jobs, self.pool
         revoked = jobs.lease[leaving]
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
-        offsets, gpus = self._placed(chosen)
+        offsets, gpus = self._placed(chosen, closing)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease += len(rows)
         self.in_force += len(rows)
@@ -232,15 +241,15 @@ class LeaseBook:
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 
-    def _placed(self, chosen: Chosen) -> tuple[Ints, Ints]:
+    def _placed(self, chosen: Chosen, closing: Closing | None) -> tuple[Ints, Ints]:
         """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
         jobs = self.jobs
         rows, domains, partner = chosen
         is_second = self._is_second(chosen)
         if not is_second.any():
-            return self._placed_anew(rows, domains)
+            return self._placed_anew(rows, domains, closing)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = self._placed_anew(rows[own], domains[own])
+        own_offsets, own_gpus = self._placed_anew(rows[own], domains[own], closing)
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
@@ -249,9 +258,11 @@ class LeaseBook:
         ]
         return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
 
-    def _placed_anew(self, rows: Ints, domains: Ints) -> tuple[Ints, Ints]:
+    def _placed_anew(self, rows: Ints, domains: Ints, closing: Closing | None) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
         free = pool.usable & (pool.job == NONE)
+        if closing is not None and closing.barred[rows].any():
+            return _placed_apart(jobs, pool, rows, domains, free, closing)
         offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
         if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
             avoid = {
@@ -295,6 +306,22 @@ class LeaseBook:
         for partner, gpus in zip(partners.tolist(), shared, strict=True):
             self.pool.job[gpus] = partner if jobs.lease[partner] >= 0 else NONE
             self.pool.beside[gpus] = NONE
+
+
+def _placed_apart(
+    jobs: JobTable, pool: GpuPool, rows: Ints, domains: Ints, free: Bools, closing: Closing
+) -> tuple[Ints, Ints]:
+    """As `place`, with barred jobs first, each on GPUs that stay open if there are enough."""
+    found: dict[int, Ints] = {}
+    left = free.copy()
+    for k in np.lexsort((np.arange(len(rows)), -jobs.gpus[rows], ~closing.barred[rows])).tolist():
+        here, size = left & (pool.domain_of == domains[k]), jobs.gpus[rows[k : k + 1]]
+        stays = here & ~closing.gpus
+        among = stays if closing.barred[rows[k]] and stays.sum() >= size[0] else here
+        found[k] = place(pool, among, domains[k : k + 1], size)[1]
+        left[found[k]] = False
+    gpus = np.concatenate([found[k] for k in range(len(rows))])
+    return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), gpus
 
 
 def leases_on(jobs: JobTable, pool: GpuPool, gpus: Bools) -> Ints:

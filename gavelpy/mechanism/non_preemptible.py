@@ -118,6 +118,8 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
     rows = jobs.with_partners(rows)
     if pool.any_forced:
         rows = rows[~jobs.marks(pool.jobs_holding(pool.forced))[rows]]
+    if pool.any_reserved:
+        rows = rows[~jobs.marks(pool.jobs_holding(pool.reserved))[rows]]
     return NonPreemptible(rows, leases.open_gpus(rows)) if len(rows) else ALL_PREEMPTIBLE
 
 

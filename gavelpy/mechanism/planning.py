@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gavelpy.mechanism import reservations
+from gavelpy.mechanism import reservations, windows
 from gavelpy.mechanism.gpus import NONE, Domains
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
@@ -28,6 +28,7 @@ from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.windows import Closing
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
@@ -43,6 +44,7 @@ class Planner:
     type_order: Ints  # of the queues by type; empty = in the order of type numbers
     is_solved: bool  # the allocation in force is up to date
     now_s: float
+    closing: Closing | None = None  # what coming reservations of nodes close
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
@@ -63,15 +65,16 @@ class Planner:
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
         jobs, pool = self.leases.jobs, self.leases.pool
-        free = pool.domain_counts(pool.usable & (pool.job == NONE))
+        open_gpus = pool.usable & (pool.job == NONE)
+        free = pool.domain_counts(open_gpus)
         is_first = reservations.come_first(jobs, waiting)
         if is_first.any():
-            first = self._select(waiting[is_first], free)
+            first = self._select(waiting[is_first], free, open_gpus)
             reservations.release(jobs, first.jobs)
             free = reservations.less_held(self.leases, waiting[is_first], free - _taken(self.leases, first))
-            chosen = _joined(first, self._select(waiting[~is_first], free))
+            chosen = _joined(first, self._select(waiting[~is_first], free, open_gpus))
         else:
-            chosen = self._select(waiting, free)
+            chosen = self._select(waiting, free, open_gpus)
         self.reserve()
         reservations.release(jobs, chosen.jobs)
         return chosen
@@ -126,13 +129,17 @@ class Planner:
         """GPUs that only some jobs may take."""
         return reservations.reserved(self.leases, self.settings, self.exempt, self.now_s, is_solved=self.is_solved)
 
-    def _select(self, rows: Ints, free: Ints) -> Chosen:
+    def _select(self, rows: Ints, free: Ints, open_gpus: Bools | None = None) -> Chosen:
+        """Jobs among `rows` for these free GPUs (L,), of those that the plan may use (G,); None: all in a round."""
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
         rows = settings.rules.candidates(jobs, rows)
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
-        return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, self.reserved)
+        if open_gpus is None:
+            open_gpus = pool.usable if self.exempt.open_gpus is None else self.exempt.open_gpus
+        reserved = windows.with_closing(self.reserved, self.closing, pool, open_gpus)
+        return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, reserved)
 
 
 def protected_leases(leases: LeaseBook, settings: MechanismSettings, now_s: float, fixed: Ints) -> Chosen:

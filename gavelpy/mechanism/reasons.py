@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility
+from gavelpy.mechanism import eligibility, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, NOT_PINNED, GpuPool, max_gang, pinned_directory
 from gavelpy.mechanism.leases import leases_on
@@ -25,6 +25,7 @@ class ReasonKind(StrEnum):
     NODES_AWAY = "nodes-away"  # there are enough GPUs, but on draining or unreachable nodes
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
+    BEFORE_RESERVATION = "before-reservation"  # it would not end before a reservation of the free nodes begins
     BEHIND_GANG = "behind-gang"  # free GPUs are reserved for a gang; only jobs that can be preempted may use them
     LEASE_UNCLEAR = "lease-unclear"  # an unreachable node may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
@@ -103,7 +104,9 @@ class _Explanation:
         self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
         self.reserved = core.planner.reserved
-        self.free = pool.domain_counts(pool.usable & (pool.job == NONE))  # (L,)
+        self.closing = windows.closing(core)
+        self.free_gpus = pool.usable & (pool.job == NONE)  # (G,)
+        self.free = pool.domain_counts(self.free_gpus)  # (L,)
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
         self.away = _may_come_back(pool)
@@ -130,6 +133,8 @@ class _Explanation:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
         if self.reserved is not None and (reason := self._behind_gang(self.reserved, row)):
             return reason
+        if self.closing is not None and (text := windows.in_words(self.core, row, self.closing, self.free_gpus)):
+            return Reason(ReasonKind.BEFORE_RESERVATION, text)
         key = self.wanted[k].tobytes()
         if key not in self.in_turn:
             self.in_turn[key] = self._in_turn(np.flatnonzero(self.wanted[k]))
@@ -239,7 +244,7 @@ class _Explanation:
         pool = self.pool
         name, state = pool.node_ids[node], pool.node_state[node]
         how = "unreachable" if pool.node_unreachable[node] else state.name.lower()
-        how = pool.node_unhealthy[node] or how if how == "up" else how
+        how = pool.node_reserved[node] or pool.node_unhealthy[node] or how if how == "up" else how
         return name if how == "up" else f"{name} ({how})"
 
     def _backing_off(self, row: int) -> Reason:

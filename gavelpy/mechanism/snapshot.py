@@ -29,6 +29,7 @@ from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
+from gavelpy.mechanism.windows import Window, due_s
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
 from gavelpy.model.notify import Notify
@@ -63,9 +64,11 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "silent": list(pool.node_unreachable),
             "forced": list(pool.node_forced),
             "hindrance": list(pool.node_unhealthy),
+            "reserved": list(pool.node_reserved),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
+        "windows": [[w.name, list(w.node_ids), w.begin_s, w.end_s, w.reason] for w in core.windows.values()],
         "directories": list(pool.directories),
         "scattered": pool.is_scattered,
         "gpu_types": list(pool.gpu_types),
@@ -218,6 +221,8 @@ def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
     jobs, count = state["jobs"], len(state["specs"])
     zeros = np.zeros(count, dtype=np.int64)
     return state | {
+        "windows": [],
+        "nodes": state["nodes"] | {"reserved": [""] * len(state["nodes"]["ids"])},
         "jobs": jobs
         | {
             "hold": np.full(count, -1),
@@ -229,7 +234,7 @@ def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
             "system_failures": zeros,
             "memory_failures": zeros,
             "failed_at": np.zeros(count),
-        }
+        },
     }
 
 
@@ -244,6 +249,8 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core.throughput.wanted = list(state["unmeasured"])
     core.throughput.asked = np.array(state["asked_rates"], dtype=np.int64)
     core.leases.next_lease = state["next_lease"]
+    core.windows = {row[0]: Window(row[0], tuple(row[1]), *row[2:]) for row in state["windows"]}
+    core.window_due_s = due_s(core.windows, core.now_s)
     core.question = AllocationRequest()
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
@@ -262,6 +269,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_unreachable = list(nodes["silent"])
     pool.node_forced = list(nodes["forced"])
     pool.node_unhealthy = list(nodes["hindrance"])
+    pool.node_reserved = [str(why) for why in nodes["reserved"]]
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]
     pool.is_scattered = bool(state["scattered"])

@@ -74,6 +74,8 @@ NAMES_IN_JOURNALS = [
     "JobSubmitted",
     "JobCancelled",
     "JobsHeld",
+    "ReservationAdded",
+    "ReservationRemoved",
     "JobsReleased",
     "JobsRequeued",
     "PriceChanged",

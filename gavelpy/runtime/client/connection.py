@@ -139,6 +139,21 @@ class Client:
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
+    def reserve(self, reservation: pb.Reservation) -> list[pb.Reservation]:
+        """Reserves nodes, or replaces the reservation of this name; returns all reservations."""
+        request = pb.ReserveNodesRequest(reservation=reservation)
+        return list(self._called(self._stub.ReserveNodes, request, pb.ListReservationsResponse).reservations)
+
+    def delete_reservation(self, name: str) -> list[pb.Reservation]:
+        """Deletes a reservation; returns those that are left."""
+        request = pb.DeleteReservationRequest(name=name)
+        return list(self._called(self._stub.DeleteReservation, request, pb.ListReservationsResponse).reservations)
+
+    def reservations(self) -> list[pb.Reservation]:
+        """The reservations that are not over, by begin."""
+        request = pb.ListReservationsRequest()
+        return list(self._called(self._stub.ListReservations, request, pb.ListReservationsResponse).reservations)
+
     def change_jobs(
         self, jobs: Sequence[str], change: pb.JobChange.ValueType, *, force: bool = False
     ) -> list[pb.ChangedJob]:

@@ -33,6 +33,8 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeLost,
     PolicyChanged,
+    ReservationAdded,
+    ReservationRemoved,
 )
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.job import JobSpec, NodeId
@@ -207,6 +209,16 @@ class Scheduler:
                     )
                 event = NodeLost(NodeId(node_id), is_forgotten=True)
         await self.driver.apply([event])
+
+    async def reserve(self, name: str, node_ids: Sequence[str], begin_at_s: float, end_at_s: float, why: str) -> None:
+        """Reserves nodes between two Unix times, or replaces the reservation of this name. Raises InvalidInput."""
+        now_s = self.now_s()
+        begin_s, end_s = (now_s + moment - self.wall_s(now_s) for moment in (begin_at_s, end_at_s))
+        await self.driver.apply([ReservationAdded(name, tuple(node_ids), begin_s, end_s, why)])
+
+    async def delete_reservation(self, name: str) -> None:
+        """Deletes a reservation; its nodes are usable again. Raises InvalidInput if there is none."""
+        await self.driver.apply([ReservationRemoved(name)])
 
     async def set_policy(self, name: str = "", parameters: str = "", round_s: float = 0.0) -> None:
         """Changes the policy, its parameters (JSON) or the round length; empty or 0 = unchanged."""

@@ -31,6 +31,9 @@ class Operation(StrEnum):
     CHANGE_JOBS = "ChangeJobs"
     LIST_NODES = "ListNodes"
     SET_NODE = "SetNode"
+    RESERVE_NODES = "ReserveNodes"
+    DELETE_RESERVATION = "DeleteReservation"
+    LIST_RESERVATIONS = "ListReservations"
     GET_CLUSTER = "GetCluster"
     SET_POLICY = "SetPolicy"
     GET_USAGE = "GetUsage"
@@ -58,6 +61,9 @@ ROLES: Mapping[Operation, frozenset[Role]] = {
     Operation.CHANGE_JOBS: _PEOPLE,
     Operation.LIST_NODES: _PEOPLE,
     Operation.SET_NODE: _ADMINS,
+    Operation.RESERVE_NODES: _ADMINS,
+    Operation.DELETE_RESERVATION: _ADMINS,
+    Operation.LIST_RESERVATIONS: _PEOPLE,
     Operation.GET_CLUSTER: _PEOPLE,
     Operation.SET_POLICY: _ADMINS,
     Operation.GET_USAGE: _PEOPLE,

@@ -64,6 +64,21 @@ class SchedulerServiceStub:
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
                 response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
                 _registered_method=True)
+        self.ReserveNodes = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/ReserveNodes',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+                _registered_method=True)
+        self.DeleteReservation = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/DeleteReservation',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+                _registered_method=True)
+        self.ListReservations = channel.unary_unary(
+                '/gavelpy.v1.SchedulerService/ListReservations',
+                request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsRequest.SerializeToString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+                _registered_method=True)
         self.ChangeJobs = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/ChangeJobs',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ChangeJobsRequest.SerializeToString,
@@ -148,6 +163,25 @@ class SchedulerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelJobs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReserveNodes(self, request, context):
+        """or replace a reservation of this name
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteReservation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReservations(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -244,6 +278,21 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.CancelJobs,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.FromString,
                     response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.SerializeToString,
+            ),
+            'ReserveNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReserveNodes,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.SerializeToString,
+            ),
+            'DeleteReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteReservation,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.SerializeToString,
+            ),
+            'ListReservations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReservations,
+                    request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsRequest.FromString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.SerializeToString,
             ),
             'ChangeJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeJobs,
@@ -453,6 +502,87 @@ class SchedulerService:
             '/gavelpy.v1.SchedulerService/CancelJobs',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsRequest.SerializeToString,
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.CancelJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReserveNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/ReserveNodes',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/DeleteReservation',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReservations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavelpy.v1.SchedulerService/ListReservations',
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsRequest.SerializeToString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

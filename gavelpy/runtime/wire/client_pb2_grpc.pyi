@@ -40,6 +40,10 @@ class SchedulerServiceStub:
     WaitJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]
     """answers when all are over, or after wait_s"""
     CancelJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]
+    ReserveNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ListReservationsResponse]
+    """or replace a reservation of this name"""
+    DeleteReservation: _grpc.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.ListReservationsResponse]
+    ListReservations: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListReservationsRequest, _client_pb2.ListReservationsResponse]
     ChangeJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]
     """hold, release"""
     ListNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesResponse]
@@ -67,6 +71,10 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     WaitJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]  # type: ignore[assignment]
     """answers when all are over, or after wait_s"""
     CancelJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]  # type: ignore[assignment]
+    ReserveNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    """or replace a reservation of this name"""
+    DeleteReservation: _aio.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    ListReservations: _aio.UnaryUnaryMultiCallable[_client_pb2.ListReservationsRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
     ChangeJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]  # type: ignore[assignment]
     """hold, release"""
     ListNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ListNodesRequest, _client_pb2.ListNodesResponse]  # type: ignore[assignment]
@@ -127,6 +135,28 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _client_pb2.CancelJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_client_pb2.CancelJobsResponse, _abc.Awaitable[_client_pb2.CancelJobsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ReserveNodes(
+        self,
+        request: _client_pb2.ReserveNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ListReservationsResponse, _abc.Awaitable[_client_pb2.ListReservationsResponse]]:
+        """or replace a reservation of this name"""
+
+    @_abc_1.abstractmethod
+    def DeleteReservation(
+        self,
+        request: _client_pb2.DeleteReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ListReservationsResponse, _abc.Awaitable[_client_pb2.ListReservationsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListReservations(
+        self,
+        request: _client_pb2.ListReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_client_pb2.ListReservationsResponse, _abc.Awaitable[_client_pb2.ListReservationsResponse]]: ...
 
     @_abc_1.abstractmethod
     def ChangeJobs(

@@ -37,6 +37,18 @@ class GpuTypeStatus:
 
 
 @dataclass(frozen=True)
+class ReservationStatus:
+    """A reservation of nodes. Times are Unix times."""
+
+    name: str
+    node_ids: Sequence[str]
+    begin_at_s: float
+    end_at_s: float
+    reason: str
+    in_force: bool
+
+
+@dataclass(frozen=True)
 class ClusterStatus:
     """The cluster in numbers."""
 
@@ -93,6 +105,24 @@ class ClusterQueries:
         if row is None:
             raise NotFound(f"node must be one that has joined, got {shown(node_id)}")
         return self.node_at(row, caller)
+
+    def reservations(self) -> list[ReservationStatus]:
+        """The reservations that are not over, by begin."""
+        scheduler = self._scheduler
+        now_s = scheduler.now_s()
+        windows = sorted(scheduler.core.windows.values(), key=lambda window: (window.begin_s, window.name))
+        return [
+            ReservationStatus(
+                name=window.name,
+                node_ids=window.node_ids,
+                begin_at_s=scheduler.wall_s(window.begin_s),
+                end_at_s=scheduler.wall_s(window.end_s),
+                reason=window.reason,
+                in_force=window.is_in_force(now_s),
+            )
+            for window in windows
+            if window.end_s > now_s
+        ]
 
     def cluster(self) -> ClusterStatus:
         """Policy, round, GPUs and jobs in numbers."""
@@ -155,7 +185,7 @@ class ClusterQueries:
             checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail=_detail(node),
+            detail="; ".join(filter(None, (pool.node_reserved[row], _detail(node)))),
             containment=node.hello.containment if node is not None else "",
         )
 
@@ -174,6 +204,8 @@ class ClusterQueries:
             return "lost"
         if pool.node_unreachable[row]:
             return "silent"
+        if state is NodeState.UP and pool.node_reserved[row]:
+            return "reserved"
         if state is NodeState.DRAINING and not in_use:
             return "drained"
         return _NODE_STATES[state]

@@ -28,6 +28,8 @@ from gavelpy.mechanism.events import (
     LeaseStarted,
     NodeLost,
     Outcome,
+    ReservationAdded,
+    ReservationRemoved,
 )
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
@@ -143,6 +145,11 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
         case JobsHeld() | JobsReleased():
             what = "held" if isinstance(event, JobsHeld) else "released"
             return f"{what}{' by an admin' * event.by_admin}: {_listed([f'job {job}' for job in values['jobs']])}"
+        case ReservationAdded():
+            why = f": {event.reason}" if event.reason else ""
+            return f"reservation {event.name!r} of {_listed(list(event.node_ids))}{why}"
+        case ReservationRemoved():
+            return f"reservation {event.name!r} deleted"
         case NodeLost():
             return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
         case JobAnnotated():

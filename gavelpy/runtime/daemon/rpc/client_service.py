@@ -41,7 +41,7 @@ from gavelpy.runtime.daemon.rpc.client_messages import (
     planned_message,
     usage_message,
 )
-from gavelpy.runtime.daemon.rpc.requests import KEY, JobReader
+from gavelpy.runtime.daemon.rpc.requests import KEY, NAME, NAME_ALLOWED, JobReader
 from gavelpy.runtime.daemon.rpc.tunnels import PORT_MAX
 from gavelpy.runtime.daemon.scheduler import NodeAction, Scheduler
 from gavelpy.runtime.security.identity import Caller, Refusal, caller
@@ -204,6 +204,41 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         self._cluster.node(request.node_id, caller())
         await self._scheduler.set_node(request.node_id, _ACTIONS[request.wish], force=request.force)
         return pb.SetNodeResponse(node=node_message(self._cluster.node(request.node_id, caller())))
+
+    async def ReserveNodes(self, request: pb.ReserveNodesRequest, context: Context) -> pb.ListReservationsResponse:
+        """Reserves nodes, and returns all reservations when that is durable."""
+        wanted = request.reservation
+        name, why = text("name", wanted.name), text("reason", wanted.reason)
+        require(bool(NAME.fullmatch(name)), "name", NAME_ALLOWED, name)
+        begin_at_s, end_at_s = (number(f, getattr(wanted, f)) for f in ("begin_at_s", "end_at_s"))
+        for node_id in wanted.node_ids:
+            self._cluster.node(node_id, caller())
+        await self._scheduler.reserve(name, list(dict.fromkeys(wanted.node_ids)), begin_at_s, end_at_s, why)
+        return self._reservations()
+
+    async def DeleteReservation(
+        self, request: pb.DeleteReservationRequest, context: Context
+    ) -> pb.ListReservationsResponse:
+        """Deletes a reservation, and returns the others when that is durable."""
+        known = [found.name for found in self._cluster.reservations()]
+        require(
+            request.name in known,
+            "name",
+            f"that of a reservation ({', '.join(known) or 'there is none'})",
+            request.name,
+        )
+        await self._scheduler.delete_reservation(request.name)
+        return self._reservations()
+
+    async def ListReservations(
+        self, request: pb.ListReservationsRequest, context: Context
+    ) -> pb.ListReservationsResponse:
+        """All reservations that are not over."""
+        return self._reservations()
+
+    def _reservations(self) -> pb.ListReservationsResponse:
+        found = [pb.Reservation(**vars(status)) for status in self._cluster.reservations()]
+        return pb.ListReservationsResponse(reservations=found)
 
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:
         """Policy, round, GPUs and jobs in numbers."""

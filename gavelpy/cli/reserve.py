@@ -1,0 +1,117 @@
+"""`gavel reserve` and `reservations`: reserves nodes for maintenance, lists and deletes reservations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gavelpy.cli import connect as c
+from gavelpy.cli import job_files as f
+from gavelpy.cli import options as o
+from gavelpy.cli.output import Output, TableData, as_json, echo_json_list, printable, show_table, timestamp
+from gavelpy.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from gavelpy.runtime.wire import client_pb2
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the reservation.")]
+NodesOption = Annotated[
+    str, typer.Option("--nodes", metavar="NODE,NODE", help="Nodes to reserve. Required unless you delete.")
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Begin: 2026-05-01T08:00, 22:00, or +2h (local time). Default: now."),
+]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End, as --from.")]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="SPAN", help="Length, in place of an end: 90m, 2h, 1d.")
+]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why; users see it.")]
+DeleteOption = Annotated[bool, typer.Option("--delete", help="Delete the reservation; its nodes are usable at once.")]
+
+
+def reserve(
+    name: NameArgument,
+    nodes: NodesOption = "",
+    begin: FromOption = None,
+    end: ToOption = None,
+    length: ForOption = None,
+    reason: ReasonOption = "",
+    delete: DeleteOption = False,
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Reserve nodes for maintenance: between two times no job runs there. For admins.
+
+    All jobs leave the nodes at the begin, also those without a checkpoint. The same name again replaces a reservation.
+
+    \b
+    Examples:
+      gavel reserve disks --nodes n1,n2 --from 22:00 --for 2h --reason 'new disks'
+      gavel reserve disks --delete
+    """
+    if delete:
+        if nodes or reason or begin is not None or end is not None or length is not None:
+            raise InvalidInput("--delete takes the name of a reservation and no other option of a reservation")
+        with c.connected(scheduler, token_file, timeout) as client:
+            _show(client.delete_reservation(name), output)
+        return
+    wanted = _wanted(name, nodes, (begin, end, length), reason)
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show(client.reserve(wanted), output)
+
+
+def reservations(
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """List the reservations of nodes that are not over.
+
+    \b
+    Example:
+      gavel reservations
+    """
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show(client.reservations(), output)
+
+
+def _wanted(
+    name: str, nodes: str, times: tuple[str | None, str | None, str | None], reason: str
+) -> client_pb2.Reservation:
+    from gavelpy.runtime.wire import client_pb2
+
+    begin, end, length = times
+    names = [node.strip() for node in nodes.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InvalidInput(f"--nodes must name one or more nodes, each once, such as n1,n2, got {nodes[:60]!r}")
+    if (end is None) == (length is None):
+        raise InvalidInput("a reservation needs either --to TIME or --for SPAN")
+    now_s = time.time()
+    begin_s = now_s if begin is None else f.moment("--from", begin, now_s)
+    end_s = f.moment("--to", end, now_s) if end is not None else begin_s + f.span("--for", length or "")
+    return client_pb2.Reservation(name=name, node_ids=names, begin_at_s=begin_s, end_at_s=end_s, reason=reason)
+
+
+def _show(found: Sequence[client_pb2.Reservation], output: Output) -> None:
+    if output is Output.JSON:
+        echo_json_list("reservations", [as_json(each) for each in found])
+        return
+    rows = [
+        (
+            printable(each.name),
+            "in force" if each.in_force else "coming",
+            timestamp(each.begin_at_s),
+            timestamp(each.end_at_s),
+            printable(", ".join(each.node_ids)),
+            printable(each.reason),
+        )
+        for each in found
+    ]
+    show_table(TableData(("name", "state", "begin", "end", "nodes", "reason"), frozenset(), rows))
