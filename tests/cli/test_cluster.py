@@ -293,7 +293,7 @@ def test_policy_is_shown_and_set(cli: Gavel) -> None:
         (("submit", "--", "true"), "--steps N must be given"),
         (("submit", "nowhere.toml"), "nowhere.toml: file cannot be read"),
         (("submit", "--steps", "1", "nowhere.toml"), "remove these flags: steps"),
-        (("submit", "--steps", "1", "--array", "0-9%2", "--", "true"), "needs --wait"),
+        (("submit", "--steps", "1", "--array", "0-9%0", "--", "true"), "must end in %N with N >= 1"),
         (("submit", "--steps", "1", "--name", "a b", "--", "true"), r"jobs[0].name must be"),
         (
             ("submit", "--steps", "1", "--env", "GAVEL_X=1", "--", "true"),
