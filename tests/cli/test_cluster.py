@@ -222,7 +222,7 @@ def test_running_job_is_listed_explained_and_followed(cli: Gavel, cluster: Local
 
     assert (first, left) == ("here\n", 0)
     assert f"job {number} (watched) of local: running on v100 of n1" in explained.out
-    assert "Preemption: never saved: not preemptible until its first checkpoint." in explained.out
+    assert "Preemption: never saved: not preemptible until its first checkpoint; preempting it now" in explained.out
     assert "none in a checkpoint" in explained.out
     assert "History:" in explained.out
     assert "watched" in [job["name"] for job in listed.json["jobs"]]
