@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 KEY_LENGTH_MAX = 200
+_DEFAULTS = {field.name: field.default for field in fields(JobSpec)}
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,16 @@ class Submissions:
 
 
 def digest_of(specs: Sequence[JobSpec]) -> str:
-    """A digest of these jobs in this order."""
-    return hashlib.sha256(msgspec.msgpack.encode(list(specs), order="deterministic")).hexdigest()
+    """A digest of these jobs in this order.
+
+    Only values that are not defaults count: a submission can be repeated with its key after an upgrade that brought new
+    fields.
+    """
+    values = [
+        {name: value for name, default in _DEFAULTS.items() if (value := getattr(spec, name)) != default}
+        for spec in specs
+    ]
+    return hashlib.sha256(msgspec.msgpack.encode(values, order="deterministic")).hexdigest()
 
 
 def _again(known: Submission, digest: str) -> Submitted:

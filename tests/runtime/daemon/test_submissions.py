@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gavelpy.errors import InvalidInput, LimitReached
+from gavelpy.model.job import JobId, JobSpec
+from gavelpy.runtime.daemon.submissions import digest_of
 from tests.runtime.daemon.harness import make_config, make_spec, running
 
 
@@ -84,3 +87,14 @@ def test_a_submission_is_answered_again_though_nothing_more_fits(tmp_path: Path)
             assert await cluster.submit(make_spec(), make_spec(), key="k") == first
 
     run(scenario())
+
+
+def test_the_digest_of_jobs_is_the_same_after_an_upgrade_that_brings_new_fields() -> None:
+    """The digest of two jobs as it was first written down; a new field of a job must not change it."""
+    jobs = [
+        JobSpec(JobId("a"), 10.0, rates_steps_per_s={"v100": 1.0}, environment={"B": "1", "A": "2"}),
+        JobSpec(JobId("b"), 1.0),
+    ]
+
+    assert digest_of(jobs) == "ee10d52fcba3a0915d83a95e8ec90626dbec256a89dae3bbe156aa59bed957e8"
+    assert digest_of([jobs[1], jobs[0]]) != digest_of(jobs) != digest_of([jobs[0], replace(jobs[1], hold=True)])
