@@ -45,7 +45,6 @@ def make_job(**fields: Any) -> JobSpec:
         ("deadline_s", -1.0, "> 0"),
         ("deadline_s", NAN, "> 0"),
         ("kind", JobKind.SERVICE, "'batch'"),
-        ("kind", JobKind.INTERACTIVE, "'batch'"),
         ("owner", "al\nice", "without control characters"),
         ("owner", "\x1b[31m", "without control characters"),
         ("one_process_a_node", 1, "true or false"),
@@ -63,6 +62,12 @@ def test_bad_value_is_refused_by_name(field: str, value: Any, allowed: str) -> N
         InvalidInput, match=rf"^{field} .*must be .*{re.escape(allowed)}.*, got {re.escape(repr(value))}$"
     ):
         make_job(**{field: value})
+
+
+def test_interactive_job_has_one_process() -> None:
+    with pytest.raises(InvalidInput, match="one_process_a_node of job 'a' must be true, because it is interactive"):
+        make_job(kind=JobKind.INTERACTIVE)
+    assert make_job(kind=JobKind.INTERACTIVE, one_process_a_node=True).kind is JobKind.INTERACTIVE
 
 
 @pytest.mark.parametrize("rate", [-1.0, NAN, INF])

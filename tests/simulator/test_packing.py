@@ -206,7 +206,7 @@ def test_a_journal_of_a_packed_run_gives_the_same_state_and_history() -> None:
         core.handle(event, now_s)
 
     assert encode_state(snapshot(core)) == encode_state(snapshot(simulation.core))
-    assert decode_state(encode_state(snapshot(core)))["version"] == 6
+    assert decode_state(encode_state(snapshot(core)))["version"] == 7
     assert history.cost_usd() == result.metrics.cost_usd
 
 

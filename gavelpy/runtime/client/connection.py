@@ -142,12 +142,12 @@ class Client:
     def reserve(self, reservation: pb.Reservation) -> list[pb.Reservation]:
         """Reserves nodes, or replaces the reservation of this name; returns all reservations."""
         request = pb.ReserveNodesRequest(reservation=reservation)
-        return list(self._called(self._stub.ReserveNodes, request, pb.ListReservationsResponse).reservations)
+        return list(self._called(self._stub.ReserveNodes, request, pb.ReserveNodesResponse).reservations)
 
     def delete_reservation(self, name: str) -> list[pb.Reservation]:
         """Deletes a reservation; returns those that are left."""
         request = pb.DeleteReservationRequest(name=name)
-        return list(self._called(self._stub.DeleteReservation, request, pb.ListReservationsResponse).reservations)
+        return list(self._called(self._stub.DeleteReservation, request, pb.DeleteReservationResponse).reservations)
 
     def reservations(self) -> list[pb.Reservation]:
         """The reservations that are not over, by begin."""

@@ -67,12 +67,12 @@ class SchedulerServiceStub:
         self.ReserveNodes = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/ReserveNodes',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.SerializeToString,
-                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesResponse.FromString,
                 _registered_method=True)
         self.DeleteReservation = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/DeleteReservation',
                 request_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.SerializeToString,
-                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+                response_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationResponse.FromString,
                 _registered_method=True)
         self.ListReservations = channel.unary_unary(
                 '/gavelpy.v1.SchedulerService/ListReservations',
@@ -282,12 +282,12 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
             'ReserveNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ReserveNodes,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.FromString,
-                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.SerializeToString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesResponse.SerializeToString,
             ),
             'DeleteReservation': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteReservation,
                     request_deserializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.FromString,
-                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.SerializeToString,
+                    response_serializer=gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationResponse.SerializeToString,
             ),
             'ListReservations': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReservations,
@@ -528,7 +528,7 @@ class SchedulerService:
             target,
             '/gavelpy.v1.SchedulerService/ReserveNodes',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesRequest.SerializeToString,
-            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ReserveNodesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -555,7 +555,7 @@ class SchedulerService:
             target,
             '/gavelpy.v1.SchedulerService/DeleteReservation',
             gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationRequest.SerializeToString,
-            gavelpy_dot_runtime_dot_wire_dot_client__pb2.ListReservationsResponse.FromString,
+            gavelpy_dot_runtime_dot_wire_dot_client__pb2.DeleteReservationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,9 +40,9 @@ class SchedulerServiceStub:
     WaitJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]
     """answers when all are over, or after wait_s"""
     CancelJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]
-    ReserveNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ListReservationsResponse]
+    ReserveNodes: _grpc.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ReserveNodesResponse]
     """or replace a reservation of this name"""
-    DeleteReservation: _grpc.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.ListReservationsResponse]
+    DeleteReservation: _grpc.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.DeleteReservationResponse]
     ListReservations: _grpc.UnaryUnaryMultiCallable[_client_pb2.ListReservationsRequest, _client_pb2.ListReservationsResponse]
     ChangeJobs: _grpc.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]
     """hold, release"""
@@ -71,9 +71,9 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     WaitJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.WaitJobsRequest, _client_pb2.WaitJobsResponse]  # type: ignore[assignment]
     """answers when all are over, or after wait_s"""
     CancelJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.CancelJobsRequest, _client_pb2.CancelJobsResponse]  # type: ignore[assignment]
-    ReserveNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    ReserveNodes: _aio.UnaryUnaryMultiCallable[_client_pb2.ReserveNodesRequest, _client_pb2.ReserveNodesResponse]  # type: ignore[assignment]
     """or replace a reservation of this name"""
-    DeleteReservation: _aio.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    DeleteReservation: _aio.UnaryUnaryMultiCallable[_client_pb2.DeleteReservationRequest, _client_pb2.DeleteReservationResponse]  # type: ignore[assignment]
     ListReservations: _aio.UnaryUnaryMultiCallable[_client_pb2.ListReservationsRequest, _client_pb2.ListReservationsResponse]  # type: ignore[assignment]
     ChangeJobs: _aio.UnaryUnaryMultiCallable[_client_pb2.ChangeJobsRequest, _client_pb2.ChangeJobsResponse]  # type: ignore[assignment]
     """hold, release"""
@@ -141,7 +141,7 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _client_pb2.ReserveNodesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.ListReservationsResponse, _abc.Awaitable[_client_pb2.ListReservationsResponse]]:
+    ) -> _typing.Union[_client_pb2.ReserveNodesResponse, _abc.Awaitable[_client_pb2.ReserveNodesResponse]]:
         """or replace a reservation of this name"""
 
     @_abc_1.abstractmethod
@@ -149,7 +149,7 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _client_pb2.DeleteReservationRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_client_pb2.ListReservationsResponse, _abc.Awaitable[_client_pb2.ListReservationsResponse]]: ...
+    ) -> _typing.Union[_client_pb2.DeleteReservationResponse, _abc.Awaitable[_client_pb2.DeleteReservationResponse]]: ...
 
     @_abc_1.abstractmethod
     def ListReservations(

@@ -205,7 +205,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         await self._scheduler.set_node(request.node_id, _ACTIONS[request.wish], force=request.force)
         return pb.SetNodeResponse(node=node_message(self._cluster.node(request.node_id, caller())))
 
-    async def ReserveNodes(self, request: pb.ReserveNodesRequest, context: Context) -> pb.ListReservationsResponse:
+    async def ReserveNodes(self, request: pb.ReserveNodesRequest, context: Context) -> pb.ReserveNodesResponse:
         """Reserves nodes, and returns all reservations when that is durable."""
         wanted = request.reservation
         name, why = text("name", wanted.name), text("reason", wanted.reason)
@@ -214,11 +214,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         for node_id in wanted.node_ids:
             self._cluster.node(node_id, caller())
         await self._scheduler.reserve(name, list(dict.fromkeys(wanted.node_ids)), begin_at_s, end_at_s, why)
-        return self._reservations()
+        return pb.ReserveNodesResponse(reservations=self._reservations())
 
     async def DeleteReservation(
         self, request: pb.DeleteReservationRequest, context: Context
-    ) -> pb.ListReservationsResponse:
+    ) -> pb.DeleteReservationResponse:
         """Deletes a reservation, and returns the others when that is durable."""
         known = [found.name for found in self._cluster.reservations()]
         require(
@@ -228,17 +228,16 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             request.name,
         )
         await self._scheduler.delete_reservation(request.name)
-        return self._reservations()
+        return pb.DeleteReservationResponse(reservations=self._reservations())
 
     async def ListReservations(
         self, request: pb.ListReservationsRequest, context: Context
     ) -> pb.ListReservationsResponse:
         """All reservations that are not over."""
-        return self._reservations()
+        return pb.ListReservationsResponse(reservations=self._reservations())
 
-    def _reservations(self) -> pb.ListReservationsResponse:
-        found = [pb.Reservation(**vars(status)) for status in self._cluster.reservations()]
-        return pb.ListReservationsResponse(reservations=found)
+    def _reservations(self) -> list[pb.Reservation]:
+        return [pb.Reservation(**vars(status)) for status in self._cluster.reservations()]
 
     async def GetCluster(self, request: pb.GetClusterRequest, context: Context) -> pb.GetClusterResponse:
         """Policy, round, GPUs and jobs in numbers."""
