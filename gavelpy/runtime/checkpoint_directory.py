@@ -17,6 +17,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from threading import get_native_id
 from typing import Any, Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
@@ -194,7 +195,7 @@ def _directories(place: Path) -> Iterator[str]:
 
 def _link_new(file: Path) -> None:
     """Creates the file by one link, unless another node has."""
-    temporary = file.with_name(f"{file.name}.{os.uname().nodename}-{os.getpid()}")
+    temporary = file.with_name(f"{file.name}.{os.uname().nodename}-{os.getpid()}-{get_native_id()}")
     temporary.write_text(_new_id(), encoding="utf-8")
     try:
         os.link(temporary, file)
