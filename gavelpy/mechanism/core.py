@@ -27,6 +27,7 @@ from gavelpy.mechanism import (
     windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
+from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -61,7 +62,7 @@ from gavelpy.mechanism.events import (
     ThroughputEstimated,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import NONE, GpuPool, can_run
+from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import NodeState
@@ -254,8 +255,7 @@ class SchedulerCore:
     def _plan_round(self) -> list[Command]:
         self._settle()
         jobs, leases = self.jobs, self.leases
-        active = jobs.active
-        rows = active[self.runnable(active)]
+        rows = jobs.active[self.runnable(jobs.active)]
         exempt = self.exempt.jobs
         chosen, is_by_urgency = self.planner.round(rows, leases.capacity(self._fixed))
         leased = jobs.leased

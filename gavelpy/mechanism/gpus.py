@@ -3,21 +3,14 @@
 A node that returns with more GPUs gets new rows for the new ones; with fewer, the last ones are absent.
 
 Each node writes checkpoints to one *directory*. Row 0 of the directories is the cluster's, as marked by the scheduler.
-A node whose directory has no known id has a row of its own until the node reports an id.
-
-A *checkpoint domain* is the GPUs of one type on nodes that write to the same directory: a checkpoint can move between
-them. Domains of the cluster's directory have the number of their GPU type; others follow, by directory and type. If
-all nodes use the cluster's directory, there is one domain per GPU type.
-
-A job without a checkpoint can run in any domain (`can_run`). A job with a lease is pinned to the checkpoint directory
-of that lease, which receives its next checkpoint; any other job to the directory of its last checkpoint.
+A node whose directory has no known id has a row of its own until the node reports an id. `domains` describes the
+checkpoint domains that follow.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.job import NodeId
@@ -313,75 +306,3 @@ class GpuPool:
     def prices(self) -> Floats:
         """USD per GPU-hour of each type, (T,)."""
         return np.array(self.price_usd_per_gpu_h, dtype=np.float64)
-
-
-NOT_PINNED = -1
-NOT_THERE = -1
-
-
-def pinned_directory(jobs: JobTable, rows: Ints) -> Ints:
-    """The directory that each job is pinned to, or NOT_PINNED, (K,)."""
-    own = np.where(jobs.lease_in[rows] >= 0, jobs.lease_in[rows], jobs.stopping_in[rows])
-    return np.where(own >= 0, own, jobs.saved_in[rows])
-
-
-def max_gang(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Ints:
-    """Largest gang that each job could run as on each type, in GPUs, (K, T): among the usable GPUs, or `among` (G,)."""
-    domains = pool.usable_counts if among is None else pool.domain_counts(among)
-    if pool.shares_checkpoints:
-        return np.broadcast_to(domains, (len(rows), len(domains)))
-    T, where = len(pool.gpu_types), pinned_directory(jobs, rows)
-    there = np.zeros((len(pool.directories), T), dtype=np.int64)
-    there[pool.domain_directory, pool.domain_type] = domains
-    return np.where((where == NOT_PINNED)[:, None], there.max(axis=0), there[where])
-
-
-def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Bools:
-    """Whether each job could run on each type with the usable GPUs, or with `among` (G,), (K, T).
-
-    False where the rate is unknown (NaN).
-    """
-    enough: Bools = jobs.gpus[rows, None] <= max_gang(jobs, pool, rows, among)
-    return (jobs.rate[rows] > 0) & enough
-
-
-def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
-    """Whether one job could run on any type; cheaper than `can_run` for a single job."""
-    if not pool.shares_checkpoints:
-        return bool(can_run(jobs, pool, np.array([row])).any())
-    return bool(((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])).any())
-
-
-class Domains:
-    """Finds the domain in which a job takes GPUs, if nodes use several checkpoint directories."""
-
-    def __init__(self, jobs: JobTable, pool: GpuPool) -> None:
-        self._jobs, self._pool = jobs, pool
-        self.count, self.type_count = len(pool.domain_type), len(pool.gpu_types)
-        kinds = pool.domain_type.tolist()
-        self._of_type: list[list[int]] = [[] for _ in range(self.type_count)]
-        for domain, kind in enumerate(kinds):
-            self._of_type[kind].append(domain)
-        self._first: dict[tuple[int, int, int], int] = {}  # by type, GPUs and key: first domain that may have enough
-
-    def slots(self, rows: Ints) -> Ints:
-        """Domain in which each job takes GPUs of each type, (K, T); NOT_THERE; or number of domains + type: in any."""
-        pool, where = self._pool, pinned_directory(self._jobs, rows)
-        domain_at = np.full((len(pool.directories), self.type_count), NOT_THERE)
-        domain_at[pool.domain_directory, pool.domain_type] = np.arange(self.count)
-        anywhere = self.count + np.arange(self.type_count)
-        return np.where((where == NOT_PINNED)[:, None], anywhere, domain_at[where])
-
-    def resolve(self, slot: int, gpus: int, free: list[int], key: int = 0) -> int:
-        """The domain in which a job takes this many GPUs, or NOT_THERE; the cluster's directory comes first.
-
-        `free` only decreases between calls with the same `key`: a domain with too few GPUs is not tried again.
-        """
-        if slot < self.count:
-            return slot if slot >= 0 and gpus <= free[slot] else NOT_THERE
-        kind = slot - self.count
-        domains, position = self._of_type[kind], self._first.get((kind, gpus, key), 0)
-        while position < len(domains) and gpus > free[domains[position]]:
-            position += 1
-        self._first[kind, gpus, key] = position
-        return domains[position] if position < len(domains) else NOT_THERE

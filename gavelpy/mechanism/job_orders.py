@@ -12,9 +12,10 @@ import numpy as np
 
 from gavelpy.mechanism import eligibility, non_preemptible
 from gavelpy.mechanism.commands import Command, KillLease
+from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted
-from gavelpy.mechanism.gpus import NONE, can_run_somewhere
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact
 
 if TYPE_CHECKING:

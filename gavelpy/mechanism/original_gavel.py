@@ -17,7 +17,7 @@ from gavelpy.mechanism.settings import MechanismSettings, Rules
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.gpus import Domains
+    from gavelpy.mechanism.domains import Domains
     from gavelpy.mechanism.jobs import JobTable
     from gavelpy.mechanism.selection import Reserved
 

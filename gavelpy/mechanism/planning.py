@@ -21,7 +21,8 @@ from functools import cached_property
 import numpy as np
 
 from gavelpy.mechanism import reservations, windows
-from gavelpy.mechanism.gpus import NONE, Domains
+from gavelpy.mechanism.domains import Domains
+from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState

@@ -9,7 +9,8 @@ import numpy as np
 
 from gavelpy.mechanism import eligibility, windows
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.gpus import CLUSTERS, NONE, NOT_PINNED, GpuPool, max_gang, pinned_directory
+from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
+from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import JobState, NodeState
 from gavelpy.mechanism.selection import Reserved

@@ -11,8 +11,9 @@ import math
 import numpy as np
 
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
-from gavelpy.mechanism.gpus import GpuPool, can_run
+from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible

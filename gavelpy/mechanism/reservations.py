@@ -10,7 +10,7 @@ cases:
 - *Jobs that are not preempted* (`non_preemptible`): they keep their GPUs until they end. A gang that could run on the
   cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended.
 
-In the second case each domain of GPUs (see `gpus`) may be reserved for one gang. The oldest gang chooses first: the
+In the second case each domain of GPUs (see `domains`) may be reserved for one gang. The oldest gang chooses first: the
 domain where the fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there
 only on GPUs beyond the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when
 the gang can start. The number of missing GPUs therefore never grows while nodes stay up, and each end of an exempt job
@@ -26,7 +26,7 @@ from __future__ import annotations
 import numpy as np
 
 from gavelpy.mechanism import non_preemptible
-from gavelpy.mechanism.gpus import NOT_PINNED, NOT_THERE, can_run, pinned_directory
+from gavelpy.mechanism.domains import NOT_PINNED, NOT_THERE, can_run, pinned_directory
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.non_preemptible import NonPreemptible

@@ -1,7 +1,7 @@
 """Selects the jobs of the coming round and their GPU types: greedily by urgency, within the available GPUs.
 
 If the policy co-locates jobs, pairs and single jobs are in one queue; a pair takes its GPUs once. Capacity is allocated
-per checkpoint domain (see `gpus`); without `domains`, the usual case, there is one domain per GPU type.
+per checkpoint domain (see `domains`); without `domains`, the usual case, there is one domain per GPU type.
 
 Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, section 5, algorithm 1).
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism.gpus import NOT_THERE, Domains
+from gavelpy.mechanism.domains import NOT_THERE, Domains
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 

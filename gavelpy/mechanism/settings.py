@@ -21,7 +21,7 @@ from gavelpy.mechanism.selection import Chosen, alone, select_global, select_pac
 from gavelpy.model.arrays import Floats, Ints
 
 if TYPE_CHECKING:
-    from gavelpy.mechanism.gpus import Domains
+    from gavelpy.mechanism.domains import Domains
     from gavelpy.mechanism.jobs import JobTable
     from gavelpy.mechanism.selection import Reserved
 

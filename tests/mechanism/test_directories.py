@@ -8,8 +8,9 @@ import pytest
 
 from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.domains import pinned_directory
 from gavelpy.mechanism.events import DirectorySeen, JobSubmitted, NodeJoined, NodeLost, NodeUnhealthy, Outcome
-from gavelpy.mechanism.gpus import CLUSTERS, pinned_directory
+from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.reasons import reasons

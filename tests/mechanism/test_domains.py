@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.domains import can_run, can_run_somewhere
 from gavelpy.mechanism.events import (
     CheckpointSaved,
     JobSubmitted,
@@ -18,7 +19,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     SchedulerRestarted,
 )
-from gavelpy.mechanism.gpus import CLUSTERS, can_run, can_run_somewhere
+from gavelpy.mechanism.gpus import CLUSTERS
 from gavelpy.mechanism.lifecycle import JobState
 from gavelpy.mechanism.original_gavel import QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
