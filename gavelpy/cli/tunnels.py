@@ -154,15 +154,17 @@ def _session(client: Client, job: str) -> int:
                 code = _attached(client, job, keys)
             except (SchedulerUnreachable, CallFailed) as error:
                 away_s = away_s or time.monotonic()
-                if time.monotonic() - away_s > AWAY_S or not _runs(client, job):
+                if time.monotonic() - away_s > AWAY_S:
                     raise
-                sys.stderr.write(f"\r\nnote: {error}; attaching again\r\n")
-                time.sleep(_ATTACH_AGAIN_S)
-                continue
-            away_s = 0.0
-            if code is not None:
-                return code if code >= 0 else 128 - code
-            if not _runs(client, job):
+                runs = _runs(client, job)
+                if runs:
+                    sys.stderr.write(f"\r\nnote: {error}; attaching again\r\n")
+            else:
+                away_s = 0.0
+                if code is not None:
+                    return code if code >= 0 else 128 - code
+                runs = _runs(client, job)
+            if not runs:
                 found = client.job(job).job
                 sys.stderr.write(f"\r\njob {found.job} is over: {found.detail}\r\n")
                 return FAILED

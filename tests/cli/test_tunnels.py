@@ -175,6 +175,14 @@ def test_command_with_piped_input_and_output(cli: Gavel) -> None:
     assert b"got something" in done.stdout
 
 
+def test_command_that_ends_at_once_shows_its_output_and_exit_code(cli: Gavel) -> None:
+    command = [*RUN, "run", "--pty", "--", "sh", "-c", "echo short; exit 6"]
+
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=PATIENCE_S, check=False)
+
+    assert (done.returncode, b"short" in done.stdout) == (6, True), done.stderr
+
+
 def test_ctrl_c_while_waiting_cancels_the_job(cli: Gavel) -> None:
     blocker = cli("submit", "--name", "blocker", "--steps", "1e6", "--rate", "v100:1", "--", "sleep", "600")
     assert blocker.code == 0, blocker.err

@@ -26,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from gavelpy.runtime.lease_files import End, LeaseOutcome, Progress
+from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, Progress, clock_s
 
 TAIL_BYTES: Final = 16 << 10  # of each stream
 EVIDENCE_CHARACTERS_MAX: Final = 200
@@ -171,6 +171,13 @@ def memory_evidence(group_kills: int, node_kills_before: int) -> str:
     if group_kills < 0 and memory_kills() > node_kills_before:
         return "the kernel killed processes of the node for lack of memory meanwhile"
     return ""
+
+
+def not_started(launch: Launch, outcome: LeaseOutcome, detail: str, code: int) -> End:
+    """How a lease ended whose ranks were not started."""
+    is_unrunnable = outcome is LeaseOutcome.FAILED and code in UNRUNNABLE
+    failure = FailureKind.USER if is_unrunnable else FailureKind.UNKNOWN
+    return End(outcome, code, launch.steps_done, launch.steps_done, detail, clock_s(), failure.value)
 
 
 def explained(end: End, tails: OutputTails, codes: Mapping[int, int], first_failure: int, killed_here: str) -> End:

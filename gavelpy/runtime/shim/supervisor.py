@@ -45,6 +45,7 @@ POLL_S: Final = 0.05  # of lease.json
 READ_BYTES: Final = 1 << 16
 ORPHANS_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0
+LINGER_S: Final = 10.0  # after the end of an interactive program, for the first client
 
 
 def main(argv: Sequence[str]) -> int:
@@ -119,9 +120,11 @@ class Supervisor:
         """None if all ranks run; else how the lease ended."""
         self._read_lease()
         if self._is_over():
-            return self._not_run(LeaseOutcome.STOPPED, "the lease was over before anything was started", 0)
+            return failures.not_started(
+                self._launch, LeaseOutcome.STOPPED, "the lease was over before anything was started", 0
+            )
         if why := self._groups.make(self._launch) or isolation.isolate(self._directory, self._launch):
-            return self._not_run(LeaseOutcome.LOST, why, 0)
+            return failures.not_started(self._launch, LeaseOutcome.LOST, why, 0)
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._job_directory)}
         try:
             if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
@@ -131,7 +134,7 @@ class Supervisor:
                 self._start_rank({**self._launch.environment, **environment, **marker})
         except ranks.RankNotStarted as error:
             self._kill_all()
-            return self._not_run(LeaseOutcome.FAILED, str(error.strerror), error.code)
+            return failures.not_started(self._launch, LeaseOutcome.FAILED, str(error.strerror), error.code)
         self._write_state(ShimPhase.RUNNING)
         return None
 
@@ -144,9 +147,9 @@ class Supervisor:
             return None
         self._kill_all()
         if code == preparation.ENDED_EARLY:
-            return self._not_run(LeaseOutcome.STOPPED, message, 0)
-        return self._not_run(
-            LeaseOutcome.LOST if code == preparation.CODE_OF_NODE else LeaseOutcome.FAILED, message, code
+            return failures.not_started(self._launch, LeaseOutcome.STOPPED, message, 0)
+        return failures.not_started(
+            self._launch, LeaseOutcome.LOST if code == preparation.CODE_OF_NODE else LeaseOutcome.FAILED, message, code
         )
 
     def _open_terminal(self) -> None:
@@ -201,7 +204,7 @@ class Supervisor:
             self._collect_exits()
         reports = self._reports()
         if self._terminal is not None:
-            self._terminal.finish(self._codes[0])
+            return self._end_session(self._terminal)
         self._kill_all()
         exits = RankExits(
             codes=self._codes,
@@ -209,11 +212,19 @@ class Supervisor:
             ran_s=self._ended_s - self._state.started_clock_s,
             stop_requested=is_stop_requested(self._ended_s, self._launch, self._lease, self._termination),
         )
-        if self._terminal is not None:
-            return session_end(self._launch, self._codes[0], self._lease, clock_s(), is_abandoned=self._is_abandoned)
         end = lease_end(self._launch, exits, reports, self._termination.reason, clock_s())
         end = failures.explained(end, self._tails, self._codes, self._first_failure, self._memory_evidence)
         return limited(end, self._lease, self._stalls.stalled)
+
+    def _end_session(self, terminal: Terminal) -> End:
+        """Waits for the first client of a session that was short: it gets the output and the exit code."""
+        is_abandoned, code = self._is_abandoned, self._codes[0]
+        end = session_end(self._launch, code, self._lease, self._ended_s, is_abandoned=is_abandoned)
+        while terminal.awaits_first_client and clock_s() < self._ended_s + LINGER_S and not self._is_over():
+            self._capture(POLL_S)
+        terminal.finish(code)
+        self._kill_all()
+        return end
 
     def _read_lease(self) -> None:
         """Reads a newer lease; ignores a damaged file."""
@@ -377,12 +388,6 @@ class Supervisor:
             lease_files.write_shim(self._directory, self._state)
         except OSError as error:
             sys.stderr.write(f"shim.json: {error}\n")
-
-    def _not_run(self, outcome: LeaseOutcome, detail: str, code: int) -> End:
-        steps = self._launch.steps_done
-        is_unrunnable = outcome is LeaseOutcome.FAILED and code in failures.UNRUNNABLE
-        failure = failures.FailureKind.USER if is_unrunnable else failures.FailureKind.UNKNOWN
-        return End(outcome, code, steps, steps, detail, clock_s(), failure.value)
 
 
 def _read(directory: Path) -> tuple[Launch, LeaseTerms]:

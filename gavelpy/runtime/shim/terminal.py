@@ -2,7 +2,8 @@
 
 One client is attached at a time; a newer one replaces it. Output that no client has received waits, up to
 WAITING_BYTES_MAX, of which the oldest part is dropped. While a client is attached and slow, the program waits for it,
-as on any terminal. If no client is attached for `away_s`, the terminal hangs up.
+as on any terminal. If no client is attached for `away_s`, the terminal hangs up. What a program
+wrote before its end is kept for a client that attaches later.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ class Terminal:
         self._away_s = away_s
         self._away_since_s = now_s + (FIRST_AWAY_FACTOR - 1) * away_s
         self._has_hung_up = False
+        self._was_attached = False
+
+    @property
+    def awaits_first_client(self) -> bool:
+        """Whether no client has been attached yet."""
+        return not self._was_attached and not self._has_hung_up
 
     @property
     def ends(self) -> list[int]:
@@ -129,7 +136,7 @@ class Terminal:
             return
         self._detach(0.0)
         connection.setblocking(False)
-        self._client, self._reader = connection, FrameReader()
+        self._client, self._reader, self._was_attached = connection, FrameReader(), True
         self._to_client += data_frame(bytes(self._unseen)) if self._unseen else b""
         self._unseen.clear()
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from gavelpy.runtime.lease_files import LeaseOutcome
+from gavelpy.runtime.lease_files import LeaseOutcome, ShimPhase, read_shim
+from gavelpy.runtime.shim.supervisor import LINGER_S
 from gavelpy.runtime.terminal_frames import (
     DATA,
     EXIT,
@@ -169,6 +171,34 @@ def test_session_without_a_client_is_ended_and_counts_as_finished(tmp_path: Path
     assert end.outcome is LeaseOutcome.FINISHED
     assert end.detail == "the session was ended, because no client was attached for 0.5 s"
     assert not processes_left(shim)
+
+
+def has_run(shim: Shim) -> bool:
+    state = read_shim(shim.directory)
+    return state is not None and state.phase is ShimPhase.RUNNING and not processes_left(shim)
+
+
+def test_client_that_attaches_after_the_end_gets_the_output_and_the_exit_code(tmp_path: Path) -> None:
+    with session(tmp_path, argv=("/bin/sh", "-c", "echo short; exit 5")) as shim:
+        wait_for(lambda: has_run(shim))
+        with attached(shim.directory) as client:
+            while client.read():
+                pass
+        end = shim.end()
+
+    assert (client.text, client.code) == ("short\r\n", 5)
+    assert (end.outcome, end.exit_code) == (LeaseOutcome.FINISHED, 5)
+
+
+def test_ended_session_is_not_kept_for_a_client_if_its_lease_is_stopped(tmp_path: Path) -> None:
+    with session(tmp_path, argv=("/bin/true",)) as shim:
+        wait_for(lambda: has_run(shim))
+        shim.order(stop=True)
+        asked_s = time.monotonic()
+        end = shim.end()
+
+    assert end.outcome is LeaseOutcome.FINISHED
+    assert time.monotonic() - asked_s < LINGER_S / 2
 
 
 def test_stopped_session_is_not_finished(tmp_path: Path) -> None:
