@@ -7,8 +7,9 @@ it had not taken, and sends none twice, except one whose acknowledgement was los
 to detect that.
 
 A delivery that fails is tried again, after 5 s first and up to an hour later, for a day. At most PENDING_MAX wait; more
-are dropped and logged. Webhooks reach only hosts that the operator lists, and redirects are not followed; mail goes
-only to domains that the operator lists. All calls have time limits.
+are dropped and logged, as are those to a receiver that the operator no longer allows. Webhooks reach only hosts that
+the operator lists, and redirects are not followed; mail goes only to domains that the operator lists. All calls have
+time limits.
 """
 
 from __future__ import annotations
@@ -160,9 +161,9 @@ class Notifier:
         try:
             async with asyncio.timeout(3 * self._settings.timeout_s):
                 await (self._post(one) if one.channel == "webhook" else self._mail(one))
-        except (DeliveryFailed, TimeoutError, OSError, smtplib.SMTPException) as error:
+        except (InvalidInput, DeliveryFailed, TimeoutError, OSError, smtplib.SMTPException) as error:
             extra |= {"detail": str(error)[:_DETAIL_MAX] or "no answer in time", "attempts": one.attempts + 1}
-            is_final = isinstance(error, DeliveryFailed) and error.is_final
+            is_final = isinstance(error, InvalidInput) or (isinstance(error, DeliveryFailed) and error.is_final)
             if is_final or now_s - one.notice.now_s > GIVE_UP_S:
                 logger.error("notification not delivered", extra=extra)
                 return None

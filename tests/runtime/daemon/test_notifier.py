@@ -148,6 +148,25 @@ def test_pending_notification_survives_a_crash_and_is_tried_again(tmp_path: Path
     assert receiver.received[1]["job"] == 0
 
 
+def test_receiver_that_is_no_longer_allowed_does_not_stop_the_others(tmp_path: Path, receiver: Receiver) -> None:
+    receiver.statuses[:] = [503]
+    other = Receiver(port=free_port())  # never listens
+    both = {"notifications": {"webhook_hosts": [f"127.0.0.1:{receiver.port}", f"127.0.0.1:{other.port}"]}}
+    with LocalCluster(tmp_path / "c", (LocalNode("n0", "v100:1"),), both) as cluster:
+        cluster.start()
+        submit(cluster, [job("removed", "true", other), job("good", "true", receiver)], "1")
+        wait_until(lambda: len(receiver.received) == 1, "the first attempt was refused")
+        cluster.kill(SCHEDULER)
+        text = cluster.config.read_text(encoding="utf-8")
+        cluster.config.write_text(text.replace(f'"127.0.0.1:{other.port}"', '"elsewhere.example.org"'), "utf-8")
+        cluster.start_scheduler()
+        wait_until(lambda: len(receiver.received) == 2, "the other was tried again")
+        log = cluster.log(SCHEDULER)
+
+    assert "notification not delivered" in log
+    assert "webhook must be on a host that the operator lists" in log
+
+
 def test_redirects_are_not_followed_and_cancelled_jobs_have_ended(tmp_path: Path, receiver: Receiver) -> None:
     receiver.statuses[:] = [302]
     with LocalCluster(tmp_path / "c", (LocalNode("n0", "v100:1"),), settings_for(receiver)) as cluster:
