@@ -33,6 +33,7 @@ class _Tunnel:
     up: asyncio.Queue[Up | None] = field(default_factory=lambda: asyncio.Queue(_QUEUED_MESSAGES))
     down: asyncio.Queue[Down | None] = field(default_factory=lambda: asyncio.Queue(_QUEUED_MESSAGES))
     is_joined: bool = False
+    refusal: InvalidInput | None = None  # of a message of the client
     closed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -47,7 +48,7 @@ class Tunnels:
     async def serve_client(
         self, node_id: str, job: int, port: int, requests: AsyncIterator[pb.OpenTunnelRequest]
     ) -> AsyncIterator[pb.OpenTunnelResponse]:
-        """The messages for a client until the tunnel ends. Raises RemoteViolation if there is none."""
+        """The messages for a client until the tunnel ends. Raises RemoteViolation if there is none, or InvalidInput."""
         with self._opened(node_id, job, port) as tunnel:
             try:
                 first = await asyncio.wait_for(tunnel.up.get(), self._timeout_s)
@@ -63,6 +64,8 @@ class Tunnels:
                 yield pb.OpenTunnelResponse()
                 while (message := await tunnel.up.get()) is not None:
                     yield _response(message)
+                if tunnel.refusal is not None:
+                    raise tunnel.refusal
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
@@ -106,18 +109,24 @@ async def _send(requests: AsyncIterator[pb.OpenTunnelRequest], tunnel: _Tunnel) 
     async for request in requests:
         rows, columns = request.rows, request.columns
         if max(rows, columns) > SIDE_MAX:
-            raise InvalidInput(f"rows and columns must be at most {SIDE_MAX}, got {rows} and {columns}")
+            tunnel.refusal = InvalidInput(f"rows and columns must be at most {SIDE_MAX}, got {rows} and {columns}")
+            await tunnel.up.put(None)
+            return
         await tunnel.down.put(Down(data=request.data, rows=rows, columns=columns, last=request.last))
 
 
 async def _receive(first: Up, messages: AsyncIterator[Up], tunnel: _Tunnel) -> None:
-    """Passes an agent's messages on."""
-    await tunnel.up.put(first)
+    """Passes an agent's messages on. If they break off, or the client has gone, does not wait for a reader."""
     try:
+        await tunnel.up.put(first)
         async for message in messages:
             await tunnel.up.put(message)
-    finally:
         await tunnel.up.put(None)
+    except BaseException:
+        if tunnel.up.full():
+            tunnel.up.get_nowait()
+        tunnel.up.put_nowait(Up(error="the connection to the node was lost"))
+        raise
 
 
 def _response(message: Up) -> pb.OpenTunnelResponse:
