@@ -25,6 +25,7 @@ from gavelpy.mechanism.events import (
     ConfigChanged,
     Event,
     LastStepReported,
+    LeaseEnded,
     PolicyChanged,
     SchedulerRestarted,
     ThroughputEstimated,
@@ -131,6 +132,8 @@ class Service:
             with suppress(InvalidInput):  # as in the original run
                 self.core.handle(event, then_s)
                 self.history.apply(event, then_s, self.core)
+            if isinstance(event, LeaseEnded):
+                self.truth.ended(event)
         self.truth.recovered(self.core)
         self.clock.time_s = max(now_s, self.core.now_s)
         self.incarnation += 1
@@ -191,6 +194,8 @@ class Service:
             check(self.core)
             if isinstance(event, LastStepReported):
                 self.truth.last_step(event.leases.tolist(), now_s)
+            elif isinstance(event, LeaseEnded):
+                self.truth.ended(event)
             self.truth.believed(self.core)
             for command in commands:
                 if isinstance(command, RoundPlan):

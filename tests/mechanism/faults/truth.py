@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import LeaseEnded, Outcome
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.reports import OPEN_MAX
 
 FINISH_GRACE_S = 60.0
 SHARED = ""  # location of checkpoints in the shared directory
@@ -36,6 +38,7 @@ class Truth:
         self.cancelled: set[int] = set()
         self.finished: set[int] = set()
         self.leases: set[int] = set()  # serials seen
+        self.lost: defaultdict[int, set[int]] = defaultdict(set)  # leases by job
         self.last_steps: dict[int, float] = {}  # when the last step under a lease was reported to the scheduler
         self.steps_saved: defaultdict[int, float] = defaultdict(float)  # according to the scheduler, when last checked
         self.saved_lease: defaultdict[int, int] = defaultdict(lambda: -1)
@@ -87,10 +90,16 @@ class Truth:
             assert now_s >= told_s + FINISH_GRACE_S, f"lease {lease} is revoked {now_s - told_s} s after its last step"
 
     def reported_finish(self, core: SchedulerCore, job: int, lease: int) -> None:
-        """Checks that a finish reported under a lease on a single node counts, however late."""
-        if (job, lease) in self.done:
+        """Checks that a finish reported under a lease on a single node counts, if the lease can still be open."""
+        if (job, lease) in self.done and sum(newer > lease for newer in self.lost[job]) < OPEN_MAX:
             state = JobState(int(core.jobs.state[job]))
             assert state > ALIVE[-1], f"job {job} finished under lease {lease}, and is {state.name}"
+
+    def ended(self, event: LeaseEnded) -> None:
+        """Records leases that were declared lost: of each job only the newest OPEN_MAX stay open for late reports."""
+        if event.outcome is Outcome.LOST:
+            for job, lease in zip(event.jobs.tolist(), event.leases.tolist(), strict=True):
+                self.lost[job].add(lease)
 
     def granted(self, leases: list[int]) -> None:
         """Checks that serials of new leases grow and are never reused, also across restarts."""
