@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
+from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.agent.leases.resume import (
     CheckpointMissing,
     CheckpointNotVisible,
+    CheckpointsOfOthers,
     ForeignCheckpoints,
     Resume,
     find_resume,
+    make_directory_of_job,
 )
 from gavelpy.runtime.agent.leases.starter import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.checkpoint_directory import marker
@@ -292,3 +298,50 @@ def test_devices_that_the_agent_may_see_are_those_of_its_jobs() -> None:
 def test_gpus_that_make_no_sense_are_refused(attempt: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         attempt()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes directories for others")
+class TestDirectoryOfJob:
+    """`make_directory_of_job`."""
+
+    owner = Account(name="ann", uid=65_533, gid=65_533, groups=(), home="/", shell="/bin/sh")
+
+    def made(self, root: Path) -> tuple[int, int]:
+        make_directory_of_job(root, 3, self.owner)
+        found = lease_files.job_checkpoints(root, 3).stat()
+        return found.st_uid, stat.S_IMODE(found.st_mode)
+
+    @pytest.mark.parametrize("mode", [0o755, 0o1777])
+    def test_it_is_the_owners(self, tmp_path: Path, mode: int) -> None:
+        tmp_path.chmod(mode)
+
+        assert [self.made(tmp_path), self.made(tmp_path)] == [(self.owner.uid, 0o700)] * 2
+
+    def test_process_that_died_before_it_gave_the_directory_away_does_no_harm(self, tmp_path: Path) -> None:
+        lease_files.job_checkpoints(tmp_path, 3).mkdir(mode=0o700)
+
+        assert self.made(tmp_path) == (self.owner.uid, 0o700)
+
+    def test_owner_makes_it_where_root_cannot_give_it_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: object, **_options: object) -> None:
+            raise PermissionError
+
+        with TemporaryDirectory() as root:  # tmp_path is below a directory that others cannot pass
+            Path(root).chmod(0o1777)
+            monkeypatch.setattr(os, "chown", refused)
+
+            assert self.made(Path(root)) == (self.owner.uid, 0o700)
+
+    @pytest.mark.parametrize("others", ["full directory of root", "directory of another", "file", "link"])
+    def test_what_is_not_the_owners_is_refused(self, tmp_path: Path, others: str) -> None:
+        directory = lease_files.job_checkpoints(tmp_path, 3)
+        if others == "file":
+            directory.write_text("")
+        elif others == "link":
+            directory.symlink_to("/")
+        else:
+            (directory / "lease").mkdir(parents=True)
+            os.chown(directory, 0 if "root" in others else 65_532, 0)
+
+        with pytest.raises(CheckpointsOfOthers, match="must be a directory of 'ann'"):
+            make_directory_of_job(tmp_path, 3, self.owner)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -107,18 +108,21 @@ def prepare(
 def make_directory_of_job(root: Path, job: int, account: Account) -> None:
     """Makes the directory of a job's checkpoints, for its owner only.
 
-    Where the storage gives root no rights (NFS with root_squash), the owner makes it: then all may create directories
-    in the root, and another user may have been first. Raises CheckpointsOfOthers unless it is the owner's.
+    The owner makes it where all may create directories in the root, as is necessary if the storage gives root no rights
+    (NFS with root_squash); another user may have been first. Else root makes it and gives it to the owner. An empty
+    directory of root was left by a process that died in between. Several nodes may do this at once. Raises
+    CheckpointsOfOthers unless it is the owner's.
     """
     directory = lease_files.job_checkpoints(root, job)
-    try:
-        directory.mkdir(mode=0o700)
-        os.chown(directory, account.uid, account.gid, follow_symlinks=False)
-    except FileExistsError:
-        pass
-    except PermissionError:
-        with acting_as(account):
+    with suppress(FileExistsError):  # it is no directory
+        try:
+            with acting_as(account):
+                directory.mkdir(mode=0o700, exist_ok=True)
+        except PermissionError:
             directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not any(directory.iterdir()):
+        os.chown(directory, account.uid, account.gid, follow_symlinks=False)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:
         kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory, and"
