@@ -117,16 +117,18 @@ async def _send(requests: AsyncIterator[pb.OpenTunnelRequest], tunnel: _Tunnel) 
 
 async def _receive(first: Up, messages: AsyncIterator[Up], tunnel: _Tunnel) -> None:
     """Passes an agent's messages on. If they break off, or the client has gone, does not wait for a reader."""
+    has_ended = False
     try:
         await tunnel.up.put(first)
         async for message in messages:
             await tunnel.up.put(message)
         await tunnel.up.put(None)
-    except BaseException:
-        if tunnel.up.full():
-            tunnel.up.get_nowait()
-        tunnel.up.put_nowait(Up(error="the connection to the node was lost"))
-        raise
+        has_ended = True
+    finally:
+        if not has_ended:
+            if tunnel.up.full():
+                tunnel.up.get_nowait()
+            tunnel.up.put_nowait(Up(error="the connection to the node was lost"))
 
 
 def _response(message: Up) -> pb.OpenTunnelResponse:
