@@ -39,11 +39,12 @@ from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.housekeeping import Housekeeping
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.leases.containment import Containment, find_containment
+from gavelpy.runtime.agent.leases.environment import node_environment_of
 from gavelpy.runtime.agent.leases.orders import Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
 from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders
-from gavelpy.runtime.agent.leases.starter import Starter, node_environment_of, owner_rules_of
+from gavelpy.runtime.agent.leases.starter import Starter, owner_rules_of
 from gavelpy.runtime.agent.log_stream import serve_logs
 from gavelpy.runtime.agent.peers import LeaseExtender, peer_address, serve_peers
 from gavelpy.runtime.agent.quorum_member import QuorumMember

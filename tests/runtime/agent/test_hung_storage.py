@@ -12,10 +12,11 @@ import pytest
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.leases import starter
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
+from gavelpy.runtime.agent.leases.environment import NodeEnvironment
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, OrderKind
 from gavelpy.runtime.agent.leases.reconcile import Accept, LocalPhase
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
-from gavelpy.runtime.agent.leases.starter import NodeEnvironment, Starter
+from gavelpy.runtime.agent.leases.starter import Starter
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
 from tests.runtime.agent.storage_that_hangs import Storage
 from tests.runtime.agent.test_starting import make_assignment

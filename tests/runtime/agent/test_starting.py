@@ -16,6 +16,7 @@ from gavelpy.errors import InvalidInput, RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
+from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
 from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
 from gavelpy.runtime.agent.leases.resume import (
@@ -27,7 +28,6 @@ from gavelpy.runtime.agent.leases.resume import (
     find_resume,
     make_directory_of_job,
 )
-from gavelpy.runtime.agent.leases.starter import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.checkpoint_directory import marker
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.peer import order

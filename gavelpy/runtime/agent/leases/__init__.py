@@ -6,7 +6,8 @@ job_directory    what a job that runs as its owner sees of its lease
 rendezvous_port  a port that stays free until the ranks start
 reconcile        the actions that follow from the scheduler's orders, a pure function
 orders           the scheduler's orders, and what it launches here: messages, checked
-starter          prepare storage and environment, start the shim; count checkpoints of leases that have ended
+environment      the environment of a job, and its launch
+starter          prepare storage, start the shim; count checkpoints of leases that have ended
 resume           the checkpoint that a lease resumes from (runs in a storage worker)
 containment      control groups or a subreaper, which keep a lease's processes together
 retention        logs of forgotten leases; leaving one cluster for another

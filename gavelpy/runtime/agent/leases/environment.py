@@ -1,0 +1,203 @@
+"""What a job runs with on this node: its environment, and the launch that the shim executes.
+
+The environment of a job is a few variables of the node, the job's own, and those of gavel and torch.distributed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gavelpy.runtime import lease_files
+from gavelpy.runtime.accounts import NO_ACCOUNT, Account, environment_of
+from gavelpy.runtime.agent.config import NodeConfig
+from gavelpy.runtime.agent.gpus import Gpus
+from gavelpy.runtime.agent.leases.containment import Containment
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
+from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
+from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
+
+RESERVED_PREFIX: Final = "GAVEL_"
+TERMINAL_AWAY_S: Final = 60.0  # an interactive job ends when no client is attached for so long
+_FROM_NODE: Final = ("PATH", "LANG")
+_FROM_ACCOUNT: Final = ("HOME", "TMPDIR", "VIRTUAL_ENV")  # the agent's, unless the job runs as its owner
+_BASE: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class NodeEnvironment:
+    """The part that is the same for all jobs of a node."""
+
+    node_id: str
+    gpu_type: str
+    devices: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES calls GPU 0, 1, ... of this node
+    node_environment: Mapping[str, str]
+    checkpoint_root: Path
+    job_service: str  # address of the agent's JobService
+    speed_factor: float = 1.0
+    log_bytes_max: int = 16 << 20
+    log_files_max: int = 4
+    silent_start_s: float = 60.0
+    containment: Containment = field(default_factory=Containment)
+    private_tmp: bool = False
+    hide_processes: bool = False
+
+
+def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> NodeEnvironment:
+    """The environment that this node's jobs share."""
+    return NodeEnvironment(
+        node_id=config.node_id,
+        gpu_type=gpus.gpu_type,
+        devices=gpus.devices,
+        node_environment=dict(os.environ),
+        checkpoint_root=config.checkpoints,
+        job_service=job_service,
+        speed_factor=config.speed_factor,
+        log_bytes_max=config.log_bytes_max,
+        log_files_max=config.log_files_max,
+        silent_start_s=config.silent_start_s,
+        containment=containment,
+        private_tmp=config.private_tmp,
+        hide_processes=config.mounts_proc,
+    )
+
+
+@dataclass(frozen=True)
+class LeaseContext:
+    """The part that depends on the lease."""
+
+    lease: int
+    job: int
+    directory: Path
+    job_token: str
+    resume_directory: Path | None
+    steps_done: float  # of the checkpoint it resumes from
+    account: Account | None = None  # that the job runs as; None = the agent's
+
+    @property
+    def directory_of_job(self) -> Path:
+        """Where the job reads its lease: with an account, a directory that only this account can enter."""
+        if self.account is None:
+            return self.directory
+        return self.directory.parent.with_name(lease_files.JOBS_DIRECTORY) / self.directory.name
+
+
+def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> lease_files.Launch:
+    """launch.json for an assignment."""
+    account = lease.account
+    return lease_files.Launch(
+        lease=lease.lease,
+        job=lease.job,
+        argv=assignment.argv,
+        working_directory=str(code_directory(lease)) if assignment.software.snapshot else assignment.working_directory,
+        environment=job_environment(assignment, lease, node),
+        rank_environments=tuple(rank_environment(assignment, rank) for rank in range(assignment.local_ranks)),
+        first_rank=assignment.first_rank,
+        grace_s=assignment.grace_s,
+        finish_grace_s=assignment.finish_grace_s,
+        stall_s=assignment.stall_s,
+        warning_s=assignment.warning_s,
+        warning_signal=assignment.warning_signal,
+        speed_factor=node.speed_factor,
+        steps_done=lease.steps_done,
+        steps_total=assignment.steps_total,
+        rate_steps_per_s=assignment.rate_steps_per_s,
+        log_bytes_max=node.log_bytes_max,
+        log_files_max=node.log_files_max,
+        silent_start_s=node.silent_start_s,
+        cgroup=node.containment.group_of(lease.lease),
+        limit_groups=node.containment.limit_groups_of(lease.lease, len(assignment.gpus)),
+        limits=node.containment.limits_of(lease.lease, len(assignment.gpus)),
+        terminal_away_s=TERMINAL_AWAY_S if assignment.interactive else 0.0,
+        software=software_of(assignment, lease, node),
+        uid=account.uid if account else NO_ACCOUNT,
+        gid=account.gid if account else NO_ACCOUNT,
+        groups=account.groups if account else (),
+        job_directory=str(lease.directory_of_job) if account else "",
+        private_tmp=node.private_tmp,
+        hide_processes=node.hide_processes and account is not None,
+    )
+
+
+def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    """What the shim prepares before the ranks start; empty = nothing."""
+    found = {name: value for name, value in vars(assignment.software).items() if value}
+    if "snapshot" in found:
+        found["archive"] = str(archive_file(node.checkpoint_root / SNAPSHOTS, found["snapshot"]))
+        found["code"] = str(code_directory(lease))
+    return found
+
+
+def code_directory(lease: LeaseContext) -> Path:
+    """Where the snapshot of a lease is unpacked."""
+    return lease.directory_of_job / CODE_DIRECTORY
+
+
+def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    """The environment of a job without the rank's part: gavel's variables override the job's, and those the node's."""
+    names = _FROM_NODE if lease.account else (*_FROM_NODE, *_FROM_ACCOUNT)
+    inherited = {name: node.node_environment[name] for name in names if node.node_environment.get(name)}
+    inherited |= environment_of(lease.account) if lease.account else {}
+    own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
+    activated = assignment.software.activate({**_BASE, **inherited, **own})
+    return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
+
+
+def rank_environment(assignment: NodeAssignment, local_rank: int) -> dict[str, str]:
+    """The variables of one rank, named as by torchrun."""
+    rank = str(assignment.first_rank + local_rank)
+    return {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
+
+
+def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    address = (assignment.is_gang_of_nodes and assignment.rendezvous_address) or "127.0.0.1"
+    options = {
+        "NNODES": assignment.node_count,
+        "NODE_RANK": assignment.node_rank,
+        "NPROC_PER_NODE": len(assignment.gpus),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": assignment.rendezvous_port,
+    }  # defaults of torchrun's options, if the command is a torchrun of this node
+    return {f"PET_{name}": str(value) for name, value in options.items() if assignment.local_ranks == 1} | {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(assignment.rendezvous_port),
+        "WORLD_SIZE": str(assignment.world_size),
+        "ROLE_WORLD_SIZE": str(assignment.world_size),
+        "LOCAL_WORLD_SIZE": str(assignment.local_ranks),
+        "GROUP_RANK": str(assignment.node_rank),
+        "GROUP_WORLD_SIZE": str(assignment.node_count),
+        "TORCHELASTIC_RUN_ID": f"{lease.job}-{lease.lease}",
+        "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease does not count for torchrun's --max-restarts
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(node.devices[gpu] for gpu in assignment.gpus),
+    }
+
+
+def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:
+    checkpoints = lease_files.lease_checkpoints(node.checkpoint_root, lease.job, lease.lease)
+    variables = {
+        lease_files.LEASE_DIRECTORY_VARIABLE: str(lease.directory_of_job),
+        lease_files.CHECKPOINT_DIRECTORY_VARIABLE: str(checkpoints),
+        "GAVEL_JOB_ID": str(lease.job),
+        "GAVEL_JOB_NAME": assignment.job_name,
+        "GAVEL_LEASE": str(lease.lease),
+        "GAVEL_ROUND": str(assignment.round),
+        "GAVEL_NODE_ID": node.node_id,
+        "GAVEL_GPU_TYPE": node.gpu_type,
+        "GAVEL_RESTART_COUNT": str(assignment.restart_count),
+        "GAVEL_STEPS_TOTAL": f"{assignment.steps_total:.17g}",
+        "GAVEL_STEPS_DONE": f"{lease.steps_done:.17g}",
+        "GAVEL_CHECKPOINT_EVERY_S": f"{assignment.checkpoint_every_s:.17g}",
+        "GAVEL_JOB_SERVICE": node.job_service,
+        "GAVEL_JOB_TOKEN": lease.job_token,
+        "GAVEL_SPEED_FACTOR": f"{node.speed_factor:.17g}",
+    }
+    if lease.resume_directory is not None:
+        variables[lease_files.RESUME_DIRECTORY_VARIABLE] = str(lease.resume_directory)
+    if assignment.software.snapshot:
+        variables["GAVEL_SNAPSHOT"] = assignment.software.snapshot
+    return variables
