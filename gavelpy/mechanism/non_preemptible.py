@@ -22,7 +22,9 @@ have reservations: see `reservations`.
 
 The exemption is from preemption only. Cancelling a job, draining its node by force and losing the node end the lease.
 A lease on an unreachable node is not extended, as the order could not reach the node, but it is not revoked either: if
-the node returns before the lease ends, the job continues.
+the node returns before the lease ends, the job continues. A lease that was granted on a node that has become unhealthy
+may have started there, and the report of it be on its way: the shell withdraws it, which only the node can decide. The
+lease ends if the node has started none of its processes, and continues otherwise.
 """
 
 from __future__ import annotations
@@ -96,8 +98,7 @@ def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> tuple[boo
 def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonPreemptible:
     """The jobs that no plan may preempt, finishing jobs included; if one of a pair is among them, both are.
 
-    A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping, and
-    not on an unhealthy node.
+    A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping.
     """
     jobs, pool = leases.jobs, leases.pool
     rows = jobs.leased
@@ -111,10 +112,7 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
         rows = rows[is_done | (is_refused & ~is_finishing(jobs, rows))]
     promised = jobs.state[rows] == JobState.GRANTED
     if promised.any():
-        cannot_start = _waits_for_older(jobs, rows, len(pool.job))
-        if pool.any_unhealthy:
-            cannot_start |= jobs.marks(pool.jobs_holding(pool.unhealthy))[rows]
-        rows = rows[~promised | ~cannot_start]
+        rows = rows[~promised | ~_waits_for_older(jobs, rows, len(pool.job))]
     rows = jobs.with_partners(rows)
     if pool.any_forced:
         rows = rows[~jobs.marks(pool.jobs_holding(pool.forced))[rows]]

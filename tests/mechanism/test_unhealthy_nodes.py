@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import numpy as np
 
 from gavelpy.journal.codec import decode_state, encode_state
-from gavelpy.mechanism.events import JobSubmitted, NodeDraining, NodeJoined, NodeLost, NodeUnhealthy
+from gavelpy.mechanism.events import (
+    JobSubmitted,
+    LeaseEnded,
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeUnhealthy,
+    Outcome,
+)
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
@@ -30,9 +38,8 @@ def test_a_gang_that_reaches_a_hindered_server_goes_on_and_the_rest_is_planned_a
     assert (plan.grant_jobs.tolist(), core.jobs.lease[2]) == ([], -1)
 
 
-@pytest.mark.parametrize("keep_unsaved", [False, True])
-def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round(keep_unsaved: bool) -> None:
-    core = make_core(make_spec("a"), servers=[("v100", 1)], keep_unsaved=keep_unsaved)
+def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round() -> None:
+    core = make_core(make_spec("a"), servers=[("v100", 1)], keep_unsaved=False)
     wake(core)
     answer(core, (0, 0, 1.0))
     tell(core, NodeUnhealthy(N0, FULL))
@@ -43,6 +50,25 @@ def test_a_lease_that_has_not_begun_leaves_a_hindered_server_with_the_round(keep
     (plan,) = plans(wake(core, 360.0))
 
     assert (plan.revoke_jobs.tolist(), plan.grant_gpus.tolist()) == ([0], [1])
+
+
+def test_no_plan_revokes_a_lease_that_may_have_started_on_an_unhealthy_node() -> None:
+    """The report of the start may be on its way; if there was none, the node ends the lease that is withdrawn."""
+    core = make_core(make_spec("a"), servers=[("v100", 1)], keep_unsaved=True)
+    wake(core)
+    answer(core, (0, 0, 1.0))
+    tell(core, NodeUnhealthy(N0, FULL))
+    tell(core, NodeJoined(N1, "v100", 1))
+    wake(core)
+    answer(core, (0, 0, 1.0))
+
+    (plan,) = plans(wake(core, 360.0))
+    withdrawn = LeaseEnded(np.array([0]), np.array([0]), np.array([0.0]), Outcome.STOPPED)
+    found = tell(core, withdrawn, 370.0) + wake(core, 370.0)
+    moved = plans(found + answer(core, (0, 0, 1.0), now_s=371.0))
+
+    assert (plan.extend_jobs.tolist(), plan.revoke_jobs.tolist()) == ([0], [])
+    assert moved[-1].grant_gpus.tolist() == [1]
 
 
 def test_a_server_that_is_drained_or_lost_gives_up_its_leases_though_it_is_hindered() -> None:

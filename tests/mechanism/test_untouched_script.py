@@ -7,15 +7,18 @@ steps that ran there. Its owner does not cancel or requeue it, and its own proce
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
 import pytest
 
+from gavelpy.mechanism.events import Outcome
 from gavelpy.model.job import JobId, JobSpec
+from gavelpy.runtime.agent.leases.orders import Orders
 from tests.mechanism.faults import world as worlds
-from tests.mechanism.faults.machine import Machine, Run
-from tests.mechanism.faults.troubles import Hostility
+from tests.mechanism.faults.machine import Machine, Record, Run
+from tests.mechanism.faults.troubles import TICK_S, Hostility
 from tests.mechanism.faults.world import World
 
 STEPS, RATE = 1_280, 1_280 / 60
@@ -24,12 +27,9 @@ NODES = (("v100", 2), ("v100", 1), ("k80", 1))
 SCRIPT = "script"
 FAULTS = 500
 UNSAVED_S = 1_200.0  # a node that is away for longer counts as failed; faults of one node can follow each other
-# A node with a full disk or a hung directory counts as failed: a lease granted there that has started, but has not been
-# reported so, can be taken back.
-KIND = replace(
-    Hostility(), power_off=0.0, kill_shim=0.0, break_job=0.0, cancel=0.0, requeue=0.0, fill_disk=0.0, hang_directory=0.0
-)
+KIND = replace(Hostility(), power_off=0.0, kill_shim=0.0, break_job=0.0, cancel=0.0, requeue=0.0)
 CRUEL = replace(KIND, power_off=0.05)
+CALM = Hostility(**dict.fromkeys(vars(KIND), 0.0))
 
 
 class ScriptOnly:
@@ -56,6 +56,7 @@ class ScriptWorld(World):
         self.service.begin(0.0)
         self.of_script: dict[int, Run] = {}
         self.died_with_node: set[int] = set()
+        self.deaf: set[str] = set()  # nodes that receive no orders
         for machine in self.machines.values():
             machine.die = lambda machine=machine: self._die(machine)  # type: ignore[method-assign]
 
@@ -67,6 +68,10 @@ class ScriptWorld(World):
     def _tick(self, *, is_calm: bool) -> None:
         super()._tick(is_calm=is_calm)
         self.of_script |= {lease: run for lease, run in self.runs.items() if run.job in self.truth.plain}
+
+    def _ordered(self, name: str, orders: Orders) -> None:
+        if name not in self.deaf:
+            super()._ordered(name, orders)
 
     def _die(self, machine: Machine) -> None:
         self.died_with_node |= {copy.record.lease for copy in machine.copies}
@@ -128,6 +133,52 @@ def test_every_step_runs_once_in_each_of_fifty_seeds(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_only_the_steps_of_dead_nodes_run_again_in_each_of_fifty_seeds(seed: int) -> None:
     run_with_node_failures(seed)
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_a_start_that_is_not_reported_yet_survives_the_trouble_of_its_node() -> None:
+    """The node reports trouble while it prepares the start; the start is reported after the end of the round."""
+    world = ScriptWorld(0, CALM)
+    machine, record = until_starting(world)
+    record.start_due_s = math.inf  # the preparation takes long
+    while world.service.core.round_end_s - world.now_s > 2.5:
+        world.advance(TICK_S)
+    machine.trouble = "little room is left"
+    world.deaf.add(machine.name)  # orders to it are on their way
+    while not world.service.core.pool.node_unhealthy[world.row(machine)]:
+        world.advance(TICK_S)
+    record.start_due_s = world.now_s
+    world.cut_until_s[machine.name] = world.now_s + 3.0
+    world.advance(3.5)
+    world.deaf.clear()
+    world.advance(UNSAVED_S)
+
+    assert [run.steps for run in world.of_script.values()] == [STEPS]
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_a_script_whose_node_cannot_start_it_runs_elsewhere() -> None:
+    """Its lease is withdrawn: the node ends it, as it has started no process."""
+    world = ScriptWorld(0, CALM)
+    machine, record = until_starting(world)
+    record.start_due_s = math.inf
+    machine.trouble = "little room is left"
+
+    world.advance(UNSAVED_S)
+
+    assert record.outcome is Outcome.STOPPED
+    (run,) = world.of_script.values()
+    assert (run.steps, run.copies[0].machine is machine) == (STEPS, False)
+
+
+def until_starting(world: ScriptWorld) -> tuple[Machine, Record]:
+    """The machine on which the script starts, and its record there."""
+    while True:
+        world.advance(TICK_S)
+        for machine in world.machines.values():
+            for record in machine.records.values():
+                if record.job in world.truth.plain and record.copy is None and record.outcome is None:
+                    return machine, record
 
 
 @pytest.mark.usefixtures("three_nodes")

@@ -218,6 +218,8 @@ class CommandExecutor:
                 self.leases.applied(event)
             case NodeJoined() | AgentRejoined():
                 self._is_back(event.node_id)
+            case NodeUnhealthy():
+                self.leases.changed.add(event.node_id)
             case NodeUnreachable():
                 self._watch.silent.add(event.node_id)
                 self.unreported.add(event.node_id)

@@ -561,6 +561,7 @@ class LeaseOrder(_message.Message):
     WISH_FIELD_NUMBER: _builtins.int
     STEPS_SAVED_FIELD_NUMBER: _builtins.int
     LAUNCH_FIELD_NUMBER: _builtins.int
+    WITHDRAW_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     job: _builtins.int
     until_clock_s: _builtins.float
@@ -568,6 +569,8 @@ class LeaseOrder(_message.Message):
     wish: Global___LeaseWish.ValueType
     steps_saved: _builtins.float
     """of the checkpoint the scheduler has on record: older ones may be removed"""
+    withdraw: _builtins.bool
+    """with PREPARE or RUN: it ends, as stopped, if no process of it was started here"""
     @_builtins.property
     def launch(self) -> Global___Launch:
         """how to start it; only sent until the node reports it starting"""
@@ -581,10 +584,11 @@ class LeaseOrder(_message.Message):
         wish: Global___LeaseWish.ValueType = ...,
         steps_saved: _builtins.float = ...,
         launch: Global___Launch | None = ...,
+        withdraw: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["launch", b"launch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "launch", b"launch", "lease", b"lease", "steps_saved", b"steps_saved", "until_clock_s", b"until_clock_s", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "launch", b"launch", "lease", b"lease", "steps_saved", b"steps_saved", "until_clock_s", b"until_clock_s", "wish", b"wish", "withdraw", b"withdraw"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
     NodeGpus,
     Refuse,
     StartLease,
+    Withdraw,
     extended,
     reconcile,
 )
@@ -243,6 +244,9 @@ class Agent:
                 record.steps_acknowledged = steps_saved
             case Cancel(lease, _):
                 records[lease].conclude(Outcome.STOPPED)
+            case Withdraw(lease):
+                if records[lease].copy is None:
+                    records[lease].conclude(Outcome.STOPPED)
             case Kill(lease):
                 self._destroy(records[lease])
             case Forget(lease):

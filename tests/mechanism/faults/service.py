@@ -317,7 +317,7 @@ class Service:
         start, until_clock_s = order.start, node.clock_of(order.until_s)
         kind = OrderKind[order.wish.name]
         if start is None:
-            return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved)
+            return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved, withdraw=order.withdraw)
         assignment = NodeAssignment(
             argv=("train",), working_directory="/", gpus=start.gpus, gpu_type=start.gpu_type,
             node_rank=start.node_rank, node_count=start.node_count, first_rank=start.first_rank,
@@ -326,4 +326,6 @@ class Service:
             rate_steps_per_s=start.rate_steps_per_s, resume_lease=start.resume_lease,
             resume_steps=start.resume_steps, grace_s=GRACE_S, checkpoint_every_s=CHECKPOINT_EVERY_S,
         )  # fmt: skip
-        return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved, assignment)
+        return LeaseOrder(
+            order.lease, order.job, until_clock_s, kind, order.steps_saved, assignment, withdraw=order.withdraw
+        )

@@ -14,7 +14,7 @@ from gavelpy.runtime.agent.leases import starter
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.environment import NodeEnvironment
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, OrderKind
-from gavelpy.runtime.agent.leases.reconcile import Accept, LocalPhase
+from gavelpy.runtime.agent.leases.reconcile import WITHDRAWN, Accept, Action, LocalPhase, Withdraw
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
 from gavelpy.runtime.agent.leases.starter import Starter
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
@@ -25,8 +25,10 @@ JOB, LEASE = 5, 8
 NEVER_S = 1e12
 
 
-def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirectory:
-    """A lease that is starting on hung storage, after `act` has ended it."""
+def starting(
+    state: Path, act: Callable[[LeaseDirectory], None] = lambda _: None, action: Action | None = None
+) -> LeaseDirectory:
+    """A lease that is starting on hung storage, after `act` or an action of the registry has ended it."""
 
     async def run() -> LeaseDirectory:
         storage = Storage()
@@ -42,6 +44,8 @@ def starting(state: Path, act: Callable[[LeaseDirectory], None]) -> LeaseDirecto
         await asyncio.sleep(0.05)
         assert folder.phase is LocalPhase.STARTING
         act(folder)
+        if action is not None:
+            registry.act(action, clock_s())
         async with asyncio.timeout(20.0):
             await ended.wait()
         starts.close()
@@ -58,6 +62,14 @@ def test_lease_that_is_killed_while_storage_hangs_gives_its_gpus_back(tmp_path: 
 
     assert folder.end is not None
     assert (folder.end.outcome, folder.end.detail) == (LeaseOutcome.LOST, "it was killed before it had started")
+
+
+def test_lease_that_is_withdrawn_while_storage_hangs_starts_nothing(tmp_path: Path) -> None:
+    folder = starting(tmp_path, action=Withdraw(LEASE))
+
+    assert folder.end is not None
+    assert (folder.end.outcome, folder.end.detail) == (LeaseOutcome.STOPPED, WITHDRAWN)
+    assert folder.launch is None
 
 
 def test_lease_does_not_wait_for_storage_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

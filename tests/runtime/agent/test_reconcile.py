@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import (
     OVERDUE_S,
+    WITHDRAWN,
     Accept,
     Action,
     Amend,
@@ -22,6 +23,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
     NodeGpus,
     Refuse,
     StartLease,
+    Withdraw,
     extended,
     reconcile,
 )
@@ -64,6 +66,18 @@ def test_lease_out_of_the_orders_is_killed_once() -> None:
 
     assert reconcile([make_local()], make_orders(), PLACE, 50.0) == (Amend(1, 100.0, False, True, 0.0),)
     assert reconcile([killed], make_orders(), PLACE, 50.1) == ()
+
+
+def test_withdrawn_lease_ends_only_if_nothing_was_started() -> None:
+    order = make_order(withdraw=True)
+    phases = (LocalPhase.PREPARED, LocalPhase.STARTING, LocalPhase.RUNNING, LocalPhase.STOPPING)
+
+    actions = [reconcile([make_local(phase=phase)], make_orders(order), PLACE, 0.0) for phase in phases]
+
+    assert actions == [(Cancel(1, WITHDRAWN),), (Withdraw(1),), (), ()]
+    assert reconcile([], make_orders(order), PLACE, 0.0) == (Refuse(order, LeaseOutcome.STOPPED, WITHDRAWN),)
+    twice = make_local(phase=LocalPhase.STARTING, is_withdrawn=True)
+    assert reconcile([twice], make_orders(order), PLACE, 0.0) == ()
 
 
 def test_lease_is_extended_and_never_shortened() -> None:

@@ -81,6 +81,7 @@ class LeaseDirectory:
     end: End | None = None  # set once the lease has ended
     killed_clock_s: float = float("inf")
     is_starting: bool = False  # its start is being prepared
+    is_withdrawn: bool = False  # that start is given up
     launched_clock_s: float = float("inf")  # when its shim was started
     destroyed_clock_s: float = float("inf")  # when its job was first killed from here
     port: ReservedPort | None = None
@@ -107,8 +108,8 @@ class LeaseDirectory:
             killed_clock_s=self.killed_clock_s,
             steps_saved=self.orders.steps_saved,
             limit_clock_s=self.orders.limit_clock_s or float("inf"),
-            has_lost_shim=self.has_lost_shim,
-        )
+            has_lost_shim=self.has_lost_shim, is_withdrawn=self.is_withdrawn,
+        )  # fmt: skip
 
     @property
     def phase(self) -> LocalPhase:

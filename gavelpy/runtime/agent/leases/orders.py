@@ -175,6 +175,7 @@ class LeaseOrder:
     steps_saved: float = 0.0
     assignment: NodeAssignment | None = None  # None = not sent, or invalid
     refusal: str = ""  # why the launch is invalid
+    withdraw: bool = False  # it ends if no process of it was started here
 
 
 @dataclass(frozen=True)
@@ -274,4 +275,5 @@ def _order_of(order: agent_pb2.LeaseOrder) -> LeaseOrder:
             assignment = assignment_of(order.launch)
         except RemoteViolation as violation:
             refusal = str(violation)
-    return LeaseOrder(order.lease, order.job, order.until_clock_s, kind, order.steps_saved, assignment, refusal)
+    given = order.lease, order.job, order.until_clock_s, kind, order.steps_saved
+    return LeaseOrder(*given, assignment, refusal, order.withdraw)

@@ -8,6 +8,7 @@ Invariants, for orders that are lost, repeated, late or out of order:
   stop. Without a scheduler, other agents can extend it (`extended`). No extension goes beyond the time limit of the
   job, so the limit holds without a scheduler.
 - A lease that is not in the newest orders is killed. Before the first orders none is.
+- A lease that is withdrawn ends only if none of its processes was started: a start that is being prepared is given up.
 - A lease that still runs after its time and grace is killed, even if its shim does not respond.
 - The record of an ended lease is deleted when the scheduler confirms that the end is in its journal.
 """
@@ -24,6 +25,7 @@ from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, Orde
 from gavelpy.runtime.lease_files import LeaseOutcome
 
 OVERDUE_S: Final = 0.5  # allowed delay of a shim
+WITHDRAWN: Final = "it was withdrawn before it had started: the node can start no job"
 EXTENSION_S_MIN: Final = 0.01  # clock conversion makes the same end differ slightly between messages
 
 
@@ -51,6 +53,7 @@ class LocalLease:
     killed_clock_s: float = inf  # when `kill` was ordered
     steps_saved: float = 0.0  # as the scheduler has it on record
     has_lost_shim: bool = False  # its shim ended without end.json
+    is_withdrawn: bool = False  # its start is given up unless its processes were started
     limit_clock_s: float = inf  # when the running time left to its job is over: no extension goes beyond
 
     @property
@@ -123,6 +126,13 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """End a lease whose start is being prepared, unless its processes start first."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
 class Kill:
     """Kill what is left of a lease, now."""
 
@@ -136,7 +146,7 @@ class Forget:
     lease: int
 
 
-Action = Accept | StartLease | Amend | Refuse | Cancel | Kill | Forget
+Action = Accept | StartLease | Amend | Refuse | Cancel | Withdraw | Kill | Forget
 
 
 def reconcile(
@@ -184,6 +194,12 @@ def _amended(lease: LocalLease, order: LeaseOrder | None, now_clock_s: float) ->
     if lease.phase is LocalPhase.PREPARED and kind in (OrderKind.STOP, OrderKind.KILL):
         yield Cancel(lease.lease, "it was cancelled before it had started")
         return
+    if order is not None and order.withdraw and kind in (OrderKind.PREPARE, OrderKind.RUN):
+        if lease.phase is LocalPhase.PREPARED:
+            yield Cancel(lease.lease, WITHDRAWN)
+            return
+        if lease.phase is LocalPhase.STARTING and not lease.is_withdrawn:
+            yield Withdraw(lease.lease)
     stop, kill = lease.stop or kind is OrderKind.STOP, lease.kill or kind is OrderKind.KILL
     until_clock_s, steps_saved = lease.until_clock_s, lease.steps_saved
     if order is not None and not stop and not kill and now_clock_s < until_clock_s:
@@ -238,6 +254,8 @@ def _refusal(order: LeaseOrder, gpus: NodeGpus, now_clock_s: float) -> Refuse | 
         return Refuse(order, LeaseOutcome.LOST, "it was killed before it had started")
     if order.kind is OrderKind.STOP:
         return Refuse(order, LeaseOutcome.STOPPED, "it was stopped before it had started")
+    if order.withdraw:
+        return Refuse(order, LeaseOutcome.STOPPED, WITHDRAWN)
     wrong = [gpu for gpu in order.assignment.gpus if gpu >= gpus.gpu_count]
     if wrong or order.assignment.gpu_type not in ("", gpus.gpu_type):
         requested = f"{order.assignment.gpu_type} {list(order.assignment.gpus)}"

@@ -34,6 +34,7 @@ from gavelpy.runtime.agent.leases.reconcile import (
     LocalPhase,
     Refuse,
     StartLease,
+    Withdraw,
     extended,
 )
 from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
@@ -123,6 +124,8 @@ class LeaseRegistry:
                 folder.amend(terms, now_clock_s)
             case Cancel(lease, detail):
                 self._folders[lease].conclude(LeaseOutcome.STOPPED, detail, now_clock_s)
+            case Withdraw(lease):
+                self._folders[lease].is_withdrawn = True
             case Kill(lease):
                 self._folders[lease].destroy(now_clock_s)
             case Forget(lease):

@@ -20,6 +20,7 @@ from gavelpy.runtime.accounts import NO_ACCOUNT, account_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, launch_of
+from gavelpy.runtime.agent.leases.reconcile import WITHDRAWN
 from gavelpy.runtime.agent.leases.resume import prepare
 from gavelpy.runtime.checkpoint_directory import whole_steps
 from gavelpy.runtime.lease_files import Launch, LeaseOutcome, clock_s
@@ -195,3 +196,5 @@ def _check_orders(folder: LeaseDirectory) -> None:
         raise LeaseNotStarted(LeaseOutcome.LOST, "it was killed before it had started")
     if orders.stop or clock_s() >= orders.until_clock_s:
         raise LeaseNotStarted(LeaseOutcome.STOPPED, "its time was over before it had started")
+    if folder.is_withdrawn:
+        raise LeaseNotStarted(LeaseOutcome.STOPPED, WITHDRAWN)

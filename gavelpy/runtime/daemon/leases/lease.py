@@ -88,6 +88,7 @@ class Order:
     wish: Wish
     steps_saved: float  # in the newest recorded checkpoint
     start: Start | None  # until the node reports that it starts
+    withdraw: bool = False  # it ends if the node has not started it
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,8 @@ class LeaseTable:
             saved = float(self.core.jobs.steps_saved[lease.job])
             is_to_start = part.phase < Phase.STARTING and lease.wish <= Wish.RUN
             start = start_of(self.core, lease, part) if is_to_start else None
-            orders.append(Order(number, lease.job, lease.until_s, lease.wish, saved, start))
+            withdraw = not lease.is_started and lease.wish <= Wish.RUN and self._is_withdrawn(lease.job, node)
+            orders.append(Order(number, lease.job, lease.until_s, lease.wish, saved, start, withdraw))
         return orders
 
     def forgotten(self, node: NodeId) -> Sequence[int]:
@@ -248,6 +249,15 @@ class LeaseTable:
             self.core.settings.keep_unsaved and not is_preemptible(self.core.jobs, np.array([job]))[0]
         )
         return self.patience.unsaved_overlap_s if is_stopped_at_a_loss else self.patience.overlap_s
+
+    def _is_withdrawn(self, job: int, node: NodeId) -> bool:
+        """Whether no plan revokes a lease of a job on a node that can start none: only the node can end it safely."""
+        row = self.core.pool.node_row.get(node)
+        return (
+            row is not None
+            and bool(self.core.pool.node_unhealthy[row])
+            and bool(self.core.jobs.marks(self.core.exempt.jobs)[job])
+        )
 
     def _hold(self, lease: Lease) -> None:
         """Finds the older leases that a new lease must wait for."""

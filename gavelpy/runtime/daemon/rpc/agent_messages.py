@@ -156,6 +156,7 @@ def order_message(
         until_clock_s=node.clock_of(order.until_s),
         wish=_WISHES[order.wish],
         steps_saved=order.steps_saved,
+        withdraw=order.withdraw,
     )
     start = order.start
     if start is not None:
