@@ -57,10 +57,12 @@ def made(directory: Path) -> None:
 
 
 def attacks(at: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    """By name. `at`: processes and paths of the victim, its shim, the agent and this job's own lease."""
+    """By name. `at`: processes, paths, job and lease of the victim, its shim, the agent and this job's own lease."""
     proc, shim, agent = Path("/proc") / str(at["victim"]), at["shim"], at["agent"]
     state, checkpoints, victims = Path(at["state"]), Path(at["checkpoints"]), Path(at["job_directory"])
-    lease, own = state / "leases/00000001", state / "leases/00000002"
+    names = f"{at['lease']:08d}", f"{at['own_lease']:08d}"
+    lease, own = (state / "leases" / name for name in names)
+    saved = checkpoints / str(at["job"])
     found: dict[str, Callable[[], object]] = {
         "read-environment": (proc / "environ").read_bytes,
         "read-command": (proc / "cmdline").read_bytes,
@@ -92,11 +94,11 @@ def attacks(at: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "falsify-own-end": lambda: write(own / "end.json"),
         "falsify-own-log": lambda: write(own / "log/rank-0.out"),
         "extend-own-lease": lambda: write(own / "lease.json"),
-        "list-checkpoints": lambda: listed(checkpoints / "0"),
-        "read-checkpoint": lambda: (checkpoints / "0/lease-00000001/secret").read_bytes(),
-        "write-checkpoint": lambda: made(checkpoints / "0/lease-00000001/step-000000000099"),
-        "replace-checkpoints": lambda: replaced(checkpoints / "0"),
-        "take-checkpoints-of-next-job": lambda: made(checkpoints / "99"),
+        "list-checkpoints": lambda: listed(saved),
+        "read-checkpoint": lambda: (saved / f"lease-{names[0]}/secret").read_bytes(),
+        "write-checkpoint": lambda: made(saved / f"lease-{names[0]}/step-000000000099"),
+        "replace-checkpoints": lambda: replaced(saved),
+        "take-checkpoints-of-next-job": lambda: made(checkpoints / "9999"),
         "execute-set-uid-file": lambda: run_as_root(at["set_uid"]),
     }
     if at["cgroup"]:
@@ -110,14 +112,17 @@ def attacks(at: dict[str, Any]) -> dict[str, Callable[[], object]]:
     return found
 
 
+def tried(attack: Callable[[], object]) -> str:
+    try:
+        attack()
+    except OSError as error:
+        return f"denied {error.strerror}"
+    return "worked"
+
+
 def main() -> None:
     for name, attack in attacks(json.loads(Path(sys.argv[1]).read_text())).items():
-        try:
-            attack()
-        except OSError as error:
-            sys.stdout.write(f"{name} denied {error.strerror}\n")
-        else:
-            sys.stdout.write(f"{name} worked\n")
+        sys.stdout.write(f"{name} {tried(attack)}\n")
 
 
 if __name__ == "__main__":

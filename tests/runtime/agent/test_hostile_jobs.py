@@ -25,7 +25,8 @@ from tests.runtime.agent.peer import Peer, order, serving, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as other accounts")
 
-NO_TARGET = {"victim": 1, "shim": 1, "agent": 1, "state": "/", "checkpoints": "/", "job_directory": "/"}
+LEASES = {"job": 0, "lease": 1, "own_lease": 2}
+NO_TARGET = {"victim": 1, "shim": 1, "agent": 1, "state": "/", "checkpoints": "/", "job_directory": "/", **LEASES}
 ATTACKS = sorted(hostile.attacks({**NO_TARGET, "cgroup": "/sys/fs/cgroup/a/b"}))
 SECRET = "bobs-secret"
 VICTIM = "sh -c 'echo $API_KEY; echo $API_KEY > $GAVEL_CHECKPOINT_DIR/secret; exec sleep 100'"
@@ -58,6 +59,7 @@ def targets(node: Node, place: Path) -> dict[str, object]:
     assert launch is not None
     assert node.process is not None
     return {
+        **LEASES,
         "victim": shim.job_processes[0],
         "shim": shim.process,
         "agent": node.process.pid,

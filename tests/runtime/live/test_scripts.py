@@ -21,7 +21,7 @@ from tests.runtime.live.stage import Stage, StartStage
 
 pytestmark = pytest.mark.slow
 
-PYTHON, TORCHRUN = sys.executable, Path(sys.executable).parent / "torchrun"
+PYTHON, TORCHRUN = "{python}", "{python} -m torch.distributed.run"
 SCRIPTS, EXAMPLES = PROJECT / "tests" / "runtime" / "scripts", PROJECT / "examples" / "frameworks"
 SETTINGS = {
     "mechanism": {"round_s": 4.0, "failures_max": 1, "retry_s": 0.2, "retry_max_s": 0.5, "start_max_s": 60.0},
@@ -44,12 +44,14 @@ class Script:
     gpus: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
 
-    def description(self, name: str, directory: Path) -> pb.JobDescription:
+    def description(
+        self, name: str, directory: Path, python: str = sys.executable, **environment: str
+    ) -> pb.JobDescription:
         """The submission."""
         return pb.JobDescription(
-            name=name, command=self.command, gpus=self.gpus, steps_total=max(len(self.steps), 10),
-            rates_steps_per_s={"v100": 2.0}, working_directory=str(directory),
-            environment={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"},
+            name=name, command=self.command.replace("{python}", python), gpus=self.gpus,
+            steps_total=max(len(self.steps), 10), rates_steps_per_s={"v100": 2.0}, working_directory=str(directory),
+            environment={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", **environment},
             **self.options,  # type: ignore[arg-type]  # fields of the message
         )  # fmt: skip
 
@@ -73,6 +75,8 @@ JOBS = {
     "forking-daemon": Script(f"{PYTHON} {SCRIPTS}/forking_daemon.py", []),
 }
 
+EXPECTED = {name: (script.state, script.failure, script.runs, script.steps) for name, script in JOBS.items()}
+
 
 def test_twelve_scripts_end_as_documented(start: StartStage) -> None:
     pytest.importorskip("lightning")
@@ -85,25 +89,28 @@ def test_twelve_scripts_end_as_documented(start: StartStage) -> None:
     wait_until(lambda: all(stage.job(serial).state in OVER for serial in numbers), "all scripts end", PATIENCE_S)
 
     found = {name: outcome(stage, serial, is_counted=JOBS[name].runs > 0) for name, serial in serials.items()}
-    expected = {name: (script.state, script.failure, script.runs, script.steps) for name, script in JOBS.items()}
-    assert found == expected
+    assert found == EXPECTED
     assert (stage.witnessed / "results").read_text() == "complete"
     assert log(stage, serials["forking-daemon"])[-1] == "daemons 1"
     assert daemons() == []
 
 
-def outcome(stage: Stage, serial: int, *, is_counted: bool) -> tuple[str, str, int, list[str]]:
-    """State, class of the failure, how often it began, and its steps in the order of the log."""
+def outcome(stage: Stage, serial: int, token: str = "", *, is_counted: bool) -> tuple[str, str, int, list[str]]:
+    """State, class of the failure, how often it began, and its steps in the order of the log.
+
+    A start that fails on a busy machine and is retried is no failure of a job that finishes.
+    """
     job = stage.job(serial)
-    lines = log(stage, serial)
+    lines = log(stage, serial, token)
     steps = [" ".join(line.split()[:2]) for line in lines if line.startswith("step ")]
     state = pb.JobState.Name(job.state).removeprefix("JOB_STATE_").lower()
-    return state, job.failure_class, lines.count("began") if is_counted else 0, steps
+    failure = job.failure_class if job.state == pb.JOB_STATE_FAILED else ""
+    return state, failure, lines.count("began") if is_counted else 0, steps
 
 
-def log(stage: Stage, serial: int) -> list[str]:
+def log(stage: Stage, serial: int, token: str = "") -> list[str]:
     """The lines of a job, as its user reads them."""
-    environment = os.environ | {"GAVEL_SCHEDULER": stage.cluster.address}
+    environment = os.environ | {"GAVEL_SCHEDULER": stage.cluster.address, "GAVEL_TOKEN": token}
     read = subprocess.run([*RUN, "logs", str(serial)], env=environment, capture_output=True, text=True, check=True)
     return read.stdout.splitlines()
 
