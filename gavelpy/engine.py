@@ -24,6 +24,7 @@ from gavelpy.estimator.probes import (
     value_alone,
     with_probes,
 )
+from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.model.allocation import Allocation
@@ -89,6 +90,36 @@ class Engine:
         """The policy's allocation as an event; if the solver fails, an event after which the old allocation stays."""
         assert question.problem.runs_alone, "the mechanism sends single jobs; pairs are added here"
         self._forget(question.jobs)
+        return self._solved_by_class(question) if question.tiers else self._solved(question)
+
+    def _solved_by_class(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        """The answers for each priority class, the highest first, on the whole GPUs that the classes above leave.
+
+        Objective: of the highest class with jobs that can run. A type's marginal value: of the highest class in which
+        it is positive.
+        """
+        left = TiersLeft(question)
+        answers: list[AllocationSolved] = []
+        prices: dict[str, float] = {}
+        budget_s, measured_s = self.profile_budget_s, self.profiled.gpu_s
+        for k in range(len(question.tiers)):
+            part = left.part(k)
+            if part is None:
+                continue
+            self.profile_budget_s = max(budget_s - (self.profiled.gpu_s - measured_s), 0.0)
+            try:
+                answer = self._solved(part)
+            finally:
+                self.profile_budget_s = budget_s
+            if isinstance(answer, AllocationFailed):
+                return answer
+            left.answered(k, part, answer)
+            answers.append(answer)
+            prices = {name: prices.get(name) or price for name, price in self.shadow_prices.items()}
+        self.shadow_prices = prices
+        return joined_answers(question.epoch, answers)
+
+    def _solved(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         began_s = time.process_time()
         full = self._with_pairs(question) if question.packing else question.problem
         problem = full if self.blind is None else full.blind_to_type(self.blind)

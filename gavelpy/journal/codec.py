@@ -69,17 +69,18 @@ SEEN = 6  # the checkpoint directory that a node uses
 WARNED = 6  # an allocation with a warning
 ORDERED = 7  # holds and begins of jobs
 CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
-NEWEST = 7
+RANKED = 8  # priority classes: of jobs, and in the settings
+NEWEST = 8
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
-    "JobSubmitted": ORDERED,
+    "JobSubmitted": RANKED,
     "JobsHeld": ORDERED,
     "ReservationAdded": ORDERED,
     "ReservationRemoved": ORDERED,
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
-    "ConfigChanged": CLASSED,
+    "ConfigChanged": RANKED,
     "NodeJoined": NAMED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
@@ -138,7 +139,8 @@ _FIELDS_MIN = {
 _LATER_SETTINGS = {"packing": PACKED, "lease_min_s": GUARDED, "retry_s": GUARDED, "retry_max_s": GUARDED,
                    "losses_free": FORGIVING, "start_max_s": FORGIVING, "keep_unsaved": SAVING,
                    "late_ends": LATE, "loss_nodes_max": LATE, "finish_grace_s": LATE,
-                   "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED}  # fmt: skip
+                   "solve_at_least_every_s": AGEING, "system_failures_max": CLASSED,
+                   "priorities": RANKED}  # fmt: skip
 _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,
@@ -150,6 +152,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "after_ok": ORDERED,
     "after_any": ORDERED,
     "array_size": ORDERED,
+    "priority": RANKED,
 }
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}

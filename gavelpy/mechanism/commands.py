@@ -10,6 +10,15 @@ from gavelpy.model.problem import AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)
+class Tier:
+    """The jobs of one priority class in a request. They divide what the classes above them leave, in whole GPUs."""
+
+    rows: Ints  # of the class's jobs in the problem
+    held: Ints  # (T,) GPUs of the problem's capacity under leases of the class
+    preempts: tuple[int, ...] = ()  # lower tiers whose leases the class may take back
+
+
+@dataclass(frozen=True, eq=False)
 class SolveAllocation:
     """Run the policy; reply with AllocationSolved or AllocationFailed of the same epoch."""
 
@@ -18,6 +27,8 @@ class SolveAllocation:
     jobs: Ints  # (J,) serial of each row of the problem
     packing: bool = False  # the answer may have shares of pairs
     job_types: tuple[str, ...] = ()  # J, if packing: co-location slowdowns are known by job type
+    tiers: tuple[Tier, ...] = ()  # priority classes, the highest first; empty = one class
+    fills_leftover: bool = True  # jobs also use GPUs of which they have no share
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,17 +17,18 @@ import numpy as np
 
 from gavelpy.mechanism import (
     accept,
+    class_planning,
     eligibility,
     job_orders,
     nodes,
     non_preemptible,
     planning,
+    priority_classes,
     reports,
     reservations,
     windows,
 )
 from gavelpy.mechanism.commands import Command, KillLease, QueryAgent, Report, RoundPlan
-from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import (
     NO_INTS,
     AgentRejoined,
@@ -87,6 +88,7 @@ class SchedulerCore:
         self.leases = LeaseBook(self.jobs, self.pool)
         self.question = AllocationRequest()
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
+        self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
         self.now_s = 0.0
         self.settled_s = self.woken_s = 0.0  # end of the booked owed and received time; the last WakeupDue
         self.incarnation = self.round = 0
@@ -116,7 +118,7 @@ class SchedulerCore:
         if self.jobs.ended_blockers:
             job_orders.blockers_ended(self)
         if not isinstance(event, _KEEPS_NOTHING):
-            self._keep()
+            non_preemptible.keep(self)
         return commands
 
     def _apply(self, event: Event, now_s: float) -> list[Command]:
@@ -145,8 +147,9 @@ class SchedulerCore:
                 self.pool.price_usd_per_gpu_h[self.pool.gpu_types.index(event.gpu_type)] = event.price_usd_per_gpu_h
                 self.disturb()
             case ConfigChanged():
-                self._settle()  # book the time up to now under the old settings
+                self.settle()  # book the time up to now under the old settings
                 self.settings = event.settings
+                priority_classes.rank_jobs(self.jobs, self.settings)
                 if not self.settings.lease_min_s:
                     reservations.release(self.jobs, slice(self.jobs.count))
                 eligibility.shorten(self.jobs, self.settings, self.now_s)
@@ -191,7 +194,9 @@ class SchedulerCore:
 
     def runnable(self, rows: Ints) -> Bools:
         """Whether a plan may choose a job: its rate is positive on a type with enough GPUs, and it is not pinned."""
-        is_able = can_run(self.jobs, self.pool, rows, self.exempt.open_gpus).any(axis=1)
+        open_gpus = self.exempt.open_gpus
+        can_run = priority_classes.can_run_in_class(self.jobs, self.pool, self.settings, rows, open_gpus)
+        is_able = can_run.any(axis=1)
         if len(fixed := self._fixed):
             is_able &= ~np.isin(rows, fixed)
         return np.asarray(is_able & non_preemptible.may_begin(self.jobs, rows, self.now_s))
@@ -206,11 +211,11 @@ class SchedulerCore:
         if self.now_s >= self.window_due_s:
             windows.enter(self)
         self.attention_s, self.woken_s = NEVER_S, self.now_s
-        self._keep()  # time has passed
+        non_preemptible.keep(self)  # time has passed
         if self.now_s >= self.retry_due_s:
             self._retried()
         if len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
-            self._settle()
+            self.settle()
             non_preemptible.disclaim(self.jobs, waiting)
             self.question.renew()
         if not self.awaiting or len(event.type_order):
@@ -222,11 +227,10 @@ class SchedulerCore:
             commands.append(self.throughput.ask(self.jobs, self.pool))
         may_ask = self.question.may_ask(self.now_s, self.settings.solve_interval_s)
         if may_ask and (round_due or self.settings.solve_within_round):
-            self._settle()
+            self.settle()
             active = self.jobs.active
             rows = active[self.runnable(active)]
-            packing = self.settings.packing
-            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, packing, self.exempt))
+            commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, self.settings, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
         may_wait = self.now_s < patience_ends_s and not windows.must_leave(self.pool)
         self.awaiting = self.question.open_epoch != NONE_OPEN and may_wait
@@ -237,7 +241,7 @@ class SchedulerCore:
             return []
         commands: list[Command] = []
         if isinstance(event, AllocationSolved):
-            self._settle()
+            self.settle()
             self.question.apply(event, self.jobs, self.settings.rules.forgotten_s(self.settings))
             non_preemptible.claim(self.jobs, self.exempt.jobs)
             self.settings.rules.allocation_arrived(self.jobs, self.settings)
@@ -253,11 +257,11 @@ class SchedulerCore:
         return self._fill() if self.settings.fill_within_round else []
 
     def _plan_round(self) -> list[Command]:
-        self._settle()
+        self.settle()
         jobs, leases = self.jobs, self.leases
         rows = jobs.active[self.runnable(jobs.active)]
         exempt = self.exempt.jobs
-        chosen, is_by_urgency = self.planner.round(rows, leases.capacity(self._fixed))
+        chosen, is_by_urgency = class_planning.round(self.planner, rows, leases.capacity(self._fixed))
         leased = jobs.leased
         fixed = np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt))
         staying = np.union1d(leases.staying(chosen), fixed)
@@ -279,7 +283,7 @@ class SchedulerCore:
         leases.extend(staying, self.round_end_s)
         return [self._granted(grants, staying, leaving)]
 
-    def _unsettle(self) -> None:
+    def unsettle(self) -> None:
         """Ends a prolonged round at the next multiple of `round_s`, because something changed."""
         rounds = max(1, math.ceil((self.now_s - self.round_began_s) / self.settings.round_s))
         self.round_end_s = min(self.round_end_s, self.round_began_s + rounds * self.settings.round_s)
@@ -287,14 +291,14 @@ class SchedulerCore:
     def _fill(self) -> list[Command]:
         """Grants free GPUs to waiting jobs, up to the end of the round."""
         pool, planner = self.pool, self.planner
-        if not (pool.usable & (pool.job == NONE)).any():
+        if not (pool.usable & (pool.job == NONE)).any() and not priority_classes.is_ranked(self.settings):
             planner.reserve()
             return []
-        self._settle()
+        self.settle()
         active = self.jobs.active
         waiting = active[self.jobs.lease[active] < 0]
-        chosen = planner.filled(waiting[self.runnable(waiting)])
-        return [self._granted(chosen, NO_INTS, NO_INTS)] if len(chosen.jobs) else []
+        chosen, leaving = class_planning.filled(planner, waiting[self.runnable(waiting)])
+        return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
 
     @property
     def planner(self) -> Planner:
@@ -314,24 +318,13 @@ class SchedulerCore:
 
     def revoked(self, rows: Ints) -> RoundPlan:
         """Stops the leases of these jobs in order, within the round."""
-        self._settle()
+        self.settle()
         return self._granted(NONE_CHOSEN, NO_INTS, rows)
 
     @property
     def _fixed(self) -> Ints:
         """Jobs whose leases no plan may end, ascending."""
         return np.union1d(self.leases.pinned, self.exempt.jobs) if self.pool.any_unhealthy else self.exempt.jobs
-
-    def _keep(self) -> None:
-        """Recomputes the jobs that are not preempted; a change makes the allocation out of date."""
-        before, self.exempt = self.exempt.jobs, non_preemptible.exempt(self.leases, self.settings, self.woken_s)
-        if not np.array_equal(before, self.exempt.jobs):
-            self._settle()
-            non_preemptible.release(self.jobs, before)
-            non_preemptible.claim(self.jobs, self.exempt.jobs)
-            self.question.renew()
-            if self.is_in_round:
-                self._unsettle()
 
     # What events change ------------------------------------------------------------------------------------------
 
@@ -380,21 +373,21 @@ class SchedulerCore:
         if not self.is_in_round or self.settings.fill_within_round:
             self.attention_s = self.now_s
         if self.is_in_round:
-            self._unsettle()
+            self.unsettle()
 
     def _retried(self) -> None:
         """Pauses are over, or begins reached: their jobs compete for GPUs."""
         self.retry_due_s = eligibility.due_s(self.jobs, self.now_s)
         self.question.renew()
         if self.is_in_round:
-            self._unsettle()
+            self.unsettle()
 
     def end_idle_round(self) -> None:
         """Ends the round if no lease is in force."""
         if self.is_in_round and not self.leases.in_force:
             self.round_end_s = self.attention_s = self.now_s
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         elapsed_s = self.now_s - self.settled_s
         self.jobs.settle(elapsed_s, self.settings.rules.fade(self.settings, elapsed_s), self.now_s)
         self.settled_s = self.now_s

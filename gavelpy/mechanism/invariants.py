@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, windows
+from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
@@ -22,6 +22,7 @@ def check(core: SchedulerCore) -> None:
     _check_order(core)
     _check_pauses(core)
     _check_exempt(core)
+    _check_classes(core)
     _check_windows(core)
     _check_timer(core)
 
@@ -189,6 +190,18 @@ def _check_exempt(core: SchedulerCore) -> None:
     assert ours is None or theirs is None or np.array_equal(ours, theirs), "the list of open GPUs is wrong"
     single = exempt.jobs[jobs.partner[exempt.jobs] < 0]
     assert (jobs.target[single, jobs.lease_type[single]] == 1.0).all(), "an exempt job has a share below 1"
+
+
+def _check_classes(core: SchedulerCore) -> None:
+    jobs, settings, n = core.jobs, core.settings, core.jobs.count
+    order = priority_classes.ranking(settings.priorities)
+    ranks = [order.rank(spec.priority) for spec in jobs.specs] if settings.priorities else [0] * n
+    assert jobs.rank[:n].tolist() == ranks, "the rank of a job is not that of its class"
+    kept = priority_classes.kept_counts(jobs, core.pool, settings, core.exempt.open_gpus)
+    assert np.array_equal(core.kept, kept), "the count of GPUs that are kept from a class is out of date"
+    rows = np.flatnonzero(jobs.taken_by[:n] >= 0)
+    assert (jobs.lease[rows] < 0).all(), "a job that was preempted by a higher class has a lease"
+    assert (jobs.taken_by[rows] != rows).all(), "a job was preempted by itself"
 
 
 def _check_windows(core: SchedulerCore) -> None:

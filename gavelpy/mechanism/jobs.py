@@ -98,7 +98,7 @@ _FIRST_ROWS = 64
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
-    "slow_lease", "done_lease", "resumes", "hold",
+    "slow_lease", "done_lease", "resumes", "hold", "taken_by",
     "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures",
 )  # fmt: skip
 FLOAT_COLUMNS = (
@@ -106,6 +106,7 @@ FLOAT_COLUMNS = (
     "attained_gpu_s", "isolated_s", "isolated_rate", "isolated_steps", "until_s", "stopping_until_s",
     "began_s", "worked_s", "retry_at_s", "done_at_s", "begin_at_s", "failed_at",
 )  # fmt: skip
+DERIVED_COLUMNS = ("rank",)  # integers, computed from the settings: 0 at first, and in no snapshot
 DIRECTORY_COLUMNS = ("saved_in", "lease_in", "stopping_in")
 WIDE_COLUMNS = ("rate", "target", "owed_s", "received_s")
 
@@ -139,6 +140,8 @@ class JobTable:
     unmet: Ints  # (N,) jobs that it comes after and that are not over
     array: Ints  # (N,) serial of the first job of its array
     array_limit: Ints  # (N,) how many jobs of the array compete for GPUs at once, 0 = all
+    taken_by: Ints  # (N,) the job of a higher priority class that got its last GPUs; until its next lease
+    rank: Ints  # (N,) position of its priority class, 0 = highest; see priority_classes
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
     held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see reservations
@@ -183,6 +186,8 @@ class JobTable:
         self.pairs = PairTable()
         for name in INT_COLUMNS:
             setattr(self, name, np.full(_FIRST_ROWS, -1, dtype=np.int64))
+        for name in DERIVED_COLUMNS:
+            setattr(self, name, np.zeros(_FIRST_ROWS, dtype=np.int64))
         for name in FLOAT_COLUMNS:
             setattr(self, name, np.zeros(_FIRST_ROWS))
         for name in WIDE_COLUMNS:
@@ -357,7 +362,7 @@ class JobTable:
     def reserve(self, count: int) -> None:
         """Allocates at least this many rows; capacity doubles, so the amortized cost of a new job is constant."""
         while len(self.state) < count:
-            for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
+            for name in (*INT_COLUMNS, *DERIVED_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
                 column = getattr(self, name)
                 extra = np.full(column.shape, -1 if name in INT_COLUMNS else 0, dtype=column.dtype)
                 setattr(self, name, np.concatenate([column, extra]))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility
+from gavelpy.mechanism import eligibility, priority_classes
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
@@ -209,6 +209,7 @@ class LeaseBook:
         """
         jobs, pool = self.jobs, self.pool
         revoked = jobs.lease[leaving]
+        taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if jobs.rank[leaving].any() else []
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
         offsets, gpus = self._placed(chosen, closing)
@@ -223,7 +224,7 @@ class LeaseBook:
         jobs.since_s[rows] = NOT_RUNNING_S
         jobs.began_s[rows] = now_s
         jobs.worked_s[rows] = NOT_RUNNING_S
-        jobs.held_type[rows] = -1
+        jobs.held_type[rows] = jobs.taken_by[rows] = -1
         jobs.gpu_first[rows] = gpus[offsets[:-1]]
         is_second = self._is_second(chosen)
         second = np.repeat(is_second, jobs.gpus[rows])
@@ -233,6 +234,8 @@ class LeaseBook:
         jobs.partner[partner[partner >= 0]] = rows[partner >= 0]
         for k in np.flatnonzero(jobs.gpus[rows] > 1).tolist():
             jobs.gang_gpus[int(rows[k])] = gpus[offsets[k] : offsets[k + 1]]
+        if taken:
+            priority_classes.book_takers(jobs, pool, leaving, taken)
         return revoked, granted, offsets, gpus
 
     def _is_second(self, chosen: Chosen) -> Bools:

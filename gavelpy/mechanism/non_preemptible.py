@@ -29,16 +29,19 @@ lease ends if the node has started none of its processes, and continues otherwis
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility
+from gavelpy.mechanism import eligibility, priority_classes
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
+
+if TYPE_CHECKING:
+    from gavelpy.mechanism.core import SchedulerCore
 
 NEVER_SAVED = "never saved: not preemptible until its first checkpoint"
 
@@ -119,6 +122,25 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
     if pool.any_reserved:
         rows = rows[~jobs.marks(pool.jobs_holding(pool.reserved))[rows]]
     return NonPreemptible(rows, leases.open_gpus(rows)) if len(rows) else ALL_PREEMPTIBLE
+
+
+def keep(core: SchedulerCore) -> None:
+    """Recomputes the jobs that no plan may preempt; a change makes the allocation out of date.
+
+    So does a change of the GPUs that are kept from priority classes.
+    """
+    before, kept = core.exempt.jobs, core.kept
+    core.exempt = exempt(core.leases, core.settings, core.woken_s)
+    core.kept = priority_classes.kept_counts(core.jobs, core.pool, core.settings, core.exempt.open_gpus)
+    if not np.array_equal(before, core.exempt.jobs):
+        core.settle()
+        release(core.jobs, before)
+        claim(core.jobs, core.exempt.jobs)
+        core.question.renew()
+        if core.is_in_round:
+            core.unsettle()
+    elif not np.array_equal(kept, core.kept):
+        core.question.renew()
 
 
 def reachable(leases: LeaseBook, rows: Ints) -> Ints:

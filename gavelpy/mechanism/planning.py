@@ -52,32 +52,49 @@ class Planner:
 
         `capacity` (L,): GPUs of each domain that may be allocated.
         """
-        jobs = self.leases.jobs
+        chosen, is_by_urgency = self.within(rows, capacity, slice(self.leases.jobs.count))
+        self.book(chosen)
+        return chosen, is_by_urgency
+
+    def within(self, rows: Ints, capacity: Ints, members: Ints | slice) -> tuple[Chosen, bool]:
+        """As `round`, of jobs of one priority class, whose serials are `members`."""
+        jobs, leases = self.leases.jobs, self.leases
         wanted = chosen = self._by_urgency(rows, capacity)
         if self.settings.lease_min_s:
-            protected = protected_leases(self.leases, self.settings, self.now_s, self.exempt.jobs)
-            chosen = self._around(protected, wanted, rows, capacity)
+            protected = protected_leases(leases, self.settings, self.now_s, self.exempt.jobs)
+            if not isinstance(members, slice):
+                protected = _of(protected, leases, members)
+            if (taken(leases, protected) > capacity).any():  # a higher class takes some of their GPUs
+                protected = _unchanged(leases, self.select(protected.jobs, capacity))
+            chosen = self._around(protected, wanted, rows, capacity, members)
         else:
-            reservations.release(jobs, slice(jobs.count))
-        self.reserve()
-        reservations.release(jobs, chosen.jobs)
+            reservations.release(jobs, members)
         return chosen, chosen is wanted
+
+    def book(self, chosen: Chosen) -> None:
+        """Marks gangs with reserved GPUs, and ends the reservations of jobs that run."""
+        self.reserve()
+        reservations.release(self.leases.jobs, chosen.jobs)
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        jobs, pool = self.leases.jobs, self.leases.pool
+        pool = self.leases.pool
         open_gpus = pool.usable & (pool.job == NONE)
-        free = pool.domain_counts(open_gpus)
+        chosen = self.fill(waiting, pool.domain_counts(open_gpus), open_gpus)
+        self.book(chosen)
+        return chosen
+
+    def fill(self, waiting: Ints, free: Ints, open_gpus: Bools) -> Chosen:
+        """Jobs of one priority class among `waiting` that get these free GPUs (L,), which are among `open_gpus`."""
+        jobs = self.leases.jobs
         is_first = reservations.come_first(jobs, waiting)
         if is_first.any():
-            first = self._select(waiting[is_first], free, open_gpus)
+            first = self.select(waiting[is_first], free, open_gpus)
             reservations.release(jobs, first.jobs)
-            free = reservations.less_held(self.leases, waiting[is_first], free - _taken(self.leases, first))
-            chosen = _joined(first, self._select(waiting[~is_first], free, open_gpus))
+            free = reservations.less_held(self.leases, waiting[is_first], free - taken(self.leases, first))
+            chosen = joined(first, self.select(waiting[~is_first], free, open_gpus))
         else:
-            chosen = self._select(waiting, free, open_gpus)
-        self.reserve()
-        reservations.release(jobs, chosen.jobs)
+            chosen = self.select(waiting, free, open_gpus)
         return chosen
 
     def _by_urgency(self, rows: Ints, free: Ints) -> Chosen:
@@ -89,48 +106,48 @@ class Planner:
         waiting = rows[jobs.lease[rows] < 0]
         passed = waiting[reservations.come_first(jobs, waiting)]
         if not len(passed):
-            return self._select(rows, free)
-        first = self._select(passed, free)
+            return self.select(rows, free)
+        first = self.select(passed, free)
         rest = rows[~jobs.marks(first.jobs)[rows]]
-        return _joined(first, self._select(rest, free - _taken(self.leases, first)))
+        return joined(first, self.select(rest, free - taken(self.leases, first)))
 
-    def _around(self, protected: Chosen, wanted: Chosen, rows: Ints, capacity: Ints) -> Chosen:
+    def _around(self, protected: Chosen, wanted: Chosen, rows: Ints, capacity: Ints, members: Ints | slice) -> Chosen:
         """Jobs that run in the coming round: `wanted` itself if that ends no protected lease.
 
         `rows` are all jobs that may be chosen, `capacity` (L,) the GPUs that may be used.
         """
         leases, jobs = self.leases, self.leases.jobs
         is_first = jobs.held_type[: jobs.count] != reservations.NOT_HELD
-        reservations.release(jobs, slice(jobs.count))
+        reservations.release(jobs, members)
         if jobs.marks(leases.staying(wanted))[protected.jobs].all():
             return wanted
         is_protected = jobs.marks(protected.jobs)
         asked = wanted.jobs[~is_protected[wanted.jobs]]
-        free = capacity - _taken(leases, protected)
-        first = self._select(np.sort(asked[is_first[asked]]), free)
-        free = free - _taken(leases, first)
-        first = _joined(first, self._select(np.sort(asked[~is_first[asked]]), free))
-        free = capacity - _taken(leases, protected) - _taken(leases, first)
+        free = capacity - taken(leases, protected)
+        first = self.select(np.sort(asked[is_first[asked]]), free)
+        free = free - taken(leases, first)
+        first = joined(first, self.select(np.sort(asked[~is_first[asked]]), free))
+        free = capacity - taken(leases, protected) - taken(leases, first)
         rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
         is_chosen = jobs.marks(np.concatenate([protected.jobs, first.jobs]))
         if not reservations.hold(leases, wanted, is_chosen=is_chosen):
-            return _joined(protected, first, self._select(rest, free))
-        again = _unchanged(leases, self._select(rest[jobs.lease[rest] >= 0], free))
-        free = reservations.less_held(leases, rows, free - _taken(leases, again))
-        others = self._select(rest[~jobs.marks(again.jobs)[rest]], free)
-        return _joined(protected, first, again, others)
+            return joined(protected, first, self.select(rest, free))
+        again = _unchanged(leases, self.select(rest[jobs.lease[rest] >= 0], free))
+        free = reservations.less_held(leases, rows, free - taken(leases, again))
+        others = self.select(rest[~jobs.marks(again.jobs)[rest]], free)
+        return joined(protected, first, again, others)
 
     def reserve(self) -> None:
         """Marks gangs with reserved GPUs, so that they come first when they can start."""
         if self.reserved is not None:
-            reservations.mark(self.leases, self.exempt, self.reserved, is_solved=self.is_solved)
+            reservations.mark(self.leases, self.settings, self.exempt, self.reserved, is_solved=self.is_solved)
 
     @cached_property
     def reserved(self) -> Reserved | None:
         """GPUs that only some jobs may take."""
         return reservations.reserved(self.leases, self.settings, self.exempt, self.now_s, is_solved=self.is_solved)
 
-    def _select(self, rows: Ints, free: Ints, open_gpus: Bools | None = None) -> Chosen:
+    def select(self, rows: Ints, free: Ints, open_gpus: Bools | None = None) -> Chosen:
         """Jobs among `rows` for these free GPUs (L,), of those that the plan may use (G,); None: all in a round."""
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
         rows = settings.rules.candidates(jobs, rows)
@@ -139,7 +156,7 @@ class Planner:
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
         if open_gpus is None:
             open_gpus = pool.usable if self.exempt.open_gpus is None else self.exempt.open_gpus
-        reserved = windows.with_closing(self.reserved, self.closing, pool, open_gpus)
+        reserved = windows.with_closing(reservations.above(self.reserved, jobs, rows), self.closing, pool, open_gpus)
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, reserved)
 
 
@@ -202,7 +219,7 @@ def _share(jobs: JobTable, chosen: Chosen) -> Floats:
     return share
 
 
-def _taken(leases: LeaseBook, chosen: Chosen) -> Ints:
+def taken(leases: LeaseBook, chosen: Chosen) -> Ints:
     """GPUs of each domain that these jobs take, (L,); a pair takes them once."""
     counts = np.zeros(len(leases.pool.domain_type), dtype=np.int64)
     counted = (chosen.partner < 0) | (chosen.partner > chosen.jobs)
@@ -222,5 +239,6 @@ def _of(chosen: Chosen, leases: LeaseBook, rows: Ints) -> Chosen:
     return Chosen(*(column[among] for column in chosen))
 
 
-def _joined(*parts: Chosen) -> Chosen:
+def joined(*parts: Chosen) -> Chosen:
+    """The jobs of all these parts."""
     return Chosen(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -7,12 +7,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, windows
+from gavelpy.mechanism import eligibility, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.leases import leases_on
-from gavelpy.mechanism.lifecycle import JobState, NodeState
+from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
 
@@ -27,6 +27,9 @@ class ReasonKind(StrEnum):
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     BEFORE_RESERVATION = "before-reservation"  # it would not end before a reservation of the free nodes begins
+    PREEMPTED = "preempted"  # a job of a higher priority class took its GPUs
+    BEHIND_CLASS = "behind-class"  # jobs of higher priority classes come first
+    KEPT_BY_CLASS = "kept-by-class"  # lower priority classes hold the GPUs, which its class may not preempt
     BEHIND_GANG = "behind-gang"  # free GPUs are reserved for a gang; only jobs that can be preempted may use them
     LEASE_UNCLEAR = "lease-unclear"  # an unreachable node may still run it
     AWAITS_ALLOCATION = "awaits-allocation"
@@ -97,8 +100,10 @@ class _Explanation:
     def __init__(self, core: SchedulerCore, waiting: Ints) -> None:
         jobs, pool = core.jobs, core.pool
         self.core, self.jobs, self.pool = core, jobs, pool
-        self.most = max_gang(jobs, pool, waiting, core.exempt.open_gpus)
-        self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) else self.most
+        is_ranked = priority_classes.is_ranked(core.settings)
+        self.most = priority_classes.max_gang_in_class(jobs, pool, core.settings, waiting, core.exempt.open_gpus)
+        self.most_usable = max_gang(jobs, pool, waiting) if len(core.exempt.jobs) or is_ranked else self.most
+        self.most_open = max_gang(jobs, pool, waiting, core.exempt.open_gpus) if is_ranked else self.most
         can_run = (jobs.rate[waiting] > 0) & (self.most >= jobs.gpus[waiting, None])
         self.is_able = np.asarray(can_run.any(axis=1))  # (K,)
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
@@ -109,6 +114,7 @@ class _Explanation:
         self.free_gpus = pool.usable & (pool.job == NONE)  # (G,)
         self.free = pool.domain_counts(self.free_gpus)  # (L,)
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
+        self.ahead: dict[bytes, Reason | None] = {}  # by rank and usable types
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
         self.away = _may_come_back(pool)
         self.most_back = max_gang(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
@@ -130,6 +136,8 @@ class _Explanation:
             return self._unable(k, row)
         if not self.is_due[k]:
             return self._backing_off(row)
+        if self.jobs.rank[row] and (reason := self._behind_class(row)):
+            return reason
         if self.jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
         if self.reserved is not None and (reason := self._behind_gang(self.reserved, row)):
@@ -186,6 +194,8 @@ class _Explanation:
                 ReasonKind.RUNS_ON_NO_TYPE, (_not_allowed(self.core, row) if pool.gpu_types else "") or text
             )
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
+        if len(here := usable[self.most_open[k][usable] >= gpus]):
+            return self._kept_by_class(row, here)
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
         home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
@@ -204,6 +214,46 @@ class _Explanation:
             return Reason(ReasonKind.CHECKPOINT_AWAY, text)
         tail = f"; {elsewhere}" if elsewhere else ""
         return Reason(ReasonKind.GANG_TOO_LARGE, f"needs {size} of one type; {there}{tail}")
+
+    def _kept_by_class(self, row: int, types: Ints) -> Reason:
+        """GPUs of these types would suffice if the job's class might preempt the lower classes that hold them."""
+        jobs, pool, settings = self.jobs, self.pool, self.core.settings
+        rank = int(jobs.rank[row])
+        kept = priority_classes.kept_gpus(jobs, pool, settings, rank) & np.isin(pool.type_of, types)
+        holders = np.unique(pool.job[kept])
+        names = priority_classes.ranking(settings.priorities).names
+        owners = "1 job" if len(holders) == 1 else f"{len(holders)} jobs"
+        lower = _names([names[k] for k in np.unique(jobs.rank[holders]).tolist()], "or")
+        where = _names([pool.gpu_types[t] for t in types], "or")
+        text = f"waits for {jobs.gpus[row]} {where}, held by {owners} of class {lower}"
+        return Reason(ReasonKind.KEPT_BY_CLASS, f"{text}, which class {names[rank]} may not preempt")
+
+    def _behind_class(self, row: int) -> Reason | None:
+        """The job of a higher class that took its GPUs, or the higher classes with jobs that can use what it can."""
+        jobs, settings, taker = self.jobs, self.core.settings, int(self.jobs.taken_by[row])
+        if taker >= 0 and jobs.state[taker] <= ALIVE[-1]:
+            by = f"job {taker} ({jobs.specs[taker].id}) of class {priority_classes.class_of(jobs, settings, taker)}"
+            return Reason(ReasonKind.PREEMPTED, f"preempted by {by}; waits until GPUs are left for its class")
+        usable = jobs.rate[row] > 0
+        key = bytes([jobs.rank[row]]) + usable.tobytes()
+        if key not in self.ahead:
+            self.ahead[key] = self._classes_ahead(int(jobs.rank[row]), usable)
+        return self.ahead[key]
+
+    def _classes_ahead(self, rank: int, usable: Bools) -> Reason | None:
+        """The classes above this one with jobs that run or wait on these types (T,); None without any."""
+        jobs, names = self.jobs, priority_classes.ranking(self.core.settings.priorities).names
+        ahead = jobs.active[jobs.rank[jobs.active] < rank]
+        ahead = ahead[(jobs.rate[ahead][:, usable] > 0).any(axis=1)]
+        ahead = ahead[(jobs.lease[ahead] >= 0) | eligibility.is_eligible(jobs, ahead, self.core.now_s)]
+        if not len(ahead):
+            return None
+        counts = []
+        for higher in np.unique(jobs.rank[ahead]).tolist():
+            here = ahead[jobs.rank[ahead] == higher]
+            running = int((jobs.lease[here] >= 0).sum())
+            counts.append(f"class {names[higher]} ({running} with GPUs, {len(here) - running} waiting)")
+        return Reason(ReasonKind.BEHIND_CLASS, f"jobs of {_names(counts)} come before class {names[rank]}")
 
     def _behind_unsaved(self, types: Ints, gpus: int) -> Reason:
         """GPUs of these types would suffice if jobs that are not preempted did not hold them."""

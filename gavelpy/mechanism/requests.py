@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from gavelpy.mechanism import priority_classes
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
@@ -17,6 +18,7 @@ from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
+from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
@@ -68,7 +70,7 @@ class AllocationRequest:
         pool: GpuPool,
         rows: Ints,
         now_s: float,
-        packing: bool = False,
+        settings: MechanismSettings,
         exempt: NonPreemptible = ALL_PREEMPTIBLE,
     ) -> list[SolveAllocation]:
         """Opens a request for these jobs, if there are any. `exempt` jobs and their GPUs are excluded."""
@@ -78,8 +80,9 @@ class AllocationRequest:
         self.epoch += 1
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
         problem = problem_of(jobs, pool, rows, now_s, exempt)
-        job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if packing else ()
-        return [SolveAllocation(self.epoch, problem, rows, packing, job_types)]
+        job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if settings.packing else ()
+        tiers = priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
+        return [SolveAllocation(self.epoch, problem, rows, settings.packing, job_types, tiers, settings.fill_leftover)]
 
     def forget(self) -> bool:
         """Drops the open request; returns whether there was one. It may be sent again at once."""

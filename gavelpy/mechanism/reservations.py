@@ -7,16 +7,17 @@ cases:
 - *Leases that started recently* (`planning` protects them). A gang with a share that lost GPUs to protection is marked
   (`hold`): free GPUs of that type are kept (`less_held`), and in the next round the gang comes first. It waits until
   the protected leases are old enough, and then at most for the rest of the round.
-- *Jobs that are not preempted* (`non_preemptible`): they keep their GPUs until they end. A gang that could run on the
-  cluster, but not on the GPUs that these jobs leave, waits until enough of them have ended.
+- *Jobs that are not preempted* (`non_preemptible`), or not by the gang's priority class: they keep their GPUs until
+  they end. A gang that could run on the cluster, but not on the GPUs that these jobs leave, waits until enough of them
+  have ended.
 
-In the second case each domain of GPUs (see `domains`) may be reserved for one gang. The oldest gang chooses first: the
-domain where the fewest GPUs are missing, then the one where it is fastest. Jobs that are not preemptible start there
-only on GPUs beyond the size of the gang. Jobs that are preemptible may use the reserved GPUs, as they leave them when
-the gang can start. The number of missing GPUs therefore never grows while nodes stay up, and each end of an exempt job
-lowers it. When enough GPUs are open, the gang is in the problem of the policy again, and it is marked. If the policy
-gives it no share of time, its reservation ends. A gang that is in a pause after a failure, or that may still run on an
-unreachable node, has none.
+In the second case each domain of GPUs (see `domains`) may be reserved for one gang. The oldest gang of the highest
+priority class chooses first: the domain where the fewest GPUs are missing, then the one where it is fastest. Jobs that
+are not preemptible start there only on GPUs beyond the size of the gang; those of higher classes on all. Jobs that are
+preemptible may use the reserved GPUs, as they leave them when the gang can start. The number of missing GPUs therefore
+never grows while nodes stay up, and each end of an exempt job lowers it. When enough GPUs are open, the gang is in the
+problem of the policy again, and it is marked. If the policy gives it no share of time, its reservation ends. A gang
+that is in a pause after a failure, or that may still run on an unreachable node, has none.
 
 Reservations are worked out from the tables for each plan.
 """
@@ -30,6 +31,7 @@ from gavelpy.mechanism.domains import NOT_PINNED, NOT_THERE, can_run, pinned_dir
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.non_preemptible import NonPreemptible
+from gavelpy.mechanism.priority_classes import can_run_in_class, is_ranked
 from gavelpy.mechanism.selection import Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.model.arrays import Bools, Ints
@@ -47,7 +49,7 @@ def reserved(
     """
     if not settings.keep_unsaved:
         return None
-    gangs = _waiting_gangs(leases, exempt, now_s, is_solved)
+    gangs = _waiting_gangs(leases, settings, exempt, now_s, is_solved)
     if not len(gangs):
         return None
     jobs, pool = leases.jobs, leases.pool
@@ -65,7 +67,19 @@ def reserved(
     return Reserved(gpus, gang_of, barred)
 
 
-def mark(leases: LeaseBook, exempt: NonPreemptible, reserved: Reserved, *, is_solved: bool) -> None:
+def above(reserved: Reserved | None, jobs: JobTable, rows: Ints) -> Reserved | None:
+    """What is reserved from these jobs of one priority class: nothing for gangs of lower classes."""
+    if reserved is None or not len(rows):
+        return reserved
+    is_lower = (reserved.gang != NO_GANG) & (jobs.rank[reserved.gang] > jobs.rank[rows[0]])
+    if not is_lower.any():
+        return reserved
+    return Reserved(np.where(is_lower, 0, reserved.gpus), np.where(is_lower, NO_GANG, reserved.gang), reserved.barred)
+
+
+def mark(
+    leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, reserved: Reserved, *, is_solved: bool
+) -> None:
     """Marks the gangs with reservations in `held_type`, so that they come first as soon as they can start.
 
     A gang that could start is marked until the policy has answered for it.
@@ -75,7 +89,7 @@ def mark(leases: LeaseBook, exempt: NonPreemptible, reserved: Reserved, *, is_so
     rows, types = reserved.gang[taken], pool.domain_type[taken]
     waits = jobs.lease[rows] < 0
     if is_solved:
-        waits &= ~can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
+        waits &= ~can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus).any(axis=1)
     jobs.held_type[rows[waits]] = types[waits]
 
 
@@ -112,12 +126,14 @@ def less_held(leases: LeaseBook, rows: Ints, free: Ints) -> Ints:
     return np.asarray(np.maximum(free - held[pool.domain_type], 0))
 
 
-def _waiting_gangs(leases: LeaseBook, exempt: NonPreemptible, now_s: float, is_solved: bool) -> Ints:
-    """Gangs that have or deserve a reservation, the oldest first."""
+def _waiting_gangs(
+    leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, now_s: float, is_solved: bool
+) -> Ints:
+    """Gangs that have or deserve a reservation, those of the highest priority class first, then the oldest."""
     jobs, pool = leases.jobs, leases.pool
     active = jobs.active
     rows = active[(jobs.lease[active] < 0) & (jobs.gpus[active] > 1)]
-    if not len(exempt.jobs):
+    if not len(exempt.jobs) and not is_ranked(settings):
         rows = rows[jobs.held_type[rows] != NOT_HELD]
     rows = rows[non_preemptible.may_begin(jobs, rows, now_s)]
     if pool.any_unreachable:
@@ -126,8 +142,9 @@ def _waiting_gangs(leases: LeaseBook, exempt: NonPreemptible, now_s: float, is_s
     is_next = jobs.held_type[rows] != NOT_HELD
     if is_solved:
         is_next &= jobs.total("target")[rows].any(axis=1)
-    is_blocked = ~can_run(jobs, pool, rows, exempt.open_gpus).any(axis=1)
-    return np.asarray(rows[fits & (is_blocked | is_next)])
+    is_blocked = ~can_run_in_class(jobs, pool, settings, rows, exempt.open_gpus).any(axis=1)
+    rows = rows[fits & (is_blocked | is_next)]
+    return np.asarray(rows[np.argsort(jobs.rank[rows], kind="stable")])
 
 
 def _best_lot(leases: LeaseBook, row: int, open_gpus: Ints, is_left: Bools) -> int:

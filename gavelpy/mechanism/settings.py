@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.priority_classes import PriorityClass, check_classes
 from gavelpy.mechanism.selection import Chosen, alone, select_global, select_packed
 from gavelpy.model.arrays import Floats, Ints
 
@@ -121,6 +122,7 @@ class MechanismSettings:
     keep_unsaved: bool = False  # a job that is not known to resume from checkpoints is not preempted
     finish_grace_s: float = 0.0  # time after its last step in which a job is not stopped; 0 = none
     late_ends: bool = False  # the end of a lost lease counts when its node reports it later
+    priorities: tuple[PriorityClass, ...] = ()  # priority classes of jobs; empty = one class
     rules: Rules = field(default_factory=Rules)  # how time is booked and jobs are selected
 
     def with_round(self, round_s: float) -> MechanismSettings:
@@ -144,6 +146,7 @@ class MechanismSettings:
         _in_range("loss_nodes_max", self.loss_nodes_max, 0, 1_000_000)
         _in_range("finish_grace_s", self.finish_grace_s, 0.0, 86_400.0)
         _in_range("losses_free", self.losses_free, 0, 1_000_000)
+        check_classes(self.priorities)
         self.rules.check(self)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.mechanism import eligibility, non_preemptible
+from gavelpy.mechanism import eligibility, non_preemptible, priority_classes
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
 from gavelpy.mechanism.jobs import (
@@ -34,7 +34,7 @@ from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
 from gavelpy.model.notify import Notify
 
-VERSION = 7
+VERSION = 8
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
@@ -101,7 +101,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         state = _from_version_3(state) if version <= 3 else state
         state = _from_version_4(state) if version <= 4 else state
         state = _from_version_5(state) if version <= 5 else state
-        return _restored(_from_version_6(state) if version <= 6 else state)
+        state = _from_version_6(state) if version <= 6 else state
+        return _restored(_from_version_7(state) if version <= 7 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -238,6 +239,11 @@ def _from_version_6(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _from_version_7(state: dict[str, Any]) -> dict[str, Any]:
+    """Version 7 as version 8: no job lost its GPUs to a higher priority class."""
+    return state | {"jobs": state["jobs"] | {"taken_by": np.full(len(state["specs"]), -1)}}
+
+
 def _restored(state: dict[str, Any]) -> SchedulerCore:
     core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
@@ -255,7 +261,9 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
     core.question.asked_jobs = np.array(state["asked_jobs"], dtype=np.int64)
+    priority_classes.rank_jobs(core.jobs, core.settings)
     core.exempt = non_preemptible.exempt(core.leases, core.settings, core.woken_s)
+    core.kept = priority_classes.kept_counts(core.jobs, core.pool, core.settings, core.exempt.open_gpus)
     return core
 
 

@@ -123,6 +123,7 @@ class JobSpec:
     time_s: float = 0.0  # longest running time, over all leases; 0 = no limit
     stall_s: float = 0.0  # ended after this running time without progress; 0 = never
     gpu_types: tuple[str, ...] = ()  # it runs on no other types; empty = on all
+    priority: str = ""  # its priority class; empty = the default, normal
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -170,6 +171,8 @@ class JobSpec:
             raise InvalidInput(
                 f"one_process_a_node of job {self.id!r} must be true or false, got {self.one_process_a_node!r}"
             )
+        if not self.priority.isprintable():
+            raise InvalidInput(f"priority of job {self.id!r} must be the name of a class, got {self.priority!r}")
         if not isinstance(self.preemptible, bool):
             raise InvalidInput(f"preemptible of job {self.id!r} must be true or false, got {self.preemptible!r}")
         self._check_order()

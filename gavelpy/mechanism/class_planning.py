@@ -1,0 +1,160 @@
+"""Plans rounds and free GPUs class by class, the highest priority class first.
+
+A round: each class plans (see `planning`) on the GPUs that the classes above leave, without those that are kept from it
+(see `priority_classes`). Lease protection applies between jobs of a class; a class with `respect_lease_min` also leaves
+protected leases of lower classes alone. Where a job of a higher class waits that may not preempt a class, the class
+gets no more GPUs than it holds, so GPUs that become free are not taken again before the higher class gets them.
+
+Within a round: free GPUs go to waiting jobs of the highest class first. A job that still waits takes back leases of
+lower classes at once, if enough of them can be preempted: of the lowest class first, then the leases that began last,
+which lose the least work.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gavelpy.mechanism import non_preemptible
+from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism.gpus import NONE
+from gavelpy.mechanism.leases import leases_on
+from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
+from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
+from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
+from gavelpy.model.arrays import Bools, Ints
+
+
+def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
+    """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
+
+    `capacity` (L,): GPUs of each domain that may be allocated.
+    """
+    if not is_ranked(planner.settings):
+        return planner.round(rows, capacity)
+    jobs = planner.leases.jobs
+    left, chosen, is_by_urgency = capacity.copy(), NONE_CHOSEN, True
+    queue = _ClassQueue(planner, rows)
+    for rank in queue.ranks:
+        mine, members = rows[jobs.rank[rows] == rank], np.flatnonzero(jobs.rank[: jobs.count] == rank)
+        free = np.maximum(left - queue.kept(rank), 0)
+        free = np.where(queue.is_blocked(rank), np.minimum(free, queue.held[rank]), free)
+        picked, is_plain = planner.within(mine, free, members)
+        left -= taken(planner.leases, picked)
+        chosen, is_by_urgency = joined(chosen, picked), is_by_urgency and is_plain
+        queue.waiting(rank, picked.jobs)
+    planner.book(chosen)
+    return chosen, is_by_urgency
+
+
+def filled(planner: Planner, waiting: Ints) -> tuple[Chosen, Ints]:
+    """Waiting jobs that get GPUs within a round, and the jobs of lower classes that lose theirs for it."""
+    if not is_ranked(planner.settings):
+        return planner.filled(waiting), waiting[:0]
+    leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
+    free_gpus = pool.usable & (pool.job == NONE)
+    left, chosen, leaving = pool.domain_counts(free_gpus), NONE_CHOSEN, waiting[:0]
+    queue = _ClassQueue(planner, _preemptible(planner))
+    for rank in queue.ranks:
+        mine, is_open = waiting[jobs.rank[waiting] == rank], ~queue.is_blocked(rank)
+        picked = planner.fill(mine, np.where(is_open, left, 0), free_gpus)
+        left -= taken(leases, picked)
+        rest = mine[~jobs.marks(picked.jobs)[mine]]
+        victims = queue.victims(rank, leaving)
+        room = _by_domain(planner, victims)
+        if len(rest) and room.any():
+            more = planner.select(rest, np.where(is_open, left + room, 0), pool.usable)
+            gone = _enough(planner, victims, taken(leases, more) - left)
+            left += _by_domain(planner, gone) - taken(leases, more)
+            picked, leaving = joined(picked, more), np.concatenate([leaving, gone])
+        chosen = joined(chosen, picked)
+        queue.waiting(rank, picked.jobs)
+    planner.book(chosen)
+    return chosen, np.unique(leaving)
+
+
+class _ClassQueue:
+    """The classes with unfinished jobs, the highest first, and where their jobs wait while a plan is made."""
+
+    def __init__(self, planner: Planner, rows: Ints) -> None:
+        """`rows`: jobs whose leases may be taken back by a class that preempts theirs, waiting ones included."""
+        leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
+        self._planner, self._order = planner, ranking(planner.settings.priorities)
+        self.ranks: list[int] = np.unique(jobs.rank[jobs.active]).tolist()
+        self.leased = rows[jobs.lease[rows] >= 0]
+        self.held = held_by_class(jobs, pool, planner.settings, _gpus_of(planner, self.leased))  # (C, L)
+        self._protected = self.leased[:0]
+        if planner.settings.lease_min_s and any(one.respect_lease_min for one in self._order.classes):
+            self._protected = protected_leases(leases, planner.settings, planner.now_s, planner.exempt.jobs).jobs
+        self._wanted = np.zeros((len(self._order.classes), len(pool.gpu_types)), dtype=np.bool_)  # (C, T)
+
+    def kept(self, rank: int) -> Ints:
+        """GPUs of each domain that this class may not take back from lower ones, (L,)."""
+        kept = self._order.is_kept[rank].astype(np.int64) @ self.held
+        if not self._order.classes[rank].respect_lease_min or not len(self._protected):
+            return np.asarray(kept)
+        jobs, may_preempt = self._planner.leases.jobs, self._order.may_preempt[rank]
+        rows = self._protected[may_preempt[jobs.rank[self._protected]]]
+        return np.asarray(kept + _by_domain(self._planner, rows))
+
+    def is_blocked(self, rank: int) -> Bools:
+        """Domains of GPUs that a job of a higher class waits for which may not take them back from this one, (L,)."""
+        waits = np.flatnonzero(~self._order.may_preempt[:rank, rank])
+        wanted: Bools = np.asarray(self._wanted[waits].any(axis=0))
+        return wanted[self._planner.leases.pool.domain_type]
+
+    def victims(self, rank: int, leaving: Ints) -> Ints:
+        """Jobs that this class may preempt and that are not leaving yet, in the order in which it does."""
+        jobs, order = self._planner.leases.jobs, self._order
+        rows = self.leased[order.may_preempt[rank][jobs.rank[self.leased]] & ~jobs.marks(leaving)[self.leased]]
+        if order.classes[rank].respect_lease_min:
+            rows = rows[~jobs.marks(self._protected)[rows]]
+        return np.asarray(rows[np.lexsort((-rows, -jobs.began_s[rows], -jobs.rank[rows]))])
+
+    def waiting(self, rank: int, chosen: Ints) -> None:
+        """Notes the GPU types that jobs of this class wait for after its part of the plan."""
+        planner, jobs, pool = self._planner, self._planner.leases.jobs, self._planner.leases.pool
+        rows = jobs.active[(jobs.lease[jobs.active] < 0) & (jobs.rank[jobs.active] == rank)]
+        rows = rows[~jobs.marks(chosen)[rows]]
+        rows = planner.settings.rules.candidates(jobs, rows)
+        rows = rows[non_preemptible.may_begin(jobs, rows, planner.now_s)]
+        if not planner.settings.fill_leftover:  # a job without a share waits for its share, not for GPUs
+            rows = rows[jobs.total("target")[rows].any(axis=1)]
+        if pool.any_unreachable:
+            rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
+        if planner.closing is not None:  # such a job may not start before a reservation of nodes
+            rows = rows[~planner.closing.barred[rows]]
+        self._wanted[rank] = can_run(jobs, pool, rows).any(axis=0)
+
+
+def _preemptible(planner: Planner) -> Ints:
+    """Leased jobs that a higher class may preempt within a round."""
+    leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
+    fixed = np.concatenate([leases.pinned, planner.exempt.jobs])
+    rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
+    rows = rows[~non_preemptible.is_finishing(jobs, rows)]
+    return rows[~jobs.marks(pool.jobs_holding(~pool.usable))[rows]]
+
+
+def _gpus_of(planner: Planner, rows: Ints) -> Bools:
+    """Usable GPUs under leases of these jobs, (G,)."""
+    pool = planner.leases.pool
+    return np.asarray(pool.usable & np.isin(pool.job, rows))
+
+
+def _by_domain(planner: Planner, rows: Ints) -> Ints:
+    """GPUs of each domain that become free if these jobs leave, (L,)."""
+    return planner.leases.pool.domain_counts(_gpus_of(planner, rows))
+
+
+def _enough(planner: Planner, victims: Ints, missing: Ints) -> Ints:
+    """The first of these jobs whose leases have the missing GPUs of each domain (L,), without superfluous ones."""
+    jobs, gone = planner.leases.jobs, victims[:0]
+    missing = missing.copy()
+    sizes = {row: _by_domain(planner, np.array([row])) for row in victims.tolist()} if (missing > 0).any() else {}
+    for row, size in sizes.items():
+        if ((missing > 0) & (size > 0)).any():
+            gone, missing = np.append(gone, row), missing - size
+    for row in gone.tolist():  # a later, larger lease may suffice alone
+        if (missing + sizes[row] <= np.maximum(missing, 0)).all():
+            gone, missing = gone[gone != row], missing + sizes[row]
+    return jobs.with_partners(gone)

@@ -1,0 +1,126 @@
+"""Divides one request among priority classes: the part of each class, and what it leaves to the classes below.
+
+A class's part has whole GPUs only: those that are left, without GPUs under leases of lower classes that it may not take
+back. Then its jobs use their shares, and, if leftover GPUs go to any job, the rest of their time on the fastest types
+with GPUs left. A fraction of a GPU that remains is not divided further; in a round it goes to any job as leftover.
+While jobs of a class still wait for GPUs that are kept from it, the lower classes there get no more than they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.events import NO_INTS, AllocationSolved
+from gavelpy.model.arrays import Bools, Floats, Ints
+from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
+
+NEGLIGIBLE = 1e-6  # share of time, and GPUs
+_OF_JOBS = ("gpus_asked", "weight", "steps_remaining", "steps_total", "age_s", "isolated_s", "deadline_s",
+            "attained_gpu_s", "entity", "gpu_type_held")  # fmt: skip
+
+
+class TiersLeft:
+    """The GPUs left for the tiers of a request, which are taken in order."""
+
+    def __init__(self, question: SolveAllocation) -> None:
+        self._question, self._tiers = question, question.tiers
+        self.gpus: Ints = question.problem.capacity[:, 0] // THOUSANDTHS  # (T,) whole GPUs left
+        self._waits: Bools = np.zeros((len(self._tiers), len(self.gpus)), dtype=np.bool_)  # (tiers, T)
+
+    def part(self, k: int) -> SolveAllocation | None:
+        """The request of a tier alone, with its jobs that can run; None without any."""
+        question, tier = self._question, self._tiers[k]
+        problem, free = question.problem, self._free(k)
+        runs = problem.gpus_asked[tier.rows, None] <= free
+        rate = np.where(runs, problem.member_rate_steps_per_s[tier.rows], 0.0)
+        is_able = (rate > 0).any(axis=1)
+        if (~is_able).any():
+            self._waits[k] = (problem.member_rate_steps_per_s[tier.rows[~is_able]] > 0).any(axis=0)
+        rows = tier.rows[is_able]
+        if not len(rows):
+            return None
+        job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
+        part = _of_rows(problem, rows, rate[is_able], free)
+        return replace(question, problem=part, jobs=question.jobs[rows], job_types=job_types, tiers=())
+
+    def answered(self, k: int, part: SolveAllocation, answer: AllocationSolved) -> None:
+        """Subtracts what a tier uses."""
+        used, waits = _used(part, answer)
+        self._waits[k] |= waits
+        self.gpus = np.floor(self.gpus - used + NEGLIGIBLE).astype(np.int64).clip(min=0)
+
+    def _free(self, k: int) -> Ints:
+        """Whole GPUs of each type for a tier, (T,)."""
+        lower = (other for at, other in enumerate(self._tiers) if at > k and at not in self._tiers[k].preempts)
+        free: Ints = np.maximum(self.gpus - sum((other.held for other in lower), np.zeros_like(self.gpus)), 0)
+        for at, higher in enumerate(self._tiers[:k]):
+            if k not in higher.preempts:
+                free = np.where(self._waits[at], np.minimum(free, self._tiers[k].held), free)
+        return free
+
+
+def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -> AllocationProblem:
+    """The problem of some of its jobs, with these rates (K, T) and GPUs (T,)."""
+    order = np.arange(len(rows))
+    return replace(
+        problem,
+        job_ids=tuple(problem.job_ids[row] for row in rows.tolist()),
+        capacity=free[:, None] * THOUSANDTHS,
+        demand=problem.demand[rows],
+        member_configuration=order,
+        member_job=order,
+        member_rate_steps_per_s=rate,
+        **{name: getattr(problem, name)[rows] for name in _OF_JOBS},
+    )
+
+
+def _used(part: SolveAllocation, answer: AllocationSolved) -> tuple[Floats, Bools]:
+    """GPUs of each type that the jobs of a tier use, (T,), and the types for which some still wait, (T,)."""
+    problem, rate = part.problem, part.problem.member_rate_steps_per_s
+    row_of = {serial: row for row, serial in enumerate(part.jobs.tolist())}
+    rows = np.array([row_of[serial] for serial in answer.jobs.tolist()], dtype=np.int64)
+    pairs = np.array([row_of[s] for s in answer.pair_jobs.ravel().tolist()], dtype=np.int64).reshape(-1, 2)
+    used, busy = np.zeros(rate.shape[1]), np.zeros(len(rate))
+    np.add.at(used, answer.gpu_type, answer.share * problem.gpus_asked[rows])
+    np.add.at(busy, rows, answer.share)
+    np.add.at(used, answer.pair_gpu_type, answer.pair_share * problem.gpus_asked[pairs[:, 0]])
+    np.add.at(busy, pairs.ravel(), np.repeat(answer.pair_share, 2))
+    waits = np.zeros(rate.shape[1], dtype=np.bool_)
+    idle = np.flatnonzero(busy < 1 - NEGLIGIBLE)
+    if not part.fills_leftover:  # jobs without a share do not wait for GPUs
+        return used, np.asarray((rate[idle[busy[idle] > 0]] > 0).any(axis=0))
+    room = problem.gpu_counts - used
+    for position, row in enumerate(idle.tolist()):
+        rest = (1 - busy[row]) * problem.gpus_asked[row]
+        for gpu_type in np.argsort(-rate[row], kind="stable").tolist():
+            more = min(rest, room[gpu_type]) if rate[row, gpu_type] > 0 else 0.0
+            if more > NEGLIGIBLE:
+                used[gpu_type], room[gpu_type], rest = used[gpu_type] + more, room[gpu_type] - more, rest - more
+        if rest > NEGLIGIBLE:
+            waits |= rate[row] > 0
+        if (room < NEGLIGIBLE).all():
+            return used, waits | (rate[idle[position + 1 :]] > 0).any(axis=0)
+    return used, waits
+
+
+def joined_answers(epoch: int, answers: Sequence[AllocationSolved]) -> AllocationSolved:
+    """One answer with the shares of all tiers, the objective of the first, the largest gap, and all warnings."""
+    if not answers:
+        none = np.zeros(0)
+        return AllocationSolved(epoch, NO_INTS, NO_INTS, none, 0.0, 0.0, "")
+    first = answers[0]
+    return replace(
+        first,
+        jobs=np.concatenate([one.jobs for one in answers]),
+        gpu_type=np.concatenate([one.gpu_type for one in answers]),
+        share=np.concatenate([one.share for one in answers]),
+        gap=max(one.gap for one in answers),
+        pair_jobs=np.concatenate([one.pair_jobs.reshape(-1, 2) for one in answers]),
+        pair_gpu_type=np.concatenate([one.pair_gpu_type for one in answers]),
+        pair_share=np.concatenate([one.pair_share for one in answers]),
+        warning="; ".join(dict.fromkeys(one.warning for one in answers if one.warning)),
+    )
