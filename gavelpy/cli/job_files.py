@@ -68,6 +68,7 @@ class JobTemplate:
     mail: str = ""
     no_preempt: bool = False
     after: tuple[str, ...] = ()
+    priority: str = ""
     hold: bool = False
     begin_at_s: float = 0.0
     time_s: float = 0.0
@@ -362,6 +363,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "mail": ("an address", _text),
     "no_preempt": ("true or false", _flag),
     "after": ("a list of numbers or names of jobs, each with :ok or :any", _names),
+    "priority": ("the name of a priority class", _text),
     "hold": ("true or false", _flag),
     "begin": (BEGIN_ALLOWED, _begin),
     "time": (SPAN_ALLOWED, lambda value: span("time", _text(value))),

@@ -170,6 +170,14 @@ ConstraintOption = Annotated[
     str | None,
     typer.Option(metavar="TYPE|TYPE", rich_help_panel=_JOB, help="Run the job on these GPU types only: 'v100|p100'."),
 ]
+PriorityOption = Annotated[
+    str,
+    typer.Option(
+        metavar="CLASS",
+        rich_help_panel=_JOB,
+        help="Priority class, one of those that the operator configured. Default: normal.",
+    ),
+]
 JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
     "name": (NameOption, ""),
     "steps": (StepsOption, None),
@@ -193,6 +201,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "mail": (MailOption, ""),
     "no_preempt": (NoPreemptOption, False),
     "after": (AfterOption, None),
+    "priority": (PriorityOption, ""),
     "hold": (HoldOption, False),
     "begin": (BeginOption, None),
     "time": (TimeOption, None),
@@ -246,6 +255,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "webhook",
         "mail",
         "hold",
+        "priority",
         "no_preempt",
     )
     warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])

@@ -65,7 +65,7 @@ def jobs(
         ),
     ] = None,
     priority: Annotated[
-        bool, typer.Option("--priority", help="In order of urgency, with share, time owed, received and lag.")
+        bool, typer.Option("--priority", help="In order of class and urgency, with share, time owed, received and lag.")
     ] = False,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user. For admins.")] = "",
     output: o.OutputOption = Output.TABLE,
@@ -96,7 +96,7 @@ def jobs(
     with c.connected(scheduler, token_file, timeout) as client:
         found = client.jobs(states=states, all_states=all_states, owner=owner, ended_since_s=since or 0.0)
     if priority:
-        found.sort(key=lambda job: (-job.urgency, job.job))
+        found.sort(key=lambda job: (job.priority_rank, -job.urgency, job.job))
     if output is Output.JSON:
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
@@ -215,7 +215,8 @@ def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
     """One row per job that is not over, with the figures that order them."""
     from gavelpy.runtime.wire import client_pb2
 
-    titles = ("job", "name", "owner", "state", "GPUs", "weight", "share", "owed", "received", "lag", "urgency", "why")
+    titles = ("job", "name", "owner", "state", "GPUs", "class", "weight", "share", "owed", "received", "lag", "urgency",
+              "why")  # fmt: skip
     rows = [
         (
             str(job.job),
@@ -223,6 +224,7 @@ def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
             printable(job.owner),
             enum_name(client_pb2.JobState, job.state),
             str(job.gpus),
+            printable(job.priority),
             f"{job.weight:g}",
             f"{100 * job.share:.1f} %",
             duration(job.owed_s),
@@ -233,7 +235,7 @@ def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
         )
         for job in found
     ]
-    return TableData(titles, frozenset(titles[4:11]) | {"job"}, rows)
+    return TableData(titles, frozenset(titles[6:12]) | {"job", "GPUs"}, rows)
 
 
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
@@ -250,7 +252,8 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     lines = [
         f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
         *([f"Why: {job.reason}."] if job.reason else []),
-        f"Requests {gpus}, weight {job.weight:g}; command {found.description.command!r}.",
+        f"Requests {gpus}, weight {job.weight:g}, priority class {printable(job.priority)}; "
+        f"command {found.description.command!r}.",
         *_software(found.description),
         *_notifications(found.description),
         f"Done: {done}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",

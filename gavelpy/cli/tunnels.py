@@ -45,6 +45,7 @@ def run(
     ] = False,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the job. Default: job-NUMBER.")] = "",
     gpus: Annotated[int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), help="GPUs, on one node.")] = 1,
+    priority: Annotated[str, typer.Option(metavar="CLASS", help="Priority class. Default: normal.")] = "",
     gpu_type: Annotated[
         list[str] | None, typer.Option("--gpu-type", metavar="TYPE", help="GPU type. Repeatable. Default: any.")
     ] = None,
@@ -89,6 +90,7 @@ def run(
             steps_total=expected,
             name=name,
             gpus=gpus,
+            priority=priority,
             rates_steps_per_s=dict.fromkeys(types, 1.0),
             working_directory=where,
             environment={"TERM": os.environ.get("TERM", "dumb"), **f.pairs("--env", environment or [], "=")},

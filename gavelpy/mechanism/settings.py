@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,8 @@ def settings_values(settings: MechanismSettings) -> dict[str, Any]:
         values |= {rule: rules[rule] for rule in _BEFORE.get(name, ())}
         if name != "rules":
             values[name] = getattr(settings, name)
+    if settings.priorities:
+        values["priorities"] = [asdict(one) for one in settings.priorities]
     return values
 
 

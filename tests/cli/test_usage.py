@@ -97,5 +97,5 @@ def test_lag_of_a_job_that_is_ahead_is_negative() -> None:
 
     rows = priority_table([behind, ahead]).rows
 
-    assert [row[9] for row in rows] == ["3 min", "-3 min"]
-    assert [row[6] for row in rows] == ["25.0 %", "50.0 %"]
+    assert [row[10] for row in rows] == ["3 min", "-3 min"]
+    assert [row[7] for row in rows] == ["25.0 %", "50.0 %"]

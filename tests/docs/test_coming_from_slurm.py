@@ -30,6 +30,7 @@ SECTIONS = dict(re.findall(r"^## (.+)\n\n((?:.|\n)*?)(?=^## |\Z)", PAGE, re.MULT
 NOT_COMMANDS = ("In a job", "States")
 DASH = "–"
 SETTINGS = {
+    "priorities.high": {"value": 100, "preempts": ["normal"]},
     "mechanism": {"round_s": 2.0, "failures_max": 0},
     "notifications": {"webhook_hosts": ["127.0.0.1:18999"]},
     "nodes": {"grace_s": 0.5, "silent_after_s": 3.0, "lease_margin_s": 0.2, "lease_overlap_s": 1.0,
@@ -262,7 +263,8 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --chdir=DIR`": outputs("/tmp"),
     "`sbatch --signal=USR1@60`": _warned,
     "`sbatch --account=vision`": submitted(lambda job: job["entity"] == "vision"),
-    "`sbatch --nice`, `--priority`": submitted(lambda job: job["weight"] == 2),
+    "`sbatch --qos=high`, `--priority`": submitted(lambda job: job["priority"] == "high"),
+    "`sbatch --nice`": submitted(lambda job: job["weight"] == 2),
     "`sbatch --deadline`": submitted(lambda job: job["deadline_s"] == 3600),
     "`sbatch --requeue`": submitted(lambda job: job["preemptible"]),
     "`sbatch --mail-type=END,FAIL --mail-user=ann`": submitted(
@@ -282,7 +284,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`squeue --start`": prints("needs 8 GPUs|Why: "),
     "`squeue --iterate=1`": prints("resnet", "v100"),
     "`squeue --json`": _as_json,
-    "`sprio`": prints("share +owed +received +lag +urgency", "resnet"),
+    "`sprio`": prints("class +weight +share +owed +received +lag +urgency", "resnet"),
     "`sshare`": prints("owed +received"),
     "`scancel 1 2`": lambda ran: ran.user.until("typo", "cancelled"),
     "`scancel --state=PENDING --name=...`": lambda ran: ran.user.until("bulk-1", "cancelled"),
@@ -315,7 +317,7 @@ MISSING = {  # options that a row calls missing
     "`sbatch --nodelist`": "submit --nodelist n1 --steps 1 -- true",
     "`scontrol update JobId=... NumNodes=`": "update resnet",
     "`scontrol suspend`": "suspend resnet",
-    "`sacctmgr` limits, QOS": "submit --qos high --steps 1 -- true",
+    "`sacctmgr` limits": "submit --qos high --steps 1 -- true",
 }
 
 

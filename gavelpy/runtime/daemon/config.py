@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.priority_classes import NORMAL, PriorityClass
 from gavelpy.mechanism.settings import (
     LEASE_MIN_ROUNDS,
     SOLVE_AT_LEAST_ROUNDS,
@@ -27,6 +28,7 @@ from gavelpy.policies.base import Policy, policy_named, varies_with_time
 from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
 
 MIB = 1 << 20
+PRIORITIES = "priorities"  # [priorities.NAME], which become a setting of the mechanism
 _JOURNALS = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -236,13 +238,20 @@ def parse_config(text: str, file: str = "") -> Config:
         raise InvalidInput(f"must be TOML: {error}", file=file, line=_line_in(str(error))) from None
     source = _Source(text, file)
     for name in document:
-        if name not in _SECTIONS:
-            raise source.complaint(name, "", f"[{name}] is not known; allowed are {', '.join(_SECTIONS)}")
+        if name not in (*_SECTIONS, PRIORITIES):
+            allowed = ", ".join([*_SECTIONS, f"{PRIORITIES}.NAME"])
+            raise source.complaint(name, "", f"[{name}] is not known; allowed are {allowed}")
     sections = {name: source.section(name, kind, document.get(name, {})) for name, kind in _SECTIONS.items()}
     if sections["mechanism"].packing:
         raise source.complaint(
             "mechanism", "packing", "mechanism.packing must be false: agents do not co-locate jobs on a GPU"
         )
+    classes = _priorities(source, document.get(PRIORITIES, {}))
+    try:
+        sections["mechanism"] = replace(sections["mechanism"], priorities=classes)
+    except InvalidInput as error:
+        section, _, field = error.args[0].split()[0].rpartition(".")
+        raise source.complaint(section or PRIORITIES, field, error.args[0]) from None
     config = Config(**sections, mechanism_given=frozenset(document.get("mechanism", {})), path=file)
     try:
         check_exposure(config.scheduler.listen, config.security)
@@ -277,6 +286,24 @@ class _Source:
             raise self.complaint(name, error.args[0].split()[0], f"{name}.{error.args[0]}") from None
         return settings
 
+    def priority_class(self, name: str, given: object) -> PriorityClass:
+        section = f"{PRIORITIES}.{name}"
+        if not isinstance(given, dict):
+            raise self.complaint(PRIORITIES, name, f"{section} must be a table, [{section}], got {given!r}")
+        allowed = [field for field in PriorityClass.__dataclass_fields__ if field != "name"]
+        for field in given:
+            if field not in allowed:
+                raise self.complaint(
+                    section, field, f"{section}.{field} is not known; allowed are {', '.join(allowed)}"
+                )
+        if "value" not in given and name != NORMAL:
+            raise self.complaint(PRIORITIES, name, f"{section}.value must be given")
+        try:
+            return msgspec.convert({**given, "name": name}, PriorityClass)
+        except msgspec.ValidationError as error:
+            field, text = _explained(section, error, given)
+            raise self.complaint(section, field, text) from None
+
     def complaint(self, section: str, field: str, text: str) -> InvalidInput:
         return InvalidInput(text, file=self.file, line=self._line(section, field))
 
@@ -286,12 +313,19 @@ class _Source:
         for number, line in enumerate(self.lines, 1):
             if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
                 here = header[1]
-                table = number if here.split(".")[0] == section else table
+                table = number if section in (here, here.split(".")[0]) else table
                 if here == f"{section}.{field}":
                     return number
             elif field and here == section and re.match(rf"\s*[\"']?{re.escape(field)}[\"']?\s*[=.]", line):
                 return number
         return table
+
+
+def _priorities(source: _Source, given: object) -> tuple[PriorityClass, ...]:
+    """The classes of [priorities.NAME]."""
+    if not isinstance(given, dict):
+        raise source.complaint("", PRIORITIES, f"{PRIORITIES} must be tables, [{PRIORITIES}.NAME], got {given!r}")
+    return tuple(source.priority_class(name, table) for name, table in given.items())
 
 
 def _mechanism(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,7 +361,7 @@ def _is_http_address(listen: str) -> bool:
 
 def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library
     if kind is MechanismSettings:
-        return list(settings_values(MechanismSettings()))
+        return [name for name in settings_values(MechanismSettings()) if name != PRIORITIES]
     return [field.name for field in msgspec.structs.fields(kind)]
 
 

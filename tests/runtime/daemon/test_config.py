@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.settings import rules_of
 from gavelpy.runtime.daemon.config import parse_config, read_config
 
@@ -68,6 +69,19 @@ def test_every_section_is_read() -> None:
             r"f.toml:4: throughputs.profile_gpu_s must be in \[0, 1e\+09\]",
         ),
         (LEAST + "[throughputs]\nestimate = 1\n", "f.toml:4: throughputs.estimate must be bool, got 1"),
+        (LEAST + "[priorities.high]\nvalue = 1.5\n", "f.toml:4: priorities.high.value must be int, got 1.5"),
+        (LEAST + "[priorities.high]\nowners = []\n", "f.toml:3: priorities.high.value must be given"),
+        (
+            LEAST + "[priorities.high]\nvalue = 1\nrank = 1\n",
+            "f.toml:5: priorities.high.rank is not known; allow",
+        ),
+        (
+            LEAST + '[priorities.high]\nvalue = 1\npreempts = ["low"]\n',
+            r"f.toml:5: priorities.high.preempts must be lower classes \(normal\), got 'low'",
+        ),
+        (LEAST + "[priorities]\nhigh = 1\n", r"f.toml:4: priorities.high must be a table, \[priorities.high\], got 1"),
+        (LEAST + '[priorities."a b"]\nvalue = 1\n', "f.toml.* priorities must be named by 1 to 63 letters"),
+        (LEAST + "[mechanism]\npriorities = []\n", "f.toml:4: mechanism.priorities is not known"),
         (LEAST + "[colours]\n", r"f.toml:3: \[colours\] is not known; allowed are scheduler, policy, "),
         ("scheduler = 1\n", r"f.toml:1: scheduler must be a table, \[scheduler\], got 1"),
         (LEAST + "round_s = \n", "f.toml:3: must be TOML: "),
@@ -90,6 +104,12 @@ def test_every_section_is_read() -> None:
 def test_a_mistake_is_named_with_its_place(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         parse_config(text, "f.toml")
+
+
+def test_priority_classes_become_settings_of_the_mechanism() -> None:
+    config = parse_config(LEAST + '[priorities.high]\nvalue = 9\npreempts = ["normal"]\nowners = ["ann"]\n')
+
+    assert config.mechanism.priorities == (PriorityClass("high", 9, ("normal",), ("ann",)),)
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

@@ -89,6 +89,21 @@ def test_a_submission_is_answered_again_though_nothing_more_fits(tmp_path: Path)
     run(scenario())
 
 
+def test_a_priority_class_must_exist_and_be_open_to_the_owner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        classes = {"priorities.high": {"value": 1, "owners": ["bob"]}, "priorities.low": {"value": -1}}
+        async with running(make_config(tmp_path, **classes)) as cluster:
+            with pytest.raises(InvalidInput, match="priority must be one of normal, low, which 'alice' may use"):
+                await cluster.submit(make_spec(priority="high"), make_spec(priority="low"))
+            with pytest.raises(InvalidInput, match="got 'urgent'"):
+                await cluster.scheduler.submit([make_spec(priority="urgent")], "", "bob")
+            await cluster.scheduler.submit([make_spec(priority="high"), make_spec()], "", "bob")
+
+            assert cluster.core.jobs.rank[:2].tolist() == [0, 1]
+
+    run(scenario())
+
+
 def test_the_digest_of_jobs_is_the_same_after_an_upgrade_that_brings_new_fields() -> None:
     """The digest of two jobs as it was first written down; a new field of a job must not change it."""
     jobs = [

@@ -19,6 +19,7 @@ from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, JobStatus, as_described
+from gavelpy.runtime.daemon.submissions import check_priorities
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class Explainer:
     async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[PlannedJob]:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
+        check_priorities(specs, scheduler.core.settings, owner)
         first = scheduler.core.jobs.count
         now_s = time.time()
         tried = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gavelpy.errors import InvalidInput, NotFound
-from gavelpy.mechanism import eligibility, failures, non_preemptible
+from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
@@ -82,6 +82,8 @@ class JobStatus:
     failures: int
     detail: str  # the last note
     weight: float
+    priority: str  # name of its class
+    priority_rank: int  # position of its class; 0 = the highest
     job_type: str
     entity: str
     steps_estimated: bool  # from time: the job has not reported any
@@ -266,6 +268,8 @@ class JobQueries:
             failures=int(jobs.failures[job]),
             detail=history.detail(job),
             weight=spec.weight,
+            priority_rank=int(jobs.rank[job]),
+            priority=priority_classes.class_of(jobs, scheduler.core.settings, job),
             job_type=spec.job_type,
             entity=spec.entity,
             steps_estimated=self._is_estimate(job),

@@ -45,6 +45,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         preemptible=spec.preemptible,
         software=software_pb2.Software(**vars(spec.software)),
         hold=spec.hold,
+        priority=spec.priority,
         time_s=spec.time_s,
         stall_s=spec.stall_s,
         gpu_types=spec.gpu_types,

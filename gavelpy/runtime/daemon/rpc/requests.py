@@ -118,6 +118,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         array_size=job.array_size,
         array_limit=job.array_limit,
         hold=job.hold,
+        priority=text(f"{field}.priority", job.priority),
         time_s=number(f"{field}.time_s", job.time_s),
         stall_s=number(f"{field}.stall_s", job.stall_s),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
