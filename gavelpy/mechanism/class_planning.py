@@ -41,20 +41,25 @@ def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         picked, is_plain = planner.within(mine, free, members)
         left -= taken(planner.leases, picked)
         chosen, is_by_urgency = joined(chosen, picked), is_by_urgency and is_plain
-        queue.waiting(rank, picked.jobs)
+        queue.waiting(rank, picked.jobs, rows[:0])
     planner.book(chosen)
     return chosen, is_by_urgency
 
 
-def filled(planner: Planner, waiting: Ints) -> tuple[Chosen, Ints]:
-    """Waiting jobs that get GPUs within a round, and the jobs of lower classes that lose theirs for it."""
+def filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
+    """Waiting jobs that get GPUs within a round, and the jobs of lower classes that lose theirs for it.
+
+    `rows` are all jobs that can run. A job that loses its GPUs may get others in the same plan.
+    """
+    waiting = rows[planner.leases.jobs.lease[rows] < 0]
     if not is_ranked(planner.settings):
-        return planner.filled(waiting), waiting[:0]
+        return planner.filled(waiting), rows[:0]
     leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
     free_gpus = pool.usable & (pool.job == NONE)
-    left, chosen, leaving = pool.domain_counts(free_gpus), NONE_CHOSEN, waiting[:0]
+    left, chosen, leaving = pool.domain_counts(free_gpus), NONE_CHOSEN, rows[:0]
     queue = _ClassQueue(planner, _preemptible(planner))
     for rank in queue.ranks:
+        waiting = np.union1d(waiting, np.intersect1d(leaving, rows))
         mine, is_open = waiting[jobs.rank[waiting] == rank], ~queue.is_blocked(rank)
         picked = planner.fill(mine, np.where(is_open, left, 0), free_gpus)
         left -= taken(leases, picked)
@@ -67,9 +72,11 @@ def filled(planner: Planner, waiting: Ints) -> tuple[Chosen, Ints]:
             left += _by_domain(planner, gone) - taken(leases, more)
             picked, leaving = joined(picked, more), np.concatenate([leaving, gone])
         chosen = joined(chosen, picked)
-        queue.waiting(rank, picked.jobs)
+        queue.waiting(rank, picked.jobs, leaving)
+    stays = jobs.marks(np.intersect1d(leases.staying(chosen), leaving))  # another job leaves in their place
+    chosen = Chosen(*(column[~stays[chosen.jobs]] for column in chosen))
     planner.book(chosen)
-    return chosen, np.unique(leaving)
+    return chosen, np.unique(leaving[~stays[leaving]])
 
 
 class _ClassQueue:
@@ -110,10 +117,14 @@ class _ClassQueue:
             rows = rows[~jobs.marks(self._protected)[rows]]
         return np.asarray(rows[np.lexsort((-rows, -jobs.began_s[rows], -jobs.rank[rows]))])
 
-    def waiting(self, rank: int, chosen: Ints) -> None:
-        """Notes the GPU types that jobs of this class wait for after its part of the plan."""
+    def waiting(self, rank: int, chosen: Ints, leaving: Ints) -> None:
+        """Notes the GPU types that jobs of this class wait for after its part of the plan.
+
+        `leaving`: jobs that lose their GPUs unless they are among `chosen`.
+        """
         planner, jobs, pool = self._planner, self._planner.leases.jobs, self._planner.leases.pool
-        rows = jobs.active[(jobs.lease[jobs.active] < 0) & (jobs.rank[jobs.active] == rank)]
+        waits = (jobs.lease[jobs.active] < 0) | jobs.marks(leaving)[jobs.active]
+        rows = jobs.active[waits & (jobs.rank[jobs.active] == rank)]
         rows = rows[~jobs.marks(chosen)[rows]]
         rows = planner.settings.rules.candidates(jobs, rows)
         rows = rows[non_preemptible.may_begin(jobs, rows, planner.now_s)]

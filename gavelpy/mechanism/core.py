@@ -295,9 +295,10 @@ class SchedulerCore:
             planner.reserve()
             return []
         self.settle()
-        active = self.jobs.active
-        waiting = active[self.jobs.lease[active] < 0]
-        chosen, leaving = class_planning.filled(planner, waiting[self.runnable(waiting)])
+        rows = self.jobs.active
+        if not priority_classes.is_ranked(self.settings):
+            rows = rows[self.jobs.lease[rows] < 0]
+        chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
         return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
 
     @property

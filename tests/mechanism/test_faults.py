@@ -7,6 +7,7 @@ tests.mechanism.faults SEED 1` repeats it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from tests.mechanism.faults.troubles import Hostility
 from tests.mechanism.faults.world import JOBS, World
+from tests.mechanism.test_priority_order import random_classes
 
 SEEDS = range(8)
 FAULTS = 500
@@ -42,6 +44,15 @@ def test_everything_breaks_and_every_job_finishes_once(seed: int) -> None:
 @pytest.mark.parametrize("seed", [100, 101])
 def test_every_job_finishes_once_where_jobs_that_never_saved_keep_their_gpus(seed: int) -> None:
     episode = World(seed, FAULTS // 2, keep_unsaved=True).run()
+
+    assert episode.finished > 0
+
+
+@pytest.mark.parametrize("seed", [200, 201])
+def test_every_job_finishes_once_where_classes_preempt_each_other(seed: int) -> None:
+    classes = random_classes(Random(seed))
+
+    episode = World(seed, FAULTS // 2, keep_unsaved=seed % 2 == 0, classes=classes).run()
 
     assert episode.finished > 0
 

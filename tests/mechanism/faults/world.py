@@ -24,6 +24,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
+from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.agent.leases.orders import Orders
 from tests.mechanism.builders import make_mechanism
@@ -78,7 +79,9 @@ class World:
         steps: tuple[int, int] = STEPS,
         *,
         keep_unsaved: bool = False,
+        classes: tuple[PriorityClass, ...] = (),
     ) -> None:
+        self.classes = classes
         self.steps = steps
         self.seed = seed
         self.rng = rng = Random(seed)
@@ -117,6 +120,7 @@ class World:
             queue=rng.choice(list(QueueRule)),
             failures_max=1_000_000,
             keep_unsaved=keep_unsaved,
+            priorities=classes,
             **calm_settings(rng),
         )
         on_node_lost, orphan_max_s = "fence" if is_fencing else "wait", rng.choice([0.0, 30.0, 120.0, 120.0])
@@ -270,6 +274,7 @@ class World:
             gpus=gpus,
             rates_steps_per_s=rates if is_known else {},
             owner="somebody",
+            priority=rng.choice(self.classes).name if self.classes else "",
         )
 
     def _submit(self, spec: JobSpec) -> None:
