@@ -35,7 +35,7 @@ _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
-_SOFTWARE = ("venv", "conda", "snapshot")
+_SOFTWARE = ("venv", "conda", "snapshot", "image")
 _NOTIFY = ("notify", "webhook", "mail")
 _NOT_SENT = frozenset({"array", *_SOFTWARE, *_NOTIFY})  # by themselves
 
@@ -63,6 +63,7 @@ class JobTemplate:
     venv: str = ""
     conda: str = ""
     snapshot: bool = False  # of the working directory
+    image: str = ""
     notify: tuple[str, ...] = ()
     webhook: str = ""
     mail: str = ""
@@ -96,7 +97,7 @@ class JobTemplate:
 
         values = {name: value for name, value in vars(self).items() if name not in _NOT_SENT}
         snapshot = snapshots[self.working_directory] if self.snapshot else ""
-        software = software_pb2.Software(venv=self.venv, conda=self.conda, snapshot=snapshot)
+        software = software_pb2.Software(venv=self.venv, conda=self.conda, snapshot=snapshot, image=self.image)
         notify = client_pb2.Notify(kinds=self.notify, webhook=self.webhook, mail=self.mail)
         return client_pb2.JobDescription(**values, software=software, notify=notify)
 
@@ -358,6 +359,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "venv": ("the path of a virtual environment", _text),
     "conda": ("the path of a conda environment", _text),
     "snapshot": ("true or false", _flag),
+    "image": ("the name of a container image, or the path of a .sif file", _text),
     "notify": ("a list of end, failure, preemption", lambda value: tuple(map(_text, _list(value)))),
     "webhook": ("a URL", _text),
     "mail": ("an address", _text),

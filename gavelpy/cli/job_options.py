@@ -110,6 +110,14 @@ SnapshotOption = Annotated[
         help="Archive the working directory now (without what git ignores); the job runs in a copy of it.",
     ),
 ]
+ImageOption = Annotated[
+    str,
+    typer.Option(
+        metavar="IMAGE",
+        rich_help_panel=_JOB,
+        help="Run the job in a container: a name such as docker.io/library/python:3.12, or a .sif file on the nodes.",
+    ),
+]
 NotifyOption = Annotated[
     str,
     typer.Option(
@@ -196,6 +204,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "venv": (VenvOption, ""),
     "conda": (CondaOption, ""),
     "snapshot": (SnapshotOption, False),
+    "image": (ImageOption, ""),
     "notify": (NotifyOption, ""),
     "webhook": (WebhookOption, ""),
     "mail": (MailOption, ""),
@@ -252,6 +261,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "one_process_a_node",
         "preemptible",
         "snapshot",
+        "image",
         "webhook",
         "mail",
         "hold",

@@ -97,7 +97,19 @@ def resume(
 
 def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
     """One row per node."""
-    titles = ("node", "state", "GPUs", "in use", "type", "jobs", "last report", "address", "containment", "remarks")
+    titles = (
+        "node",
+        "state",
+        "GPUs",
+        "in use",
+        "type",
+        "jobs",
+        "last report",
+        "address",
+        "containment",
+        "images",
+        "remarks",
+    )
     rows = [
         (
             printable(node.node_id),
@@ -109,6 +121,7 @@ def nodes_table(found: Iterable[client_pb2.NodeStatus]) -> TableData:
             duration(node.heartbeat_age_s),
             printable(node.address),
             printable(node.containment) or DASH,
+            printable(DASH if node.images.startswith("no: ") else node.images) or DASH,
             printable(", ".join(_remarks(node))),
         )
         for node in found

@@ -42,7 +42,7 @@ class FailureClass(IntEnum):
     OUT_OF_MEMORY = 2
     SYSTEM = 3
     COMMUNICATION = 4  # a peer of a gang is gone
-    REFUSED = 5  # the node runs no job of this owner
+    REFUSED = 5  # the node runs no job of this owner, or no such image
     TIME_LIMIT = 6  # the running time that its owner allowed is over
     STALLED = 7  # no progress for as long as its owner allowed
 

@@ -11,8 +11,8 @@ Nodes classify a failed lease by evidence (exit code, last lines of output; see 
   another node where possible, and does not count towards `failures_max`. More than `system_failures_max` of them give
   the job up: some bugs look like system errors. As with lost leases, such errors on `loss_nodes_max` different nodes in
   a row make the job the likely cause, and count as failures too.
-- A *refusal* (the node runs no job of this owner) is not a fault of the job. It is retried with back-off, on another
-  node where possible, without limit: the job waits until a node knows its owner.
+- A *refusal* (the node runs no job of this owner, or no such image) is not a fault of the job. It is retried with
+  back-off, on another node where possible, without limit: the job waits until a node runs it.
 - *Unknown* failures count towards `failures_max`.
 - A job that has reached its *time limit*, or has *stalled*, is ended as its owner chose, and not retried.
 

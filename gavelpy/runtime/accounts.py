@@ -91,6 +91,7 @@ class Identity(NamedTuple):
     uid: int
     gid: int
     groups: tuple[int, ...]
+    may_gain_rights: bool = False  # by set-uid programs: podman maps the ids of a container by one
 
 
 def become(identity: Identity) -> None:
@@ -98,12 +99,12 @@ def become(identity: Identity) -> None:
 
     Raises OSError. Clears PR_SET_PDEATHSIG.
     """
-    uid, gid, groups = identity
+    uid, gid, groups, may_gain_rights = identity
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     os.umask(UMASK)
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+    if not may_gain_rights and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 

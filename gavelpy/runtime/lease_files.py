@@ -26,6 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from gavelpy.errors import RemoteViolation
 from gavelpy.runtime.accounts import Identity
 from gavelpy.runtime.whole_files import read_bounded, read_record, write_record
 
@@ -110,7 +111,12 @@ class Launch:
     @property
     def identity(self) -> Identity | None:
         """Of the account that the processes become; None = they stay the agent's."""
-        return Identity(self.uid, self.gid, self.groups) if self.uid >= 0 else None
+        return Identity(self.uid, self.gid, self.groups, self.hides_ranks) if self.uid >= 0 else None
+
+    @property
+    def hides_ranks(self) -> bool:
+        """Whether the ranks are processes that podman starts: signals to the client do not reach them."""
+        return self.software.get("tool") == "podman"
 
     def directory_of_job(self, directory: Path) -> Path:
         """Where the job reads its lease and writes its progress; `directory`: of the lease."""
@@ -199,6 +205,17 @@ def read_launch(directory: Path) -> Launch | None:
 def read_lease(directory: Path) -> LeaseTerms | None:
     """The newest terms."""
     return read_record(directory / LEASE_FILE, LeaseTerms, _ENUMS)
+
+
+def read_start(directory: Path) -> tuple[Launch, LeaseTerms]:
+    """What the shim must find when it starts; raises RemoteViolation."""
+    launch, lease = read_launch(directory), read_lease(directory)
+    if launch is None or lease is None:
+        missing = LAUNCH_FILE if launch is None else LEASE_FILE
+        raise RemoteViolation(f"{directory / missing} must exist before the shim starts")
+    if not launch.argv or not launch.rank_environments:
+        raise RemoteViolation(f"{directory / LAUNCH_FILE}: argv and rank_environments must not be empty")
+    return launch, lease
 
 
 def read_shim(directory: Path) -> ShimState | None:

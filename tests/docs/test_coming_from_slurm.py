@@ -147,10 +147,6 @@ def _bounded_array(ran: Ran) -> None:
     ran.user.finish("few-3")
 
 
-def _forwarded(ran: Ran) -> None:
-    ran.user("gavel cancel served")
-
-
 def _ranks(ran: Ran) -> None:
     text = ran.user.finish("ranks")
     wait_until(lambda: text.count(" of 2") == 2 or ran.user("gavel logs ranks").out.count(" of 2") == 2, "both printed")
@@ -270,10 +266,13 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --mail-type=END,FAIL --mail-user=ann`": submitted(
         lambda job: job["notify"]["kinds"] == ["end", "failure"]
     ),
+    "`sbatch --container-image` (Pyxis), `--container`": lambda ran: wait_until(
+        lambda: bool(re.search("containers|cannot be pulled", ran.user("gavel explain contained").out)), "it is refused"
+    ),
     "`sbatch --output=FILE`": _output_of_running,
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
     "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
-    "`ssh -L` to a node": _forwarded,
+    "`ssh -L` to a node": lambda ran: ran.user.until("served", "running"),
     "`srun` inside a job": _ranks,
     "`sattach`": prints("trained"),
     "`sstat`": prints("resnet", "running"),

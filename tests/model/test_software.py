@@ -19,11 +19,32 @@ from gavelpy.model.job import OF_NODE, JobId, JobSpec, Software
         ({"venv": "/a", "conda": "/b"}, "conda must be empty if venv is given, got '/b' and '/a'"),
         ({"snapshot": "../../etc/passwd"}, "snapshot must be a SHA-256 in 64 hexadecimal digits"),
         ({"snapshot": "A" * 64}, "snapshot must be a SHA-256"),
+        ({"image": "--privileged"}, "image must be a name such as"),
+        ({"image": "docker.io/library/Python"}, "image must be a name such as"),
+        ({"image": "oci:/srv/image"}, "image must be a name such as"),
+        ({"image": "/images/../etc/x.sif"}, "image must be a name such as"),
+        ({"image": "python image"}, "image must be a name such as"),
+        ({"image": "python", "conda": "/opt/c"}, "image must be empty if conda is given"),
     ],
 )
 def test_meaningless_software_is_refused(fields: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         Software(**fields)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python",
+        "python:3.12",
+        "docker.io/library/python:3.12",
+        "localhost:5000/a/b",
+        "/images/torch.sif",
+        f"ghcr.io/org/x@sha256:{'0' * 64}",
+    ],
+)
+def test_image_is_a_name_in_a_registry_or_a_file(image: str) -> None:
+    assert Software(image=image).image == image
 
 
 def test_virtual_environment_comes_first_in_path_and_replaces_that_of_the_node() -> None:
@@ -51,7 +72,7 @@ def test_environment_of_the_node_is_unchanged_without_software() -> None:
 
 
 def test_software_of_a_job_is_in_the_journal() -> None:
-    spec = JobSpec(JobId("a"), 1.0, software=Software(conda="/opt/conda", snapshot="0" * 64))
+    spec = JobSpec(JobId("a"), 1.0, software=Software(conda="/opt/conda", snapshot="0" * 64, image=""))
 
     _, event = decode(encode(JobSubmitted(spec), 5.0))
 

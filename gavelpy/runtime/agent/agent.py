@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -40,6 +41,7 @@ from gavelpy.runtime.agent.housekeeping import Housekeeping
 from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.leases.containment import Containment, find_containment
 from gavelpy.runtime.agent.leases.environment import node_environment_of
+from gavelpy.runtime.agent.leases.images import ImageRules, find_images
 from gavelpy.runtime.agent.leases.orders import Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
@@ -80,7 +82,7 @@ class Agent:
         self._was_connected = False
         self._disk_error = ""  # of the state directory
         self._reported: tuple[tuple[object, ...], ...] = ()
-        self._containment = Containment()
+        self._containment, self._images = Containment(), ImageRules()
         known = agent_state.read_state(config.state)
         self._has_state = known is not None
         self._has_booted_since = known is not None and known.boot_id != boot_id()
@@ -115,7 +117,10 @@ class Agent:
         self._registry.load(clock_s(), has_booted_since=self._has_booted_since)
         servers = await self._serve()
         service = f"{HOST}:{self.job_service_port}"
-        self._starter.environment = node_environment_of(self._config, self._gpus, self._containment, service)
+        self._images = await asyncio.to_thread(find_images, *self._config.image_rules, os.environ)
+        self._starter.environment = node_environment_of(
+            self._config, self._gpus, self._containment, self._images, service
+        )
         self._reconcile()
         tasks = [
             asyncio.create_task(work)
@@ -291,7 +296,7 @@ class Agent:
         node = await asyncio.to_thread(describe_node, self._config, self._gpus, self._checkpoints.status.cluster)
         # With the state of an earlier agent, all leases that may still run are known and reported.
         node.confirmed_dead = self._has_state and not self._was_connected
-        node.containment = self._containment.text
+        node.containment, node.images = self._containment.text, self._images.text
         node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
         node.identity_key = self._state.identity_key
         node.peer_address = self._quorum.me.address

@@ -15,6 +15,7 @@ import msgspec
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.agent.gpus import parse_gpus
 from gavelpy.runtime.agent.leases.containment import JobLimits
+from gavelpy.runtime.agent.leases.images import check_rules
 from gavelpy.runtime.security.exposure import is_loopback
 from gavelpy.runtime.security.tokens import NAME, NAME_ALLOWED
 from gavelpy.runtime.shim.isolation import REPLACED, are_processes_hidden
@@ -76,6 +77,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     private_tmp: bool = False  # each job has its own /tmp and /var/tmp
     hide_processes: bool = True  # jobs that run as their owners see processes of their account only
     users: dict[str, str] = {}  # accounts of users that have another name on this node
+    images: list[str] = msgspec.field(
+        default_factory=lambda: ["*"]
+    )  # patterns of the container images that jobs may use
+    image_tool: str = ""  # podman, apptainer or none; empty = the first that is installed
+    image_mounts: list[str] = []  # directories of the node that all containers see
     allow_root: bool = False  # whether a job may run as root, if its owner is root on this node
 
     def __post_init__(self) -> None:
@@ -92,6 +98,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 raise InvalidInput(f"{name} needs control_groups = true, got {getattr(self, name)} with false")
         if self.run_as not in RUN_AS:
             raise InvalidInput(f"run_as must be one of {', '.join(map(repr, RUN_AS))}, got {self.run_as[:80]!r}")
+        check_rules(self.image_tool, self.images, self.image_mounts)
         for user, account in self.users.items():
             if not NAME.fullmatch(user) or not ACCOUNT.fullmatch(account):
                 raise InvalidInput(
@@ -141,6 +148,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def job_limits(self) -> JobLimits:
         """Limits of a job for each of its GPUs."""
         return JobLimits(self.memory_bytes_per_gpu, self.processes_per_gpu)
+
+    @property
+    def image_rules(self) -> tuple[str, list[str], list[str], float]:
+        """The first arguments of `find_images`."""
+        return self.image_tool, self.images, self.image_mounts, self.speed_factor
 
     @property
     def switches_accounts(self) -> bool:

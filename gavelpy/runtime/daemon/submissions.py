@@ -18,7 +18,7 @@ from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import NORMAL, ranking
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.job import JobId, JobSpec
+from gavelpy.model.job import JobId, JobSpec, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 KEY_LENGTH_MAX = 200
 _DEFAULTS = {field.name: field.default for field in fields(JobSpec)}
+
+
+@dataclass(frozen=True)
+class _FirstSoftware:
+    """The fields that `Software` has always had."""
+
+    venv: str
+    conda: str
+    snapshot: str
 
 
 @dataclass(frozen=True)
@@ -145,10 +154,17 @@ def digest_of(specs: Sequence[JobSpec]) -> str:
     fields.
     """
     values = [
-        {name: value for name, default in _DEFAULTS.items() if (value := getattr(spec, name)) != default}
+        {name: _digested(value) for name, default in _DEFAULTS.items() if (value := getattr(spec, name)) != default}
         for spec in specs
     ]
     return hashlib.sha256(msgspec.msgpack.encode(values, order="deterministic")).hexdigest()
+
+
+def _digested(value: object) -> object:
+    """The value; software without fields that came later has the digest of the first ones."""
+    if not isinstance(value, Software) or value.image:
+        return value
+    return _FirstSoftware(value.venv, value.conda, value.snapshot)
 
 
 def _again(known: Submission, digest: str) -> Submitted:

@@ -9,6 +9,7 @@ isolation      the job's own /tmp and /proc
 cgroups        the control group of a lease
 log_files      captured output, with rotation
 preparation    check the environment of a job and unpack its snapshot, before its ranks start
+containers     ranks in containers of podman or apptainer
 terminal       the terminal of an interactive job, to which clients attach
 """
 

@@ -49,7 +49,7 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     SYSTEM = "system"
     COMMUNICATION = "communication"
-    REFUSED = "refused"  # by the agent, before the shim starts: the node runs no job of this owner
+    REFUSED = "refused"  # by the agent, before the shim starts: the node does not run such a job
     TIME_LIMIT = "time-limit"
     STALLED = "stalled"
 
@@ -72,7 +72,7 @@ _PATTERNS: Final[Mapping[FailureKind, str]] = {
         r"^(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b"
         r"|: can't open file .*\[Errno 2\]|^\S+: No module named \S+$|: Error while finding module specification"
         r"|: error: (?:unrecognized arguments|argument |the following arguments are required|invalid choice)"
-        r"|[Ss]yntax error(?: near|:)"
+        r"|[Ss]yntax error(?: near|:)|\(catatonit:\d+\): failed to exec pid1: (?:No such file|Permission denied)"
     ),
     FailureKind.COMMUNICATION: (
         r"nccl(?:System|Remote|Internal|Unhandled)Error|NCCL (?:error|timeout|communicator was aborted)|Watchdog caught"

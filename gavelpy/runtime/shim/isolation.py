@@ -25,9 +25,13 @@ _C = ctypes.CDLL(None, use_errno=True)
 
 
 def isolate(directory: Path, launch: Launch) -> str:
-    """Moves this process into the namespace of its lease; returns why that is impossible, empty = done."""
+    """Moves this process into the namespace of its lease; returns why that is impossible, empty = done.
+
+    A container of podman has a /tmp of its own; its client needs that of the node, where an account's containers meet.
+    """
     try:
-        enter(directory / TMP if launch.private_tmp else None, launch.identity, hide_processes=launch.hide_processes)
+        has_tmp = launch.private_tmp and not launch.hides_ranks
+        enter(directory / TMP if has_tmp else None, launch.identity, hide_processes=launch.hide_processes)
     except OSError as error:
         return f"the job cannot be isolated: {error}"
     return ""

@@ -1,7 +1,8 @@
 """Prepares the software of a job before its ranks start, in a child process with the rights of the job's user.
 
-The child checks that a virtual or conda environment has a Python, and unpacks the snapshot of the code. It writes to
-its standard error why it fails. The supervisor waits for it, and ends it if the lease ends meanwhile.
+The child checks that a virtual or conda environment has a Python, unpacks the snapshot of the code, and pulls the image
+of a container. It writes to its standard error why it fails. The supervisor waits for it, and ends it if the lease ends
+meanwhile. Another child removes the containers of a lease afterwards.
 """
 
 from __future__ import annotations
@@ -14,32 +15,56 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gavelpy.errors import RemoteViolation
-from gavelpy.runtime.lease_files import Launch
-from gavelpy.runtime.shim import processes, ranks
+from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, Launch, LeaseOutcome, clock_s
+from gavelpy.runtime.shim import containers, processes, ranks
 from gavelpy.runtime.snapshots import unpack
 
 CODE_OF_JOB: Final = ranks.CODE_NOT_FOUND  # what the job names is not there: not retried if it never saved
 CODE_OF_NODE: Final = 75  # the node's storage fails
-ENDED_EARLY: Final = -1
+REMOVE_S: Final = 20.0
 _POLL_S = 0.05
 _MESSAGE_BYTES_MAX = 4_000
 
 
 class Preparation(NamedTuple):
-    """How a preparation ended; code 0 = the ranks can start."""
+    """How a preparation ended; outcome None = the ranks can start."""
 
-    code: int
+    outcome: LeaseOutcome | None
     message: str = ""
+    code: int = 0
 
 
 def prepare(
     launch: Launch, environment: Mapping[str, str], control_groups: Sequence[str], is_over: Callable[[], bool]
 ) -> Preparation:
     """Prepares in a child and waits for it, until `is_over`. Raises RankNotStarted."""
-    node = environment.get("GAVEL_NODE_ID", "")
-    child = ranks.start_rank(
-        lambda: _prepared(launch.software, node), "/", environment, 0, control_groups, launch.identity
-    )
+    directory = Path(environment[LEASE_DIRECTORY_VARIABLE])
+    code, text = _in_child(lambda: _prepared(launch, directory, environment), launch, control_groups, is_over)
+    if code is None:
+        return Preparation(LeaseOutcome.STOPPED, "the lease was over before the job's software was prepared")
+    if code == 0:
+        return Preparation(None)
+    outcome = LeaseOutcome.LOST if code == CODE_OF_NODE else LeaseOutcome.FAILED
+    return Preparation(outcome, text or f"the preparation of the job's software ended with code {code}", code)
+
+
+def remove_containers(launch: Launch, directory: Path, control_groups: Sequence[str]) -> None:
+    """Removes podman's records of the lease's containers. Gives up after `REMOVE_S`: other leases do without."""
+    ends_s = clock_s() + REMOVE_S
+    try:
+        removal = containers.removal(launch, directory)
+        code, text = _in_child(removal, launch, control_groups, lambda: clock_s() > ends_s)
+    except ranks.RankNotStarted as error:
+        code, text = error.code, str(error)
+    if code != 0:
+        sys.stderr.write(f"containers of lease {launch.lease} are not removed: {text or 'podman does not end'}\n")
+
+
+def _in_child(
+    work: Callable[[], int], launch: Launch, control_groups: Sequence[str], is_over: Callable[[], bool]
+) -> tuple[int | None, str]:
+    """Exit code and message of `work`, done with the rights of the job's account; code None = it was ended."""
+    child = ranks.start_rank(work, "/", {}, 0, control_groups, launch.identity)
     try:
         message, code = b"", None
         while code is None and not is_over():
@@ -51,10 +76,9 @@ def prepare(
         os.close(child.output)
     if code is None:
         processes.send(-child.process, signal.SIGKILL)
-        return Preparation(ENDED_EARLY, "the lease was over before the job's software was prepared")
-    os.waitpid(child.process, 0)
-    text = " ".join(message[:_MESSAGE_BYTES_MAX].decode(errors="replace").split())
-    return Preparation(code, text or f"the preparation of the job's software ended with code {code}")
+    else:
+        os.waitpid(child.process, 0)
+    return code, " ".join(message[:_MESSAGE_BYTES_MAX].decode(errors="replace").split())
 
 
 def _read(end: int) -> bytes:
@@ -65,8 +89,9 @@ def _read(end: int) -> bytes:
     return content
 
 
-def _prepared(software: Mapping[str, str], node: str) -> int:
+def _prepared(launch: Launch, directory: Path, environment: Mapping[str, str]) -> int:
     """In the child: prepares everything and returns the exit code."""
+    software, node = launch.software, environment.get("GAVEL_NODE_ID", "")
     where = f" on node {node}" if node else ""
     try:
         for kind, name in (("venv", "virtual"), ("conda", "conda")):
@@ -76,6 +101,8 @@ def _prepared(software: Mapping[str, str], node: str) -> int:
             code = Path(software["code"])
             code.mkdir(mode=0o700, exist_ok=True)
             unpack(Path(software["archive"]), digest, code)
+        if "image" in software:
+            containers.make_ready(launch, directory, environment)
     except RemoteViolation as error:
         return _failed(CODE_OF_JOB, f"{error}{where}")
     except (FileNotFoundError, PermissionError) as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from gavelpy.errors import RemoteViolation
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.lease_files import End, Launch, LeaseOutcome, LeaseTerms, Progress, ShimPhase, ShimState, clock_s
-from gavelpy.runtime.shim import cgroups, failures, isolation, processes, ranks
+from gavelpy.runtime.shim import cgroups, containers, failures, isolation, processes, ranks
 from gavelpy.runtime.shim.log_files import LogWriter
 from gavelpy.runtime.shim.termination import (
     RankExits,
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     directory = Path(argv[0]).resolve()
     processes.detach(directory / LOG_FILE)
     try:
-        launch, lease = _read(directory)
+        launch, lease = lease_files.read_start(directory)
     except RemoteViolation as error:
         lease_files.write_end(directory, End(LeaseOutcome.FAILED, 0, 0.0, 0.0, str(error), clock_s()))
         return 1
@@ -142,15 +142,11 @@ class Supervisor:
         """Prepares the software of the job; None if it is ready, else how the lease ended."""
         from gavelpy.runtime.shim import preparation  # few jobs need it, and it loads much
 
-        code, message = preparation.prepare(self._launch, environment, self._groups.all, self._is_over)
-        if code == 0:
+        outcome, message, code = preparation.prepare(self._launch, environment, self._groups.all, self._is_over)
+        if outcome is None:
             return None
         self._kill_all()
-        if code == preparation.ENDED_EARLY:
-            return failures.not_started(self._launch, LeaseOutcome.STOPPED, message, 0)
-        return failures.not_started(
-            self._launch, LeaseOutcome.LOST if code == preparation.CODE_OF_NODE else LeaseOutcome.FAILED, message, code
-        )
+        return failures.not_started(self._launch, outcome, message, code)
 
     def _open_terminal(self) -> None:
         """Makes the terminal of an interactive job, which has one process."""
@@ -169,9 +165,7 @@ class Supervisor:
         launch, local_rank = self._launch, len(self._ranks)
         slave = self._terminal.slave if self._terminal is not None else -1
         rank = ranks.start_rank(
-            launch.argv,
-            launch.working_directory,
-            environment,
+            *containers.command(launch, self._job_directory, environment, local_rank),
             self._state.group,
             self._groups.all,
             launch.identity,
@@ -264,7 +258,10 @@ class Supervisor:
         if now.stage is before.stage:
             return
         self._write_state(ShimPhase.STOPPING)
-        self._send_group(signal.SIGTERM if now.stage is Stage.TERMINATED else signal.SIGKILL)
+        if now.stage is Stage.TERMINATED and self._launch.hides_ranks:
+            self._send_ranks(signal.SIGTERM)
+        else:
+            self._send_group(signal.SIGTERM if now.stage is Stage.TERMINATED else signal.SIGKILL)
         self._send_group(signal.SIGCONT)
         self._paused = False
 
@@ -345,12 +342,20 @@ class Supervisor:
         """
         if self._ranks:
             self._send_group(signal.SIGKILL)
-        while not processes.kill_lease(self._state, self._job_directory, self._groups.main):
-            self._capture(POLL_S / 5)
-            ranks.reap_orphans(self._state.job_processes)
+        self._kill_lease()
+        if self._launch.hides_ranks and self._ranks:
+            from gavelpy.runtime.shim import preparation
+
+            preparation.remove_containers(self._launch, self._job_directory, self._groups.all)
+            self._kill_lease()
         self._groups.remove()
         for end in list(self._writers):
             self._drain(end)
+
+    def _kill_lease(self) -> None:
+        while not processes.kill_lease(self._state, self._job_directory, self._groups.main):
+            self._capture(POLL_S / 5)
+            ranks.reap_orphans(self._state.job_processes)
 
     def _drain(self, end: int) -> None:
         while ranks.readable([end], 0.0) and (content := os.read(end, READ_BYTES)):
@@ -378,6 +383,9 @@ class Supervisor:
         processes.send(-self._state.group, number)
 
     def _send_ranks(self, number: int) -> None:
+        if self._launch.hides_ranks:
+            containers.send(number, processes.lease_processes(self._state, self._job_directory, self._groups.main))
+            return
         for rank in self._ranks:
             processes.send(rank.process, number)
 
@@ -388,13 +396,3 @@ class Supervisor:
             lease_files.write_shim(self._directory, self._state)
         except OSError as error:
             sys.stderr.write(f"shim.json: {error}\n")
-
-
-def _read(directory: Path) -> tuple[Launch, LeaseTerms]:
-    launch, lease = lease_files.read_launch(directory), lease_files.read_lease(directory)
-    if launch is None or lease is None:
-        missing = lease_files.LAUNCH_FILE if launch is None else lease_files.LEASE_FILE
-        raise RemoteViolation(f"{directory / missing} must exist before the shim starts")
-    if not launch.argv or not launch.rank_environments:
-        raise RemoteViolation(f"{directory / lease_files.LAUNCH_FILE}: argv and rank_environments must not be empty")
-    return launch, lease

@@ -283,6 +283,7 @@ class Node(_message.Message):
     STATE_ID_FIELD_NUMBER: _builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
     """the same for all agents of one boot of one machine"""
@@ -311,6 +312,8 @@ class Node(_message.Message):
     """for a scheduler on the same host, which reads there how leases ended; empty = not sent"""
     peer_address: _builtins.str
     """HOST:PORT where it answers other agents; empty = it does not"""
+    images: _builtins.str
+    """what runs jobs with an image: "podman 4.3.1", or "no: " and why not; empty = not told"""
     @_builtins.property
     def api_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of this protocol; the scheduler picks one"""
@@ -335,10 +338,11 @@ class Node(_message.Message):
         state_id: _builtins.str = ...,
         state_directory: _builtins.str = ...,
         peer_address: _builtins.str = ...,
+        images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1206,6 +1206,7 @@ class NodeStatus(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_AGE_S_FIELD_NUMBER: _builtins.int
     CHECKPOINT_DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: _builtins.str
     """up, reserved, silent, draining, drained, lost"""
@@ -1225,6 +1226,8 @@ class NodeStatus(_message.Message):
     """since when"""
     checkpoint_directory_id: _builtins.str
     """of the directory that was seen last; nodes of one id share it"""
+    images: _builtins.str
+    """what runs jobs with an image: "podman 4.3.1", or "no: " and why not; empty = not told"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1245,10 +1248,11 @@ class NodeStatus(_message.Message):
         checkpoints: _builtins.str = ...,
         checkpoints_age_s: _builtins.float = ...,
         checkpoint_directory_id: _builtins.str = ...,
+        images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_version", b"agent_version", "checkpoint_directory_id", b"checkpoint_directory_id", "checkpoints", b"checkpoints", "checkpoints_age_s", b"checkpoints_age_s", "containment", b"containment", "detail", b"detail", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "gpus_in_use", b"gpus_in_use", "heartbeat_age_s", b"heartbeat_age_s", "images", b"images", "jobs", b"jobs", "node_id", b"node_id", "sees_checkpoints", b"sees_checkpoints", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gavelpy/runtime/wire/software.proto\x12\ngavelpy.v1\"9\n\x08Software\x12\x0c\n\x04venv\x18\x01 \x01(\t\x12\r\n\x05\x63onda\x18\x02 \x01(\t\x12\x10\n\x08snapshot\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#gavelpy/runtime/wire/software.proto\x12\ngavelpy.v1\"H\n\x08Software\x12\x0c\n\x04venv\x18\x01 \x01(\t\x12\r\n\x05\x63onda\x18\x02 \x01(\t\x12\x10\n\x08snapshot\x18\x03 \x01(\t\x12\r\n\x05image\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gavelpy.runtime.wire.softwa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SOFTWARE']._serialized_start=51
-  _globals['_SOFTWARE']._serialized_end=108
+  _globals['_SOFTWARE']._serialized_end=123
 # @@protoc_insertion_point(module_scope)

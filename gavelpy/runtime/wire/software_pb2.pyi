@@ -23,22 +23,26 @@ class Software(_message.Message):
     VENV_FIELD_NUMBER: _builtins.int
     CONDA_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
     venv: _builtins.str
     """path of a virtual environment on the nodes"""
     conda: _builtins.str
     """path of a conda environment on the nodes"""
     snapshot: _builtins.str
     """SHA-256 of an archive in the directory of snapshots, in hexadecimal digits"""
+    image: _builtins.str
+    """of a container: a name in a registry, or the path of an apptainer file on the nodes"""
     def __init__(
         self,
         *,
         venv: _builtins.str = ...,
         conda: _builtins.str = ...,
         snapshot: _builtins.str = ...,
+        image: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conda", b"conda", "snapshot", b"snapshot", "venv", b"venv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conda", b"conda", "image", b"image", "snapshot", b"snapshot", "venv", b"venv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

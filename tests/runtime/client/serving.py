@@ -58,6 +58,7 @@ class Serving:
         gpu_type: str = "v100",
         name: str = "",
         trouble: str = "",
+        images: str = "",
         once: threading.Event | None = None,
     ) -> Callable[[], None]:
         """Joins a node that reports no leases; call the result to end its stream.
@@ -72,6 +73,7 @@ class Serving:
             gpu_count=gpus,
             address="here",
             containment="cgroup v2",
+            images=images,
         )
 
         def messages() -> Iterator[agent_pb2.ConnectRequest]:

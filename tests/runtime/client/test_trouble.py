@@ -10,6 +10,7 @@ from pathlib import Path
 from gavelpy.cli.nodes import nodes_table
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.wire import client_pb2 as pb
+from gavelpy.runtime.wire.software_pb2 import Software
 from tests.runtime.client.serving import make_description, serving, until
 
 TROUBLE = "the state directory cannot be used: No space left on device"
@@ -25,9 +26,27 @@ def test_trouble_of_a_node_is_shown_with_the_node_and_with_the_jobs_that_could_r
         leave()
 
     assert node.detail == TROUBLE
-    assert nodes_table([node]).rows[0][-2] == "cgroup v2"
+    assert nodes_table([node]).rows[0][-3:-1] == ("cgroup v2", "–")
     assert TROUBLE in nodes_table([node]).rows[0][-1]
     assert explained.job.reason == f"needs 1 GPU; only enough with those of n0 ({TROUBLE})"
+
+
+def test_nodes_that_run_containers_are_shown_and_a_job_that_needs_one_says_so(tmp_path: Path) -> None:
+    contained = make_description(software=Software(image="torch:2"), working_directory="/srv/work")
+    with serving(tmp_path, nodes={"silent_after_s": 60.0}) as scheduler, scheduler.client() as client:
+        leave = [scheduler.join_node("n0", images="no: podman is not installed")]
+        until(lambda: len(client.nodes()) == 1, "the first node has joined")
+        before = client.submit([contained]).jobs[0].note
+        leave.append(scheduler.join_node("n1", images="podman 4.3.1"))
+        until(lambda: len(client.nodes()) == 2, "the second node has joined")
+        after = client.submit([contained]).jobs[0].note
+        shown = {node.node_id: (node.images, nodes_table([node]).rows[0][-2]) for node in client.nodes()}
+        for each in leave:
+            each()
+
+    assert "no node that is up runs containers" in before
+    assert "containers" not in after
+    assert shown == {"n0": ("no: podman is not installed", "–"), "n1": ("podman 4.3.1", "podman 4.3.1")}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.rpc.requests import JobReader
 from gavelpy.runtime.wire import client_pb2 as pb
+from gavelpy.runtime.wire.software_pb2 import Software
 
 
 def make_description(name: str = "", **fields: Any) -> pb.JobDescription:
@@ -68,3 +69,23 @@ def test_a_name_that_comes_twice_is_refused_also_where_all_else_differs() -> Non
 
 def test_jobs_without_names_are_many() -> None:
     assert [job.id for job in read(make_description(), make_description())] == ["-", "-"]
+
+
+def test_interactive_job_has_no_image() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"jobs\[0\].software.image must be empty for an interactive job, got 'torch'"
+    ):
+        read(make_description(software=Software(image="torch"), interactive=True, working_directory="/srv"))
+
+
+@pytest.mark.parametrize("directory", ["", "/", "/usr/", "/etc"])
+def test_working_directory_hides_nothing_of_an_image(directory: str) -> None:
+    allowed = r"working_directory must be a directory that hides nothing of the image"
+    with pytest.raises(InvalidInput, match=allowed):
+        read(make_description(software=Software(image="torch"), working_directory=directory))
+
+
+def test_image_is_read() -> None:
+    (job,) = read(make_description(software=Software(image="torch:2"), working_directory="/usr/local/work"))
+
+    assert job.software.image == "torch:2"

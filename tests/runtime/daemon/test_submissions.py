@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput, LimitReached
-from gavelpy.model.job import JobId, JobSpec
+from gavelpy.model.job import JobId, JobSpec, Software
 from gavelpy.runtime.daemon.submissions import digest_of
 from tests.runtime.daemon.harness import make_config, make_spec, running
 
@@ -112,4 +112,7 @@ def test_the_digest_of_jobs_is_the_same_after_an_upgrade_that_brings_new_fields(
     ]
 
     assert digest_of(jobs) == "ee10d52fcba3a0915d83a95e8ec90626dbec256a89dae3bbe156aa59bed957e8"
+    with_software = [JobSpec(JobId("c"), 1.0, software=Software(conda="/opt/c"))]
+    assert digest_of(with_software) == "74ee24a5f8c414bc303300bb2aa71328dc5f4212bf8083d8c09cb65f0a02f9b9"
+    assert digest_of([replace(with_software[0], software=Software(image="c"))]) != digest_of(with_software)
     assert digest_of([jobs[1], jobs[0]]) != digest_of(jobs) != digest_of([jobs[0], replace(jobs[1], hold=True)])

@@ -121,12 +121,13 @@ def started(
     lease_s: float = 60.0,
     lease: LeaseTerms | None = None,
     ranks: int = 1,
+    prefix: tuple[str, ...] = (),
     **launch: object,
 ) -> Iterator[Shim]:
-    """A shim that runs a Python script; all its processes are killed afterwards."""
+    """A shim that runs a Python script; all its processes are killed afterwards. `prefix`: of the shim's command."""
     lease = lease or LeaseTerms(1, clock_s() + lease_s)
     write_lease_directory(directory, script, lease, ranks=ranks, **launch)
-    shim = Shim(directory, subprocess.Popen(shim_argv(directory)), lease)
+    shim = Shim(directory, subprocess.Popen([*prefix, *shim_argv(directory)]), lease)
     try:
         yield shim
     finally:

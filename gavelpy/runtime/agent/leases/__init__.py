@@ -9,6 +9,7 @@ orders           the scheduler's orders, and what it launches here: messages, ch
 environment      the environment of a job, and its launch
 starter          prepare storage, start the shim; count checkpoints of leases that have ended
 resume           the checkpoint that a lease resumes from (runs in a storage worker)
+images           which container images the node runs, and with what tool
 containment      control groups or a subreaper, which keep a lease's processes together
 retention        logs of forgotten leases; leaving one cluster for another
 """

@@ -16,6 +16,7 @@ from gavelpy.runtime.accounts import NO_ACCOUNT, Account, environment_of
 from gavelpy.runtime.agent.config import NodeConfig
 from gavelpy.runtime.agent.gpus import Gpus
 from gavelpy.runtime.agent.leases.containment import Containment
+from gavelpy.runtime.agent.leases.images import ImageRules
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
 from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
@@ -44,9 +45,12 @@ class NodeEnvironment:
     containment: Containment = field(default_factory=Containment)
     private_tmp: bool = False
     hide_processes: bool = False
+    images: ImageRules = field(default_factory=ImageRules)
 
 
-def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment, job_service: str) -> NodeEnvironment:
+def node_environment_of(
+    config: NodeConfig, gpus: Gpus, containment: Containment, images: ImageRules, job_service: str
+) -> NodeEnvironment:
     """The environment that this node's jobs share."""
     return NodeEnvironment(
         node_id=config.node_id,
@@ -62,6 +66,7 @@ def node_environment_of(config: NodeConfig, gpus: Gpus, containment: Containment
         containment=containment,
         private_tmp=config.private_tmp,
         hide_processes=config.mounts_proc,
+        images=images,
     )
 
 
@@ -128,6 +133,10 @@ def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvir
     if "snapshot" in found:
         found["archive"] = str(archive_file(node.checkpoint_root / SNAPSHOTS, found["snapshot"]))
         found["code"] = str(code_directory(lease))
+    if "image" in found:
+        home = lease.account.home if lease.account else node.node_environment.get("HOME", "/")
+        devices = [node.devices[gpu] for gpu in assignment.gpus]
+        found |= node.images.fields(devices, home, lease_files.job_checkpoints(node.checkpoint_root, lease.job))
     return found
 
 
@@ -142,7 +151,10 @@ def job_environment(assignment: NodeAssignment, lease: LeaseContext, node: NodeE
     inherited = {name: node.node_environment[name] for name in names if node.node_environment.get(name)}
     inherited |= environment_of(lease.account) if lease.account else {}
     own = {name: value for name, value in assignment.environment.items() if not name.startswith(RESERVED_PREFIX)}
-    activated = assignment.software.activate({**_BASE, **inherited, **own})
+    if assignment.software.image:  # it has a PATH and the like of its own
+        activated = {"PYTHONUNBUFFERED": "1", **own}
+    else:
+        activated = assignment.software.activate({**_BASE, **inherited, **own})
     return {**activated, **_torch(assignment, lease, node), **_gavel(assignment, lease, node)}
 
 
@@ -173,8 +185,13 @@ def _torch(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironmen
         "TORCHELASTIC_RESTART_COUNT": "0",  # a new lease does not count for torchrun's --max-restarts
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": ",".join(node.devices[gpu] for gpu in assignment.gpus),
+        "CUDA_VISIBLE_DEVICES": ",".join(_visible_devices(assignment, node)),
     }
+
+
+def _visible_devices(assignment: NodeAssignment, node: NodeEnvironment) -> list[str]:
+    devices = [node.devices[gpu] for gpu in assignment.gpus]
+    return node.images.visible(devices) if assignment.software.image else devices
 
 
 def _gavel(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvironment) -> dict[str, str]:

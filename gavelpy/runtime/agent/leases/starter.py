@@ -171,6 +171,10 @@ class Starter:
         resume = Path(str(found["resume"])) if found["resume"] else None
         token = secrets.token_urlsafe(TOKEN_BYTES)
         account = account_of(found["account"]) if found["account"] else None
+        if image := assignment.software.image:
+            uid = account.uid if account else os.geteuid()
+            if why := node.images.refusal(image, node.node_id, uid):
+                raise LeaseNotStarted(LeaseOutcome.FAILED, why, FailureKind.REFUSED)
         context = LeaseContext(
             folder.lease, folder.job, folder.directory, token, resume, float(found["steps_done"]), account
         )

@@ -71,6 +71,7 @@ class Hello:
     is_new: bool = False  # it has not belonged to this cluster before
     identity_key: str = ""  # secret of its state directory; empty = not sent
     containment: str = ""  # method that groups the processes of a lease; empty = not sent
+    images: str = ""  # what runs containers, or why nothing does; empty = not sent
     state_directory: str = ""  # of an agent on the scheduler's host; empty = not sent
     peer_address: str = ""  # for other agents; empty = it does not answer them
 
@@ -78,6 +79,11 @@ class Hello:
     def identity(self) -> str:
         """Distinguishes agents of one node name. It is stored in the journal and does not reveal the key."""
         return identity_of(self.state_id, self.identity_key)
+
+    @property
+    def runs_images(self) -> bool:
+        """Whether the node runs containers."""
+        return bool(self.images) and not self.images.startswith("no: ")
 
 
 def identity_of(state_id: str, identity_key: str) -> str:

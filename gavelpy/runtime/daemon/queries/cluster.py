@@ -91,6 +91,7 @@ class NodeStatus:
     jobs: Sequence[int]  # those that the caller may see
     detail: str
     containment: str
+    images: str
 
 
 class ClusterQueries:
@@ -187,6 +188,7 @@ class ClusterQueries:
             jobs=jobs[:_JOBS_SHOWN],
             detail="; ".join(filter(None, (pool.node_reserved[row], _detail(node)))),
             containment=node.hello.containment if node is not None else "",
+            images=node.hello.images if node is not None else "",
         )
 
     def _gpus_of(self, row: int) -> Ints:

@@ -190,7 +190,7 @@ class Explainer:
             PlannedJob(
                 name=name_of(spec.id),
                 forecast=_forecast(expected, HELD if spec.hold else ahead.why_not or left_out),
-                note=preemption_note(spec, scheduler.core.settings),
+                note=submission_note(spec, scheduler),
             )
             for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
         ]
@@ -259,6 +259,14 @@ class Explainer:
 def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
     """A note on preemption for the owner of a submitted job; empty = none."""
     return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible and not spec.no_preempt else ""
+
+
+def submission_note(spec: JobSpec, scheduler: Scheduler) -> str:
+    """What the owner of a submitted job should know; empty = nothing."""
+    notes = [preemption_note(spec, scheduler.core.settings)]
+    if spec.software.image and not any(node.hello.runs_images for node in scheduler.nodes):
+        notes.append("no node that is up runs containers (`gavel nodes`), so the job waits for one")
+    return "; ".join(filter(None, notes))
 
 
 def _forecast(expected: Expected, why_not: str) -> JobForecast:

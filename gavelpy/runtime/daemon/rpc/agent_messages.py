@@ -72,7 +72,16 @@ def hello_of(node: agent_pb2.Node) -> Hello:
             raise RemoteViolation(f"{name} must be {allowed}, got {getattr(node, name)[:80]!r}")
     if not 1 <= node.gpu_count <= GPUS_A_NODE_MAX:
         raise RemoteViolation(f"gpu_count must be in [1, {GPUS_A_NODE_MAX}], got {node.gpu_count}")
-    for name in ("host_id", "agent_version", "address", "checkpoint_marker", "state_id", "containment", "peer_address"):
+    for name in (
+        "host_id",
+        "agent_version",
+        "address",
+        "checkpoint_marker",
+        "state_id",
+        "containment",
+        "peer_address",
+        "images",
+    ):
         text = getattr(node, name)
         if len(text) > TEXT_MAX or not text.isprintable():
             raise RemoteViolation(f"{name} must be at most {TEXT_MAX} printable characters, got {text[:80]!r}")
@@ -93,6 +102,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         identity_key=_identity_key(node.identity_key),
         is_new=not node.cluster_id,
         containment=node.containment,
+        images=node.images,
         state_directory=directory,
         peer_address=node.peer_address,
     )

@@ -25,7 +25,7 @@ from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
 from gavelpy.runtime.daemon.queries.cluster import ClusterQueries
 from gavelpy.runtime.daemon.queries.events import EventQueries
-from gavelpy.runtime.daemon.queries.explain import Explainer, preemption_note
+from gavelpy.runtime.daemon.queries.explain import Explainer, submission_note
 from gavelpy.runtime.daemon.queries.fields import number, require, text
 from gavelpy.runtime.daemon.queries.jobs import PAGE_DEFAULT, JobQueries, PublicState, hold_note
 from gavelpy.runtime.daemon.queries.logs import LogQueries, LogSelection
@@ -124,7 +124,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             rows = np.arange(first, min(first + _AT_ONCE, last))
             warnings = self._jobs.warnings(rows)
             for job in rows.tolist():
-                note = preemption_note(known[job], self._scheduler.core.settings)
+                note = submission_note(known[job], self._scheduler)
                 answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""), note=note)
             await asyncio.sleep(0)
         return answer

@@ -12,11 +12,11 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.job import GPUS_MAX, SIGNAL_MAX, JobId, JobKind, JobSpec, Software
+from gavelpy.model.job import GPUS_MAX, OF_SYSTEM, SIGNAL_MAX, JobId, JobKind, JobSpec, Software
 from gavelpy.model.notify import Notify
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
-from gavelpy.runtime.wire import client_pb2, software_pb2
+from gavelpy.runtime.wire import client_pb2
 
 NAME = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NAME_ALLOWED = "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit, and not a number"
@@ -112,7 +112,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         warning_s=number(f"{field}.warning_s", job.warning_s),
         preemptible=job.preemptible,
         kind=JobKind.INTERACTIVE if job.interactive else JobKind.BATCH,
-        software=_software(f"{field}.software", job.software),
+        software=_software(f"{field}.software", job),
         notify=_notify(f"{field}.notify", job.notify),
         no_preempt=job.no_preempt or job.interactive,
         array_size=job.array_size,
@@ -174,7 +174,13 @@ def _notify(field: str, given: client_pb2.Notify) -> Notify:
         raise InvalidInput(f"{field}: {error}") from None
 
 
-def _software(field: str, given: software_pb2.Software) -> Software:
+def _software(field: str, job: client_pb2.JobDescription) -> Software:
+    given = job.software
+    require(not (job.interactive and given.image), f"{field}.image", "empty for an interactive job", given.image)
+    if given.image:
+        where = str(PurePosixPath(job.working_directory)) if job.working_directory else ""
+        is_own = bool(where) and where not in OF_SYSTEM
+        require(is_own, f"{field}.working_directory", "a directory that hides nothing of the image", where)
     try:
         return Software(**{part.name: getattr(given, part.name) for part in fields(Software)})
     except InvalidInput as error:
