@@ -130,6 +130,14 @@ def _value(text: str) -> str | float:
         return text
 
 
+def _class_in_words(one: client_pb2.PriorityClass) -> str:
+    """`high: value 100, preempts low, for alice`."""
+    preempts = f"preempts {', '.join(one.preempts)}" if one.preempts else "preempts none"
+    protected = " except protected leases" if one.preempts and one.respect_lease_min else ""
+    owners = f", for {', '.join(one.owners)}" if one.owners else ""
+    return f"{one.name}: value {one.value}, {preempts}{protected}{owners}"
+
+
 def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
     if output is Output.JSON:
         echo_json(as_json(found))
@@ -147,6 +155,8 @@ def _show(found: client_pb2.GetClusterResponse, output: Output) -> None:
         out.print(printable(f"Warning: the allocation in force is {found.warning}."))
     if found.detail:
         out.print(printable(f"The allocation in force is outdated: {found.detail}"))
+    for one in found.priorities if len(found.priorities) > 1 else ():
+        out.print(printable(f"Priority class {_class_in_words(one)}."))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("GPU type", "GPUs", "in use", "marginal value"):
         table.add_column(title, justify="left" if title == "GPU type" else "right")

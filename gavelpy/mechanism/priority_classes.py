@@ -135,6 +135,11 @@ def class_of(jobs: JobTable, settings: MechanismSettings, row: int) -> str:
     return ranking(settings.priorities).names[int(jobs.rank[row])]
 
 
+def in_words(jobs: JobTable, settings: MechanismSettings, row: int) -> str:
+    """`job 7 of class high`."""
+    return f"job {row} of class {class_of(jobs, settings, row)}"
+
+
 def held_by_class(jobs: JobTable, pool: GpuPool, settings: MechanismSettings, gpus: Bools) -> Ints:
     """How many of these GPUs (G,) are under leases of each class, by domain, (C, L)."""
     held = np.flatnonzero(gpus & (pool.job != NONE))

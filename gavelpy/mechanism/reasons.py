@@ -232,7 +232,7 @@ class _Explanation:
         """The job of a higher class that took its GPUs, or the higher classes with jobs that can use what it can."""
         jobs, settings, taker = self.jobs, self.core.settings, int(self.jobs.taken_by[row])
         if taker >= 0 and jobs.state[taker] <= ALIVE[-1]:
-            by = f"job {taker} ({jobs.specs[taker].id}) of class {priority_classes.class_of(jobs, settings, taker)}"
+            by = priority_classes.in_words(jobs, settings, taker)
             return Reason(ReasonKind.PREEMPTED, f"preempted by {by}; waits until GPUs are left for its class")
         usable = jobs.rate[row] > 0
         key = bytes([jobs.rank[row]]) + usable.tobytes()

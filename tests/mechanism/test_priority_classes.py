@@ -129,7 +129,7 @@ def test_a_job_of_a_higher_class_preempts_the_youngest_lease_of_the_lowest_class
 
     assert (plan.revoke_jobs.tolist(), plan.grant_jobs.tolist(), plan.extend_jobs.tolist()) == ([2], [job], [])
     assert reasons(core)[2].kind is ReasonKind.PREEMPTED
-    assert reasons(core)[2].text == "preempted by job 4 (high-1) of class high; waits until GPUs are left for its class"
+    assert reasons(core)[2].text == "preempted by job 4 of class high; waits until GPUs are left for its class"
 
 
 def test_a_gang_takes_as_many_leases_as_it_needs_and_no_more() -> None:

@@ -33,6 +33,7 @@ from gavelpy.mechanism.events import (
     PolicyChanged,
 )
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
+from gavelpy.mechanism.priority_classes import in_words
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
@@ -218,7 +219,9 @@ class JobHistory:
         self.notices.extend(notices_of_ended(core, event, now_s, set(over.tolist())))
         kind = Outcome(event.outcome).name.lower()
         for job, lease, steps in zip(rows.tolist(), event.leases.tolist(), event.steps_done.tolist(), strict=True):
-            self._add(job, HistoryEntry(now_s, kind, lease, steps))
+            taker = int(core.jobs.taken_by[job]) if kind == "stopped" else -1
+            text = f"preempted by {in_words(core.jobs, core.settings, taker)}" if taker >= 0 else ""
+            self._add(job, HistoryEntry(now_s, kind, lease, steps, text))
 
     def _add(self, job: int, happened: HistoryEntry) -> None:
         self._history[job] = (*self._history[job][1 - HISTORY_MAX :], happened)

@@ -39,7 +39,7 @@ _NAMES = {"commit": "journal_commit", "plan": "round_planning"}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _WAITS_S = (1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 _PATHS_MAX = 20  # labels of the solver's path; further ones count as other
-PREEMPTIONS = ("other_jobs", "move", "drain", "node_lost")
+PREEMPTIONS = ("other_jobs", "higher_class", "move", "drain", "node_lost")
 _LOST = NodeState.LOST
 _OVER = (JobState.FINISHED, JobState.CANCELLED)
 
@@ -133,7 +133,9 @@ class SchedulerMetrics:
         moves = ~drains & np.isin(plan.revoke_jobs, plan.grant_jobs)
         self._preemptions.labels("drain").inc(int(drains.sum()))
         self._preemptions.labels("move").inc(int(moves.sum()))
-        self._preemptions.labels("other_jobs").inc(int((~drains & ~moves).sum()))
+        outranked = ~drains & ~moves & (core.jobs.taken_by[plan.revoke_jobs] >= 0)
+        self._preemptions.labels("higher_class").inc(int(outranked.sum()))
+        self._preemptions.labels("other_jobs").inc(int((~drains & ~moves & ~outranked).sum()))
 
     def read(self, reading: ScrapeReading) -> bytes:
         """The metrics in Prometheus' text format."""

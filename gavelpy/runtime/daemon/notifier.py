@@ -188,6 +188,7 @@ class Notifier:
             "lease": notice.lease,
             "state": status.state.name.lower(),
             "detail": status.detail,
+            "reason": status.reason,
             "steps_done": status.steps_done,
             "steps_total": status.steps_total,
         }

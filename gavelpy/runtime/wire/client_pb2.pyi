@@ -1341,6 +1341,7 @@ class GetClusterResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    PRIORITIES_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     policy: _builtins.str
     policy_parameters: _builtins.str
@@ -1363,6 +1364,10 @@ class GetClusterResponse(_message.Message):
     """why the allocation in force is not proved as well as promised"""
     @_builtins.property
     def types(self) -> _containers.RepeatedCompositeFieldContainer[Global___TypeStatus]: ...
+    @_builtins.property
+    def priorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriorityClass]:
+        """the highest first"""
+
     def __init__(
         self,
         *,
@@ -1384,14 +1389,54 @@ class GetClusterResponse(_message.Message):
         incarnation: _builtins.int = ...,
         detail: _builtins.str = ...,
         warning: _builtins.str = ...,
+        priorities: _abc.Iterable[Global___PriorityClass] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "types", b"types", "uptime_s", b"uptime_s", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blind", b"blind", "cluster_name", b"cluster_name", "detail", b"detail", "gap", b"gap", "incarnation", b"incarnation", "jobs_over", b"jobs_over", "jobs_running", b"jobs_running", "jobs_waiting", b"jobs_waiting", "objective", b"objective", "path", b"path", "policy", b"policy", "policy_parameters", b"policy_parameters", "priorities", b"priorities", "round", b"round", "round_ends_in_s", b"round_ends_in_s", "round_s", b"round_s", "types", b"types", "uptime_s", b"uptime_s", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class PriorityClass(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    PREEMPTS_FIELD_NUMBER: _builtins.int
+    OWNERS_FIELD_NUMBER: _builtins.int
+    RESPECT_LEASE_MIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    value: _builtins.int
+    """the largest comes first"""
+    respect_lease_min: _builtins.bool
+    """it does not take back leases that lease_min_s protects"""
+    @_builtins.property
+    def preempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """lower classes whose leases it takes back"""
+
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """who may submit jobs of the class; empty = all"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.int = ...,
+        preempts: _abc.Iterable[_builtins.str] | None = ...,
+        owners: _abc.Iterable[_builtins.str] | None = ...,
+        respect_lease_min: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "owners", b"owners", "preempts", b"preempts", "respect_lease_min", b"respect_lease_min", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PriorityClass: _TypeAlias = PriorityClass  # noqa: Y015
 
 @_typing.final
 class TypeStatus(_message.Message):

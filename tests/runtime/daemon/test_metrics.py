@@ -22,6 +22,7 @@ from gavelpy.mechanism.events import (
     NodeJoined,
     NodeLost,
 )
+from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.mechanism.view import account, lag_s
 from gavelpy.model.job import JobId, JobSpec, NodeId
 from gavelpy.runtime.daemon.leases.lease import Phase
@@ -191,6 +192,20 @@ def test_a_lease_that_another_job_needs_is_a_preemption_for_other_jobs() -> None
     bench.wake(100.0)
 
     assert bench.preemptions() == {"other_jobs": 1}
+
+
+def test_a_lease_that_a_higher_class_takes_back_is_counted_apart_and_explained() -> None:
+    classes = (PriorityClass("high", 1, ("normal",)),)
+    bench = Counted(("n0", 1), keep_unsaved=False, lease_min_s=0.0, priorities=classes)
+    bench.submit("a")
+    bench.wake(0.0)
+    run_all(bench, "n0")
+
+    bench.submit("b", priority="high")
+    bench.wake(1.0)
+
+    assert bench.preemptions() == {"higher_class": 1}
+    assert bench.core.jobs.taken_by[0] == 1
 
 
 def test_a_lease_on_a_draining_node_is_a_preemption_by_the_drain() -> None:

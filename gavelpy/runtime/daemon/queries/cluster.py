@@ -12,6 +12,7 @@ import numpy as np
 from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
+from gavelpy.mechanism.priority_classes import PriorityClass, ranking
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.fields import shown
@@ -70,6 +71,7 @@ class ClusterStatus:
     incarnation: int
     detail: str  # why the last request to the policy failed
     warning: str  # why the certificate of the allocation is weaker than promised
+    priorities: Sequence[PriorityClass]  # the highest first
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class ClusterQueries:
             incarnation=scheduler.incarnation,
             detail=answer.failure,
             warning=answer.warning,
+            priorities=ranking(core.settings.priorities).classes,
         )
 
     def _types(self) -> list[GpuTypeStatus]:

@@ -78,7 +78,8 @@ def planned_message(planned: PlannedJob) -> pb.SubmittedJob:
 def cluster_message(status: ClusterStatus) -> pb.GetClusterResponse:
     """The cluster in numbers."""
     types = [pb.TypeStatus(**vars(found)) for found in status.types]
-    return pb.GetClusterResponse(**(vars(status) | {"types": types}))
+    classes = [pb.PriorityClass(**vars(one)) for one in status.priorities]
+    return pb.GetClusterResponse(**(vars(status) | {"types": types, "priorities": classes}))
 
 
 def node_message(status: NodeStatus) -> pb.NodeStatus:
