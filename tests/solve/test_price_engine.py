@@ -7,12 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from benchmarks.problems import Mix, draw
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
+from gavelpy.policies.base import policy_from
 from gavelpy.solve.ladder import solve
 from gavelpy.solve.objective import MaxMin, MaxSum
 from gavelpy.solve.prices import engine, newton, numba_kernels, numpy_kernels
-from gavelpy.solve.prices.table import Table
+from gavelpy.solve.prices.table import Sweep, Table
 from gavelpy.solve.solver import Solver
 from tests.solve.oracle import best_level, best_sum
 from tests.solve.problems import random_problem
@@ -174,6 +176,7 @@ def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
 ) -> None:
     problem = sparse(seed, 600, types, (20, 120))
     monkeypatch.setattr(newton, "_STEPS_MAX", 1)
+    monkeypatch.setattr(newton, "_FIRST_STEPS", 1)
     monkeypatch.setattr(engine, "ATTEMPTS", 1)
     solver = Solver()
 
@@ -187,6 +190,28 @@ def test_where_newton_fails_the_interior_point_finds_what_highs_finds(
     assert certificate.objective == pytest.approx(by_highs.objective, rel=1e-9)
     assert certificate.gap <= 1e-10
     assert certificate.violation <= 1e-12
+
+
+@pytest.mark.parametrize("load", [0.33, 0.6])
+@pytest.mark.parametrize("types", [3, 8])
+def test_level_that_the_slowest_job_limits_takes_few_sweeps(
+    load: float, types: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = draw(2048, types, Mix.DISTINCT, load=load).problem()
+    swept = newton.Dual.swept
+    sweeps = []
+
+    def counted(dual: newton.Dual, *point: object) -> Sweep:
+        sweeps.append(dual)
+        return swept(dual, *point)  # type: ignore[arg-type]  # the arguments of `swept`
+
+    monkeypatch.setattr(newton.Dual, "swept", counted)
+
+    allocation = policy_from("max_min_fairness").allocate(problem, Solver())
+
+    assert not allocation.shadow_prices.any()
+    assert allocation.certificate.gap <= 1e-9
+    assert len(sweeps) <= 48, "59 to 81 if the level is sought before the limit"
 
 
 def test_where_both_searches_for_prices_fail_highs_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from gavelpy.solve.certificate import NOISE, Answer, Duals, FloorsRefused, faile
 from gavelpy.solve.linear import TRACE
 from gavelpy.solve.objective import LinearObjective, MaxMin, MaxSum
 from gavelpy.solve.prices.crossover import ATTEMPTS, exact
-from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum
+from gavelpy.solve.prices.newton import NEWTON_MIN, PRICE_FLOOR, Dual, Point, near_level, near_sum, roughly_level
 from gavelpy.solve.prices.pivots import most_gain
 from gavelpy.solve.prices.table import Fixed, Jobs, Proportional, Table, Tally, jobs_of, kernels
 from gavelpy.solve.prices.vertex import Mix, as_left, read_off
@@ -130,7 +130,12 @@ def max_min(table: Table, value: Floats, solver: Solver, *, inside: bool = False
         if mix is not None:
             solver.points.pop(("level", len(W)), None)  # the next level is probably also at its limit
             return mix
-        found = near_level(dual, value, solver, inside=inside)
+        start = None if inside or len(value) < NEWTON_MIN else roughly_level(dual, value)
+        if start is not None and start.bound > limit:
+            mix = _at_the_limit(table, value, limit, solver)
+            if mix is not None:
+                return mix
+        found = near_level(dual, value, solver, start, inside=inside)
         if found.bound >= limit * (1 - AT_THE_LIMIT):
             mix = _at_the_limit(table, value, limit, solver, inside=inside)
             if mix is not None:
@@ -188,7 +193,7 @@ def _found(dual: Dual, start: Point, kind: str, solver: Solver) -> Mix | None:
     return read_off(dual.table, vertex)
 
 
-def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, inside: bool) -> Mix | None:
+def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, inside: bool = False) -> Mix | None:
     """The answer if the slowest job limits the level: it runs all the time."""
     rest = _spent(table, value, np.minimum(limit / value, 1.0), table.gpu_counts, solver, inside=inside)
     return None if rest is None else _limited(rest, value)

@@ -32,6 +32,8 @@ PRICE_FLOOR = 1e-12  # of the highest price: price of a free type, so that no jo
 _EXCESS = 2e-4  # of a type's GPUs: excess demand from which the exact step continues
 _JOBS = 1.0  # or the GPUs of this many jobs
 _STEPS_MAX = 40
+_IDLE, _IDLE_STEPS = 1e-5, 4  # relative fall of the bound in a step that achieves nothing, and how many may follow
+_FIRST_STEPS = 6  # after which the bound shows whether a level of some interest can be reached
 _LEAP = 1.0  # largest change of the logarithm of a price in a step
 _SHORTEST, _SHORTER, _SHORT = 0.05, 0.3, 0.7  # fractions of a step that was too long
 _LONGER = 4.0  # factor from one step to the next
@@ -97,23 +99,28 @@ def near(dual: Dual, start: Point) -> Point:
 
     Most steps use a sample of the jobs, with their part of the GPUs.
     """
-    K = len(dual.table.gpus)
-    if K < 2 * _SAMPLE:
+    few = _sampled(dual)
+    if few is None:
         return _descend(dual, start, _WIDE)
-    rows = np.arange(0, K, K // _SAMPLE)
-    few = dual.sampled(rows)
     roughly = _descend(few, start, _WIDE)
     return _descend(dual, Point(roughly.price, roughly.level), _SAMPLE_ERROR)
 
 
-def _descend(dual: Dual, start: Point, width: float) -> Point:
+def _sampled(dual: Dual) -> Dual | None:
+    """The problem of a sample of the jobs; None if they are few."""
+    K = len(dual.table.gpus)
+    return None if K < 2 * _SAMPLE else dual.sampled(np.arange(0, K, K // _SAMPLE))
+
+
+def _descend(dual: Dual, start: Point, width: float, steps_max: int | None = None) -> Point:
     """Newton's steps. A step that increases the dual function is undone and shortened."""
     table, W = dual.table, dual.table.gpu_counts
     close = np.maximum(_EXCESS * W, _JOBS * float(table.load.mean()))
     narrowest = min(_KINKS / len(table.gpus), _WIDE)
     price, level, leap = start.price, start.level, _LEAP
     best, base = start, _Base(start.price, start.level, np.inf, np.zeros(len(W)), 0.0, 0.0)
-    for _ in range(_STEPS_MAX):
+    least, idle = np.inf, 0
+    for _ in range(steps_max or _STEPS_MAX):
         s = dual.swept(price, level, width)
         price, bound = _bound(dual, s, price, level)
         if not np.isfinite(bound):
@@ -128,7 +135,9 @@ def _descend(dual: Dual, start: Point, width: float) -> Point:
         excess = float(np.abs(over[active] / close[active]).max(initial=0.0))
         if excess < best.excess:
             best = Point(price, level, excess)
-        if excess < 1.0:
+        idle = idle + 1 if bound > least - _IDLE * abs(bound) else 0
+        least = min(least, bound)
+        if excess < 1.0 or idle > _IDLE_STEPS:
             break
         if bound <= base.bound + _ROUNDING * abs(bound):
             step, rise = _step(s, dual.drift(s), price, over, active, leveled=dual.leveled)
@@ -214,10 +223,20 @@ _FIRST_LEVEL = 0.7  # of the level of an even split for a job of median value at
 _INSIDE = 1e-9  # gap at which an interior point is close enough
 
 
-def near_level(dual: Dual, value: Floats, solver: Solver, *, inside: bool) -> Point:
+def roughly_level(dual: Dual, value: Floats) -> Point:
+    """The point after the first steps to the highest level, of all jobs or of a sample.
+
+    If its bound is above the least of the values, (K,), that value is probably the limit of the level.
+    """
+    table, limit, W = dual.table, float(value.min()), dual.table.gpu_counts
+    level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
+    return _descend(_sampled(dual) or dual, Point(np.ones(len(W)), level), _WIDE, _FIRST_STEPS)
+
+
+def near_level(dual: Dual, value: Floats, solver: Solver, start: Point | None, *, inside: bool) -> Point:
     """A point near the highest level; if its bound is the least of the values, (K,), that value may be the limit.
 
-    `inside`: by the interior point.
+    `inside`: by the interior point; else from `start`, if it is given.
     """
     table, limit = dual.table, float(value.min())
     if inside:
@@ -225,11 +244,7 @@ def near_level(dual: Dual, value: Floats, solver: Solver, *, inside: bool) -> Po
         level = min(at.level, limit)
         return Point(_floored(at.prices), level, bound=min(level * (1 + 10 * _INSIDE), limit))
     found = by_highs_level(table, 1.0 / value, limit, solver) if len(value) < NEWTON_MIN else None
-    if found is not None:
-        return found
-    W = table.gpu_counts
-    level = min(limit, _FIRST_LEVEL * float(np.median(value)) * W.sum() / table.load.sum())
-    return near(dual, Point(np.ones(len(W)), level))
+    return found or near(dual, start or roughly_level(dual, value))
 
 
 def near_sum(dual: Dual, floor: Floats, solver: Solver, *, inside: bool) -> Point:
