@@ -64,6 +64,7 @@ class JobTemplate:
     conda: str = ""
     snapshot: bool = False  # of the working directory
     image: str = ""
+    secrets: dict[str, str] = field(default_factory=dict)  # names by variable
     notify: tuple[str, ...] = ()
     webhook: str = ""
     mail: str = ""
@@ -248,6 +249,19 @@ def pairs(option: str, texts: Sequence[str], separator: str) -> dict[str, str]:
     return found
 
 
+def secrets(texts: Sequence[str]) -> dict[str, str]:
+    """`["KEY", "DB=DB_PASSWORD"]` as names of secrets by variable: {"KEY": "KEY", "DB_PASSWORD": "DB"}."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, variable = text.partition("=")
+        if not name or (sign and not variable):
+            raise InvalidInput(f"secret must look like NAME or NAME=VARIABLE, got {text[:60]!r}")
+        if (variable or name) in found:
+            raise InvalidInput(f"secret must set each variable once, got {variable or name!r} twice")
+        found[variable or name] = name
+    return found
+
+
 def rates(texts: Sequence[str]) -> dict[str, float]:
     """`["v100:10", "k80:1"]`, commas allowed, as {"v100": 10.0, "k80": 1.0}."""
     found = pairs("--rate", [part for text in texts for part in text.split(",")], ":")
@@ -359,6 +373,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "venv": ("the path of a virtual environment", _text),
     "conda": ("the path of a conda environment", _text),
     "snapshot": ("true or false", _flag),
+    "secrets": ("a list of NAME or NAME=VARIABLE", lambda value: secrets(_names(value))),
     "image": ("the name of a container image, or the path of a .sif file", _text),
     "notify": ("a list of end, failure, preemption", lambda value: tuple(map(_text, _list(value)))),
     "webhook": ("a URL", _text),

@@ -118,6 +118,15 @@ ImageOption = Annotated[
         help="Run the job in a container: a name such as docker.io/library/python:3.12, or a .sif file on the nodes.",
     ),
 ]
+SecretOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="NAME[=VARIABLE]",
+        rich_help_panel=_JOB,
+        help="Set a variable to one of your secrets (gavel secret), which the node reads. Repeatable.",
+    ),
+]
 NotifyOption = Annotated[
     str,
     typer.Option(
@@ -205,6 +214,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "conda": (CondaOption, ""),
     "snapshot": (SnapshotOption, False),
     "image": (ImageOption, ""),
+    "secret": (SecretOption, None),
     "notify": (NotifyOption, ""),
     "webhook": (WebhookOption, ""),
     "mail": (MailOption, ""),
@@ -272,6 +282,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in same} | {
         "rates_steps_per_s": f.rates(values["rate"] or []),
         "deadline_s": values["deadline"],
+        "secrets": f.secrets(values["secret"] or []),
         "environment": f.pairs("--env", values["environment"] or [], "="),
         "checkpoint_every_s": values["checkpoint_every"],
         "warning_s": warning_s,

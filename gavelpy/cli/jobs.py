@@ -255,6 +255,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         f"Requests {gpus}, weight {job.weight:g}, priority class {printable(job.priority)}; "
         f"command {found.description.command!r}.",
         *_software(found.description),
+        *_variables(found.description),
         *_notifications(found.description),
         f"Done: {done}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
@@ -296,6 +297,13 @@ def _software(description: client_pb2.JobDescription) -> list[str]:
     """A line with what the job runs with, if it is not only the software of its node."""
     parts = [f"{field.name} {value}" for field, value in description.software.ListFields()]
     return [printable(f"Runs with {', '.join(parts)}.")] if parts else []
+
+
+def _variables(description: client_pb2.JobDescription) -> list[str]:
+    """A line with the variables that the owner set, as the scheduler answers them, and the secrets."""
+    shown = [f"{name}={value}" for name, value in sorted(description.environment.items())]
+    shown += [f"{variable} from the secret {name}" for variable, name in sorted(description.secrets.items())]
+    return [printable(f"Variables: {', '.join(shown)}.")] if shown else []
 
 
 def _notifications(description: client_pb2.JobDescription) -> list[str]:

@@ -24,6 +24,7 @@ from gavelpy.cli import (
     policy,
     profile,
     reserve,
+    secret,
     simulate,
     submit,
     throughput,
@@ -88,6 +89,7 @@ app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
 app.add_typer(nodes.app, name="node", rich_help_panel=_CLUSTER)
 app.add_typer(policy.app, name="policy", rich_help_panel=_CLUSTER)
 app.command("events", rich_help_panel=_CLUSTER)(logs.events)
+app.add_typer(secret.app, name="secret", rich_help_panel=_CLUSTER)
 app.add_typer(credentials.tokens_app, name="token", rich_help_panel=_CLUSTER)
 app.add_typer(credentials.certificates_app, name="cert", rich_help_panel=_CLUSTER)
 

@@ -75,6 +75,7 @@ def submit(
       gavel submit --steps 10000 --job-type 'ResNet-18 (batch size 64)' -- python train.py --lr 0.1
       gavel submit --name sweep --steps 500 --array 0-9 -- python train.py --seed {index}
       gavel submit --steps 10000 --image docker.io/pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime -- python train.py
+      gavel submit --steps 10000 --secret WANDB_API_KEY -- python train.py
       gavel submit jobs.toml --dry-run
     """
     if all(word.endswith(_FILE_ENDING) for word in what):

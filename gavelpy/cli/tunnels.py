@@ -64,6 +64,10 @@ def run(
     environment: Annotated[
         list[str] | None, typer.Option("--env", "-e", metavar="NAME=VALUE", help="Environment variable. Repeatable.")
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME[=VARIABLE]", help="Set a variable to one of your secrets. Repeatable."),
+    ] = None,
     venv: Annotated[str, typer.Option(metavar="DIR", help="Virtual environment to activate, by its path.")] = "",
     conda: Annotated[str, typer.Option(metavar="DIR", help="Conda environment to activate, by its path.")] = "",
     scheduler: c.SchedulerOption = None,
@@ -94,6 +98,7 @@ def run(
             rates_steps_per_s=dict.fromkeys(types, 1.0),
             working_directory=where,
             environment={"TERM": os.environ.get("TERM", "dumb"), **f.pairs("--env", environment or [], "=")},
+            secrets=f.secrets(secret or []),
             one_process_a_node=True,
             venv=venv and f.absolute(Path.cwd(), venv),
             conda=conda and f.absolute(Path.cwd(), conda),

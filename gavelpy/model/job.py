@@ -146,6 +146,7 @@ class JobSpec:
     stall_s: float = 0.0  # ended after this running time without progress; 0 = never
     gpu_types: tuple[str, ...] = ()  # it runs on no other types; empty = on all
     priority: str = ""  # its priority class; empty = the default, normal
+    secrets: Mapping[str, str] = field(default_factory=dict)  # names of the owner's secrets, by variable
 
     def __post_init__(self) -> None:
         self._check_id()

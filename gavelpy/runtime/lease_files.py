@@ -96,6 +96,8 @@ class Launch:
     limits: Mapping[str, str] = field(default_factory=dict)  # contents by file of these groups
     terminal_away_s: float = 0.0  # > 0: rank 0 has a terminal, and ends when no client is attached for so long
     software: Mapping[str, str] = field(default_factory=dict)  # to prepare before the ranks start: shim/preparation.py
+    secrets: Mapping[str, str] = field(default_factory=dict)  # names by variable; the values are in no file of a lease
+    secrets_file: str = ""  # which the job's account can read
     uid: int = -1  # of the account that the processes become; -1 = none, they stay the agent's
     gid: int = -1
     groups: tuple[int, ...] = ()

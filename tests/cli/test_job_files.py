@@ -86,6 +86,10 @@ def test_name_of_an_array_gets_the_index_where_it_does_not_say_where(tmp_path: P
         ("[[job]]\ncommand = 'a'\nsteps_total = 1\ngpus = true", r"job\[0\].gpus must be a whole number, got True"),
         ("[[job]]\ncommand = []\nsteps_total = 1", r"job\[0\].command must be a string or a list of strings, got \[\]"),
         ("[[job]]\ncommand = 'a'\nsteps_total = 1\nenvironment = {A = 1}", r"environment must be a table of strings"),
+        (
+            "[[job]]\ncommand = 'a'\nsteps_total = 1\nsecrets = ['A=']",
+            r"secrets must be a list of NAME or NAME=VARIABLE",
+        ),
         ("[[job]", r"jobs.toml: file is not TOML"),
     ],
 )

@@ -272,7 +272,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --output=FILE`": _output_of_running,
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
     "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
-    "`ssh -L` to a node": lambda ran: ran.user.until("served", "running"),
+    "`ssh -L` to a node": lambda ran: prints("served")(ran.user("gavel cancel served")),
     "`srun` inside a job": _ranks,
     "`sattach`": prints("trained"),
     "`sstat`": prints("resnet", "running"),

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gavelpy.runtime.daemon.scheduler import Scheduler
 
 KEY_LENGTH_MAX = 200
-_DEFAULTS = {field.name: field.default for field in fields(JobSpec)}
+_DEFAULTS: Mapping[str, object] = {field.name: field.default for field in fields(JobSpec)} | {"secrets": {}}
 
 
 @dataclass(frozen=True)

@@ -126,12 +126,13 @@ class Supervisor:
         if why := self._groups.make(self._launch) or isolation.isolate(self._directory, self._launch):
             return failures.not_started(self._launch, LeaseOutcome.LOST, why, 0)
         marker = {lease_files.LEASE_DIRECTORY_VARIABLE: str(self._job_directory)}
+        common = {**self._launch.environment, **marker}
         try:
-            if self._launch.software and (end := self._prepare({**self._launch.environment, **marker})):
+            if (self._launch.software or self._launch.secrets) and (end := self._prepare(common)):
                 return end
             self._open_terminal()
             for environment in self._launch.rank_environments:
-                self._start_rank({**self._launch.environment, **environment, **marker})
+                self._start_rank({**common, **environment})
         except ranks.RankNotStarted as error:
             self._kill_all()
             return failures.not_started(self._launch, LeaseOutcome.FAILED, str(error.strerror), error.code)
@@ -139,14 +140,15 @@ class Supervisor:
         return None
 
     def _prepare(self, environment: dict[str, str]) -> End | None:
-        """Prepares the software of the job; None if it is ready, else how the lease ended."""
+        """Prepares the job's software and adds its secrets to the environment; None, or how the lease ended."""
         from gavelpy.runtime.shim import preparation  # few jobs need it, and it loads much
 
-        outcome, message, code = preparation.prepare(self._launch, environment, self._groups.all, self._is_over)
-        if outcome is None:
+        made = preparation.prepare(self._launch, environment, self._groups.all, self._is_over)
+        environment |= {**made.secrets, **environment}
+        if made.outcome is None:
             return None
         self._kill_all()
-        return failures.not_started(self._launch, outcome, message, code)
+        return failures.not_started(self._launch, made.outcome, made.message, made.code)
 
     def _open_terminal(self) -> None:
         """Makes the terminal of an interactive job, which has one process."""
@@ -258,10 +260,9 @@ class Supervisor:
         if now.stage is before.stage:
             return
         self._write_state(ShimPhase.STOPPING)
-        if now.stage is Stage.TERMINATED and self._launch.hides_ranks:
-            self._send_ranks(signal.SIGTERM)
-        else:
-            self._send_group(signal.SIGTERM if now.stage is Stage.TERMINATED else signal.SIGKILL)
+        is_kill = now.stage is not Stage.TERMINATED
+        send = self._send_ranks if self._launch.hides_ranks and not is_kill else self._send_group
+        send(signal.SIGKILL if is_kill else signal.SIGTERM)
         self._send_group(signal.SIGCONT)
         self._paused = False
 

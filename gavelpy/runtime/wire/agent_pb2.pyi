@@ -622,6 +622,26 @@ class Launch(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SecretsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_NAME_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
@@ -654,6 +674,7 @@ class Launch(_message.Message):
     FINISH_GRACE_S_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     owner: _builtins.str
     command: _builtins.str
@@ -710,6 +731,10 @@ class Launch(_message.Message):
 
     @_builtins.property
     def software(self) -> _software_pb2.Software: ...
+    @_builtins.property
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """names of the owner's secrets, by the variable that gets the value"""
+
     def __init__(
         self,
         *,
@@ -745,10 +770,11 @@ class Launch(_message.Message):
         finish_grace_s: _builtins.float = ...,
         software: _software_pb2.Software | None = ...,
         interactive: _builtins.bool = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_directory_id", b"checkpoint_directory_id", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "environment", b"environment", "finish_grace_s", b"finish_grace_s", "first_rank", b"first_rank", "gpu_type", b"gpu_type", "gpus", b"gpus", "grace_s", b"grace_s", "interactive", b"interactive", "job_name", b"job_name", "node_count", b"node_count", "node_rank", b"node_rank", "one_process_a_node", b"one_process_a_node", "owner", b"owner", "rate_steps_per_s", b"rate_steps_per_s", "rendezvous_address", b"rendezvous_address", "rendezvous_port", b"rendezvous_port", "restart_count", b"restart_count", "resume_lease", b"resume_lease", "resume_steps", b"resume_steps", "round", b"round", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_done", b"steps_done", "steps_max", b"steps_max", "steps_total", b"steps_total", "time_left_s", b"time_left_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "working_directory", b"working_directory", "world_size", b"world_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

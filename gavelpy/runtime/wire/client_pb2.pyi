@@ -201,6 +201,26 @@ class JobDescription(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SecretsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
@@ -230,6 +250,7 @@ class JobDescription(_message.Message):
     GPU_TYPES_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
@@ -286,6 +307,10 @@ class JobDescription(_message.Message):
 
     @_builtins.property
     def notify(self) -> Global___Notify: ...
+    @_builtins.property
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """names of the owner's secrets, by the variable that gets the value"""
+
     def __init__(
         self,
         *,
@@ -318,11 +343,12 @@ class JobDescription(_message.Message):
         gpu_types: _abc.Iterable[_builtins.str] | None = ...,
         notify: Global___Notify | None = ...,
         priority: _builtins.str = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,3 +89,23 @@ def test_image_is_read() -> None:
     (job,) = read(make_description(software=Software(image="torch:2"), working_directory="/usr/local/work"))
 
     assert job.software.image == "torch:2"
+
+
+def test_secrets_are_read_by_variable() -> None:
+    (job,) = read(make_description(secrets={"B": "DB", "A": "A"}))
+
+    assert list(job.secrets.items()) == [("A", "A"), ("B", "DB")]
+
+
+@pytest.mark.parametrize(
+    ("secrets", "message"),
+    [
+        ({"GAVEL_X": "A"}, "secrets must be keyed by names that do not begin with GAVEL_, got 'GAVEL_X'"),
+        ({"A-B": "A"}, "secrets must be keyed by letters, digits and '_', no digit first, got 'A-B'"),
+        ({"A": "../x"}, r"secrets\['A'\] must be letters, digits and '_', no digit first, got '../x'"),
+        ({"LR": "A"}, "secrets must be variables that are not in environment, too, got 'LR'"),
+    ],
+)
+def test_secrets_that_mean_nothing_are_refused(secrets: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read(make_description(secrets=secrets, environment={"LR": "0.1"}))

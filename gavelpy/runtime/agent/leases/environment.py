@@ -20,6 +20,7 @@ from gavelpy.runtime.agent.leases.images import ImageRules
 from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.snapshots import CODE_DIRECTORY, archive_file
 from gavelpy.runtime.snapshots import DIRECTORY as SNAPSHOTS
+from gavelpy.runtime.user_secrets import secrets_file
 
 RESERVED_PREFIX: Final = "GAVEL_"
 TERMINAL_AWAY_S: Final = 60.0  # an interactive job ends when no client is attached for so long
@@ -118,6 +119,8 @@ def launch_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnviron
         limits=node.containment.limits_of(lease.lease, len(assignment.gpus)),
         terminal_away_s=TERMINAL_AWAY_S if assignment.interactive else 0.0,
         software=software_of(assignment, lease, node),
+        secrets=assignment.secrets,
+        secrets_file=str(secrets_file(_home(lease, node))) if assignment.secrets else "",
         uid=account.uid if account else NO_ACCOUNT,
         gid=account.gid if account else NO_ACCOUNT,
         groups=account.groups if account else (),
@@ -134,10 +137,15 @@ def software_of(assignment: NodeAssignment, lease: LeaseContext, node: NodeEnvir
         found["archive"] = str(archive_file(node.checkpoint_root / SNAPSHOTS, found["snapshot"]))
         found["code"] = str(code_directory(lease))
     if "image" in found:
-        home = lease.account.home if lease.account else node.node_environment.get("HOME", "/")
         devices = [node.devices[gpu] for gpu in assignment.gpus]
-        found |= node.images.fields(devices, home, lease_files.job_checkpoints(node.checkpoint_root, lease.job))
+        found |= node.images.fields(
+            devices, _home(lease, node), lease_files.job_checkpoints(node.checkpoint_root, lease.job)
+        )
     return found
+
+
+def _home(lease: LeaseContext, node: NodeEnvironment) -> str:
+    return lease.account.home if lease.account else node.node_environment.get("HOME", "/")
 
 
 def code_directory(lease: LeaseContext) -> Path:

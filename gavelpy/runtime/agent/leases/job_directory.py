@@ -38,7 +38,7 @@ def make(directory: Path, launch: Launch) -> None:
 
 def share_launch(directory: Path, launch: Launch) -> None:
     """Gives the job what LeaseIterator needs of launch.json. Raises OSError."""
-    public = replace(launch, argv=(), environment={}, rank_environments=(), cgroup="")
+    public = replace(launch, argv=(), environment={}, rank_environments=(), cgroup="", secrets={})
     _put(directory, launch, lease_files.LAUNCH_FILE, lambda staged: lease_files.write_launch(staged, public))
 
 

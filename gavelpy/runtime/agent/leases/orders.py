@@ -19,7 +19,7 @@ TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CHANGED = ("argv", "gpus", "environment", "software")  # other fields are those of the message
+_CHANGED = ("argv", "gpus", "environment", "secrets", "software")  # other fields are those of the message
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class NodeAssignment:
     gpus: tuple[int, ...]  # numbers on this node
     gpu_type: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)  # names by variable
     job_name: str = ""
     owner: str = ""
     one_process_a_node: bool = False
@@ -84,6 +85,7 @@ def assignment_of(launch: agent_pb2.Launch) -> NodeAssignment:
         argv=_argv(launch.command),
         gpus=tuple(launch.gpus),
         environment=dict(sorted(launch.environment.items())),
+        secrets=dict(sorted(launch.secrets.items())),
         software=_software(launch.software),
         **others,
     )
@@ -126,7 +128,7 @@ def _check_texts(launch: agent_pb2.Launch) -> None:
     names = ("job_name", "owner", "command", "working_directory", "gpu_type", "rendezvous_address")
     for name in (*names, "checkpoint_directory_id"):
         _check_text(name, getattr(launch, name))
-    for variable, value in launch.environment.items():
+    for variable, value in (*launch.environment.items(), *launch.secrets.items()):
         if not _NAME.fullmatch(variable):
             raise RemoteViolation(f"environment: a name must be letters, digits and '_', got {variable[:80]!r}")
         _check_text(f"environment: {variable}", value)

@@ -177,6 +177,7 @@ def order_message(
                 command=spec.command,
                 working_directory=spec.working_directory or "/",
                 environment=spec.environment,
+                secrets=spec.secrets,
                 gpus=start.gpus,
                 gpu_type=start.gpu_type,
                 one_process_a_node=spec.one_process_a_node,

@@ -38,6 +38,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         command=spec.command,
         working_directory=spec.working_directory,
         environment=spec.environment,
+        secrets=spec.secrets,
         one_process_a_node=spec.one_process_a_node,
         checkpoint_every_s=spec.checkpoint_every_s,
         warning_s=spec.warning_s,

@@ -114,6 +114,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         kind=JobKind.INTERACTIVE if job.interactive else JobKind.BATCH,
         software=_software(f"{field}.software", job),
         notify=_notify(f"{field}.notify", job.notify),
+        secrets=_secrets(f"{field}.secrets", job.secrets, job.environment),
         no_preempt=job.no_preempt or job.interactive,
         array_size=job.array_size,
         array_limit=job.array_limit,
@@ -197,6 +198,22 @@ def _environment(field: str, environment: Mapping[str, str]) -> dict[str, str]:
         require(not name.startswith(_RESERVED), field, allowed, name)
         require("\0" not in value, f"{field}[{name!r}]", "without NUL", value)
     return dict(sorted(environment.items()))
+
+
+def _secrets(field: str, secrets: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    require(len(secrets) <= VARIABLES_MAX, field, f"at most {VARIABLES_MAX} variables", len(secrets))
+    for variable, name in secrets.items():
+        require(
+            bool(_VARIABLE.fullmatch(variable)), field, "keyed by letters, digits and '_', no digit first", variable
+        )
+        require(
+            bool(_VARIABLE.fullmatch(name)), f"{field}[{variable!r}]", "letters, digits and '_', no digit first", name
+        )
+        require(
+            not variable.startswith(_RESERVED), field, f"keyed by names that do not begin with {_RESERVED}", variable
+        )
+        require(variable not in environment, field, "variables that are not in environment, too", variable)
+    return dict(sorted(secrets.items()))
 
 
 def _signal(field: str, signal: int, warning_s: float) -> int:
