@@ -14,7 +14,7 @@ in this module changes a decision. A job whose class is not configured any more 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from gavelpy.mechanism.domains import can_run, max_gang
 from gavelpy.mechanism.gpus import NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.job import JobSpec
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.settings import MechanismSettings
@@ -113,6 +114,16 @@ def check_classes(classes: Sequence[PriorityClass]) -> None:
         if wrong := [name for name in one.preempts if name not in lower]:
             allowed = f"lower classes ({', '.join(lower)})" if lower else "empty, as no class is lower"
             raise InvalidInput(f"priorities.{one.name}.preempts must be {allowed}, got {wrong[0]!r}")
+
+
+def check_known(specs: Iterable[JobSpec], settings: MechanismSettings, owner: str | None = None) -> None:
+    """Raises InvalidInput for a job of a class that does not exist or, if an owner is given, is not open to them."""
+    classes = ranking(settings.priorities).classes
+    allowed = [one.name for one in classes if owner is None or one.is_open_to(owner)]
+    for name in sorted({spec.priority or NORMAL for spec in specs} - set(allowed)):
+        who = "" if owner is None else f", which {owner!r} may use"
+        of = f"one of {', '.join(allowed)}{who}" if allowed else f"given: no class is open to {owner!r}"
+        raise InvalidInput(f"priority must be {of}, got {name!r}")
 
 
 def is_ranked(settings: MechanismSettings) -> bool:

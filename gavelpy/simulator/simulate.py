@@ -39,6 +39,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.settings import settings_values
 from gavelpy.model.arrays import Bools, Ints
@@ -84,6 +85,7 @@ class Simulation(VirtualScheduler):
         throughputs: ThroughputTable | None = None,
         node_events: Iterable[tuple[float, NodeEvent]] = (),
     ) -> None:
+        check_known(trace.jobs, settings.mechanism)
         super().__init__(SchedulerCore(), engine)
         self.trace, self.cluster, self.settings = trace, cluster, settings
         self.seed, self.label, self.progress = seed, label or engine.policy.name, progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavelpy.errors import InvalidInput
 from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.model.job import Trace
 from gavelpy.simulator.settings import Costs, SimulationSettings, preset
 from tests.simulator.builders import (
@@ -53,6 +56,26 @@ def test_taking_turns_costs_a_checkpoint_and_a_restart_each_round() -> None:
     assert result.jobs.loc["b", "finish_s"] == pytest.approx(1270.0)
     assert result.metrics.preemptions == 2
     assert result.metrics.migrations == 0
+
+
+CLASSES = (PriorityClass("high", 1, preempts=("normal",)),)
+
+
+def test_a_job_of_a_higher_class_takes_the_gpu_when_it_arrives() -> None:
+    """low does 100 s and saves to 120; high loads to 135 and runs to 335; low loads to 350 and does the other 900 s."""
+    low, high = make_job("low", steps=1000.0), replace(make_job("high", steps=200.0), priority="high")
+    costs = Costs(checkpoint_s=5.0, restart_s=15.0, migration_s=100.0)
+
+    result = run(make_trace(low, high, arrival_s=[0.0, 115.0]), settings=make_settings(costs, priorities=CLASSES))
+
+    assert result.jobs.loc["high", "finish_s"] == pytest.approx(115.0 + 5.0 + 15.0 + 200.0)
+    assert result.jobs.loc["low", "finish_s"] == pytest.approx(335.0 + 15.0 + 900.0)
+    assert result.metrics.preemptions == 1
+
+
+def test_a_job_of_a_class_that_is_not_configured_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="priority must be one of normal, got 'high'"):
+        run(make_trace(replace(make_job("a"), priority="high")))
 
 
 def test_migration_costs_besides_when_a_job_comes_back_on_other_gpus() -> None:

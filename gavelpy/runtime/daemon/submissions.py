@@ -16,8 +16,7 @@ from gavelpy.errors import InvalidInput, LimitReached
 from gavelpy.journal.store import Submission
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
-from gavelpy.mechanism.priority_classes import NORMAL, ranking
-from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.model.job import JobId, JobSpec, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 
@@ -83,7 +82,7 @@ class Submissions:
         names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
         self._check_names(specs, owner, len(names))
         self._check_after(specs)
-        check_priorities(specs, self._scheduler.core.settings, owner)
+        check_known(specs, self._scheduler.core.settings, owner)
         self._names_under_way |= names
         try:
             first = await self._scheduler.driver.submit(
@@ -137,14 +136,6 @@ class Submissions:
                 job >= 0 and self._scheduler.core.jobs.state[job] <= ALIVE[-1]
             ):
                 raise InvalidInput(f"name must be unique among the living jobs of {owner!r}, got {name!r}")
-
-
-def check_priorities(specs: Sequence[JobSpec], settings: MechanismSettings, owner: str) -> None:
-    """Raises InvalidInput for a priority class that does not exist, or that this owner may not use."""
-    allowed = [one.name for one in ranking(settings.priorities).classes if one.is_open_to(owner)]
-    for name in {spec.priority or NORMAL for spec in specs} - set(allowed):
-        of = f"one of {', '.join(allowed)}, which {owner!r} may use" if allowed else f"given: none is open to {owner!r}"
-        raise InvalidInput(f"priority must be {of}, got {name!r}")
 
 
 def digest_of(specs: Sequence[JobSpec]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gavelpy.mechanism.eligibility import NOT_HELD
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
+from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import account
 from gavelpy.model.job import JobId, JobSpec
@@ -19,7 +20,6 @@ from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
 from gavelpy.runtime.daemon.job_history import full_id, name_of
 from gavelpy.runtime.daemon.queries.jobs import JobQueries, JobStatus, as_described
-from gavelpy.runtime.daemon.submissions import check_priorities
 from gavelpy.runtime.lease_files import lease_checkpoints, step_name
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Explainer:
     async def dry_run(self, specs: Sequence[JobSpec], owner: str) -> list[PlannedJob]:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
-        check_priorities(specs, scheduler.core.settings, owner)
+        check_known(specs, scheduler.core.settings, owner)
         first = scheduler.core.jobs.count
         now_s = time.time()
         tried = [
