@@ -28,9 +28,14 @@ def init(
     write: Annotated[
         bool, typer.Option("--write", help="Change the script; the old one is kept as SCRIPT.py.bak.")
     ] = False,
-    job: Annotated[bool, typer.Option("--job", help="Write SCRIPT.toml, a job file; requires --steps.")] = False,
+    job: Annotated[bool, typer.Option("--job", help="Write SCRIPT.toml, a job file.")] = False,
     steps: Annotated[
-        float | None, typer.Option(metavar="N", parser=o.number(1e-9), help="Total training steps, for the job file.")
+        float | None,
+        typer.Option(
+            metavar="N",
+            parser=o.number(1e-9),
+            help="Total training steps, for the job file. Default: those that the program announces.",
+        ),
     ] = None,
 ) -> None:
     """Propose the lines that a plain training loop needs: import, checkpoint, loop over a LeaseIterator.
@@ -41,8 +46,8 @@ def init(
       gavel init train.py --write
       gavel init train.py --write --job --steps 10000
     """
-    if job != (steps is not None):
-        raise InvalidInput("--job and --steps must be given together: a job file has the total of steps")
+    if steps is not None and not job:
+        raise InvalidInput("--steps needs --job: only a job file has a number of steps")
     old = _read(script)
     new = with_lease(old, str(script))
     backup, job_file = script.with_name(f"{script.name}.bak"), script.with_suffix(".toml")
@@ -58,7 +63,8 @@ def init(
     else:
         notify("nothing was changed: gavel init --write does it")
     if job:
-        text = f'[[job]]\nname = "{script.stem}"\ncommand = ["python", "{script.name}"]\nsteps_total = {steps:g}\n'
+        total = f"steps_total = {steps:g}\n" if steps is not None else ""
+        text = f'[[job]]\nname = "{script.stem}"\ncommand = ["python", "{script.name}"]\n{total}'
         job_file.write_text(text, encoding="utf-8")
         notify(f"wrote {job_file}: gavel submit {job_file}")
 

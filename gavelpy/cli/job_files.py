@@ -45,7 +45,7 @@ class JobTemplate:
     """One job or job array. The scheduler chooses values that are empty or 0."""
 
     command: str
-    steps_total: float
+    steps_total: float = 0.0  # 0 = the program announces it
     name: str = ""
     gpus: int = 1
     weight: float = 1.0
@@ -276,9 +276,8 @@ def _described(path: Path, where: str, table: dict[str, Any]) -> JobTemplate:
     for name in table:
         if name not in _FIELDS:
             raise InvalidInput(f"{where}: unknown field {name!r}; the fields are {', '.join(_FIELDS)}", file=str(path))
-    for name in ("command", "steps_total"):
-        if name not in table:
-            raise InvalidInput(f"{where}.{name} must be given", file=str(path))
+    if "command" not in table:
+        raise InvalidInput(f"{where}.command must be given", file=str(path))
     values: dict[str, Any] = {}
     for name, value in table.items():
         allowed, read = _FIELDS[name]
@@ -327,6 +326,12 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _positive(value: object) -> float:
+    if (number := _number(value)) <= 0:
+        raise ValueError
+    return number
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError
@@ -356,7 +361,7 @@ def _table(read: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]:
 _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "name": ("a string", _text),
     "command": ("a string or a list of strings", _command),
-    "steps_total": ("a number", _number),
+    "steps_total": ("a number above 0", _positive),
     "gpus": ("a whole number", _whole),
     "weight": ("a number", _number),
     "job_type": ("a string", _text),

@@ -27,7 +27,12 @@ NameOption = Annotated[
 ]
 StepsOption = Annotated[
     float | None,
-    typer.Option(metavar="N", parser=o.number(1e-9), rich_help_panel=_JOB, help="Total training steps (required)."),
+    typer.Option(
+        metavar="N",
+        parser=o.number(1e-9),
+        rich_help_panel=_JOB,
+        help="Total training steps. Default: those that the program announces.",
+    ),
 ]
 GpusOption = Annotated[
     int, typer.Option(metavar="N", parser=o.whole(1, o.GPUS_MAX), rich_help_panel=_JOB, help="Number of GPUs.")
@@ -244,16 +249,15 @@ def takes_job_options(command: Command) -> Command:
 
 def template_of(command: Sequence[str], values: Mapping[str, Any]) -> f.JobTemplate:
     """The job of a command line and of the values of its options. Raises InvalidInput."""
-    if values["steps"] is None:
-        raise InvalidInput("--steps N must be given with a command: the job's total training steps")
     where = str((values["directory"] or Path.cwd()).absolute())
     fields = _fields(values)
-    return f.JobTemplate(command=shlex.join(command), steps_total=values["steps"], working_directory=where, **fields)
+    steps = values["steps"] or 0.0
+    return f.JobTemplate(command=shlex.join(command), steps_total=steps, working_directory=where, **fields)
 
 
 def refuse_job_options(values: Mapping[str, Any]) -> None:
     """Raises InvalidInput for options that a job file would override silently."""
-    default, fields = f.JobTemplate(command="", steps_total=0.0), _fields(values)
+    default, fields = f.JobTemplate(command=""), _fields(values)
     flags = [name for name, value in fields.items() if value != getattr(default, name)]
     flags += [name for name in ("steps", "directory") if values[name] is not None]
     if flags:

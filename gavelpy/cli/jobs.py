@@ -177,8 +177,8 @@ def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
             enum_name(client_pb2.JobState, job.state),
             str(job.gpus),
             printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or DASH),
-            count(job.steps_total),
-            f"{'~' if job.steps_estimated else ''}{percent(job.steps_done, job.steps_total)}",
+            "?" if job.total_open else count(job.steps_total),
+            done(job),
             compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH,
             printable(job.reason or (job.detail if job.lease < 0 else "")),  # while running: of its previous lease
         )
@@ -238,6 +238,12 @@ def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
     return TableData(titles, frozenset(titles[6:12]) | {"job", "GPUs"}, rows)
 
 
+def done(job: client_pb2.Job) -> str:
+    """Progress in percent, or in steps if their number is not known yet; with ~ if it is estimated."""
+    figure = f"{count(job.steps_done)} steps" if job.total_open else percent(job.steps_done, job.steps_total)
+    return f"{'~' if job.steps_estimated else ''}{figure}"
+
+
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     from gavelpy.runtime.wire import client_pb2
 
@@ -245,9 +251,11 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     state = enum_name(client_pb2.JobState, job.state)
     where = f" on {job.gpu_type} of {', '.join(job.node_ids)} under lease {job.lease}" if job.lease >= 0 else ""
     gpus = "1 GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
-    done = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
+    steps = f"{count(job.steps_done)} of {count(job.steps_total)} steps ({percent(job.steps_done, job.steps_total)})"
+    if job.total_open:
+        steps = f"{count(job.steps_done)} steps; how many there are in all is not known yet"
     if job.steps_estimated:
-        done = f"about {done}, an estimate by time as the job reports none"
+        steps = f"about {steps}, an estimate by time as the job reports none"
     saved = f"{count(job.steps_saved)} of them in a checkpoint" if job.steps_saved else "none in a checkpoint"
     lines = [
         f"job {job.job} ({job.name}) of {job.owner}: {state}{where}",
@@ -257,7 +265,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
         *_software(found.description),
         *_variables(found.description),
         *_notifications(found.description),
-        f"Done: {done}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
+        f"Done: {steps}; {saved}; leases: {job.restarts + 1 if job.started_at_s else 0}, failures: {job.failures}.",
         f"Submitted {timestamp(job.submitted_at_s)}, first started {timestamp(job.started_at_s)}, "
         f"ended {timestamp(job.ended_at_s)}.",
     ]

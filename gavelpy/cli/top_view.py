@@ -214,11 +214,12 @@ def _coloured_state(job: client_pb2.Job) -> Text:
 
 
 def _progress(job: client_pb2.Job) -> float:
-    return job.steps_done / job.steps_total if job.steps_total > 0 else 0.0
+    return job.steps_done / job.steps_total if job.steps_total > 0 and not job.total_open else 0.0
 
 
 def _done(job: client_pb2.Job) -> Text:
-    text = f" {'~' if job.steps_estimated else ''}{100 * _progress(job):.0f} %"
+    figure = compact(job.steps_done) if job.total_open else f"{100 * _progress(job):.0f} %"
+    text = f" {'~' if job.steps_estimated else ''}{figure}"
     return bar(_progress(job), _BAR) + Text(f"{text:>7}")
 
 
@@ -243,7 +244,7 @@ _JOB_COLUMNS: Final = (
     _Column("done", _BAR + 7, 0, _done),
     _Column("on", 16, 3, lambda job: f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or DASH),
     _Column("steps/s", 9, 4, lambda job: compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH, True),
-    _Column("steps", 13, 7, lambda job: count(job.steps_total), is_right=True),
+    _Column("steps", 13, 7, lambda job: "?" if job.total_open else count(job.steps_total), is_right=True),
     _Column("why", 30, 5, lambda job: job.reason or (job.detail if job.lease < 0 else ""), grows=True),
 )
 _NODE_COLUMNS: Final = (

@@ -50,6 +50,7 @@ from gavelpy.mechanism.events import (
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
+    TotalAnnounced,
     WakeupDue,
 )
 from gavelpy.mechanism.settings import MechanismSettings, settings_of, settings_values
@@ -67,7 +68,7 @@ AGEING = 6  # settings: the longest time between allocations
 UNRUNNABLE = 6  # the end of a lease with a command that cannot run
 SEEN = 6  # the checkpoint directory that a node uses
 WARNED = 6  # an allocation with a warning
-ORDERED = 7  # holds and begins of jobs
+ORDERED = 7  # holds and begins of jobs; jobs that announce their steps
 CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
 RANKED = 8  # priority classes: of jobs, and in the settings
 NEWEST = 8
@@ -89,6 +90,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "LeaseEnded": CLASSED,
     "DirectorySeen": SEEN,
     "LastStepReported": LATE,
+    "TotalAnnounced": ORDERED,
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
     "AllocationSolved": {PACKED: 3, WARNED: 1},
@@ -123,6 +125,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "CheckpointSaved": CheckpointSaved,
     "SavingDeclared": SavingDeclared,
     "LastStepReported": LastStepReported,
+    "TotalAnnounced": TotalAnnounced,
     "AllocationSolved": AllocationSolved,
     "AllocationFailed": AllocationFailed,
     "ThroughputEstimated": ThroughputEstimated,
@@ -153,6 +156,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "after_any": ORDERED,
     "array_size": ORDERED,
     "priority": RANKED,
+    "open_ended": ORDERED,
 }
 _DTYPES = {1: np.dtype("<f8"), 2: np.dtype("<i8")}
 _DTYPE_CODE = {"f": 1, "i": 2}
@@ -183,6 +187,8 @@ def encode(event: Event, now_s: float) -> bytes:
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])
         case JobsHeld() | JobsReleased() | JobsRequeued() | ReservationAdded() | ReservationRemoved():
+            version = ORDERED
+        case TotalAnnounced():
             version = ORDERED
         case NodeJoined() if event.state_id:
             version = NAMED

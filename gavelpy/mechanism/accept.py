@@ -44,6 +44,7 @@ from gavelpy.mechanism.events import (
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
+    TotalAnnounced,
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import ALIVE
@@ -69,9 +70,10 @@ def check(core: SchedulerCore, event: Event) -> None:
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
             _gpus(core, event)
-        case SavingDeclared() | LastStepReported():
+        case SavingDeclared() | LastStepReported() | TotalAnnounced():
             _jobs(core, event.jobs, event.leases)
             _leases(event.leases)
+            _totals(event)
         case LeaseEnded() | ProgressReported() | CheckpointSaved():
             _jobs(core, event.jobs, event.leases, event.steps_done)
             _leases(event.leases)
@@ -147,6 +149,13 @@ def _all(name: str, values: Floats | Ints, ok: Bools, allowed: str) -> None:
 
 def _leases(leases: Ints) -> None:
     _all("leases", leases, leases >= 0, "0 or more")  # -1 means none in tables, and is invalid in events
+
+
+def _totals(event: SavingDeclared | LastStepReported | TotalAnnounced) -> None:
+    if isinstance(event, TotalAnnounced):
+        totals = event.steps_total
+        _lengths(event.jobs, totals)
+        _all("steps_total", totals, (totals > 0) & (totals <= VALUE_MAX), f"in (0, {VALUE_MAX:g}]")
 
 
 def _steps(steps_done: Floats) -> None:

@@ -61,6 +61,7 @@ from gavelpy.mechanism.events import (
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
+    TotalAnnounced,
     WakeupDue,
 )
 from gavelpy.mechanism.gpus import NONE, GpuPool
@@ -89,10 +90,9 @@ class SchedulerCore:
         self.question = AllocationRequest()
         self.exempt = non_preemptible.ALL_PREEMPTIBLE  # recomputed after each event
         self.kept: Ints = priority_classes.NONE_KEPT  # the same, by class and type
-        self.now_s = 0.0
+        self.now_s = self.round_began_s = 0.0
         self.settled_s = self.woken_s = 0.0  # end of the booked owed and received time; the last WakeupDue
         self.incarnation = self.round = 0
-        self.round_began_s = 0.0
         self.round_end_s = NEVER_S  # no round in force
         self.attention_s = NEVER_S  # when a change requires a wakeup
         self.retry_due_s = NEVER_S  # when the next job leaves a pause or may begin
@@ -112,8 +112,7 @@ class SchedulerCore:
         """
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         accept.check(self, event)
-        self.now_s = now_s
-        self.unmet_jobs = []
+        self.now_s, self.unmet_jobs = now_s, []
         commands = self._apply(event, now_s)
         if self.jobs.ended_blockers:
             job_orders.blockers_ended(self)
@@ -131,6 +130,9 @@ class SchedulerCore:
                 reports.running(self.jobs, self.pool, event, now_s)
             case LeaseEnded():
                 return self._lease_ended(event)
+            case TotalAnnounced():
+                if reports.announced(self.jobs, event):
+                    self.disturb()
             case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued():
                 return job_orders.apply(self, event)
             case ThroughputEstimated():
@@ -309,12 +311,10 @@ class SchedulerCore:
         return Planner(self.leases, self.settings, self.exempt, self.type_order, is_solved, self.now_s, closing)
 
     def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
-        revoked, granted, offsets, gpus = self.leases.apply(
-            grants, leaving, self.now_s, self.round_end_s, windows.closing(self)
-        )
+        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, windows.closing(self))
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
-            grants.jobs, granted, offsets, gpus,
+            grants.jobs, *granted,
         )  # fmt: skip
 
     def revoked(self, rows: Ints) -> RoundPlan:

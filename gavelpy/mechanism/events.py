@@ -269,6 +269,15 @@ class LastStepReported(_Endogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class TotalAnnounced(_Endogenous):
+    """The programs of running jobs reported how many steps their jobs have in all."""
+
+    jobs: Ints  # (K,)
+    leases: Ints  # (K,)
+    steps_total: Floats  # (K,) > 0
+
+
+@dataclass(frozen=True, eq=False)
 class AllocationSolved(_Endogenous):
     """The allocation for request `epoch`: nonzero shares of single jobs and of co-located pairs."""
 
@@ -350,6 +359,7 @@ Event = (
     | CheckpointSaved
     | SavingDeclared
     | LastStepReported
+    | TotalAnnounced
     | AllocationSolved
     | AllocationFailed
     | ThroughputEstimated

@@ -7,7 +7,7 @@ import numpy as np
 from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
-from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS
+from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
 
 
@@ -149,6 +149,10 @@ def _check_accounts(core: SchedulerCore) -> None:
     assert (jobs.share[active].sum(axis=1) <= 1 + 1e-6).all(), "the shares of a job add up to more than 1"
     assert (jobs.steps_done[:n] <= jobs.steps_total[:n] * (1 + 1e-9)).all(), "a job did more steps than its total"
     assert (jobs.steps_saved[:n] <= jobs.steps_done[:n]).all(), "more steps are saved than done"
+    is_open = np.array([spec.open_ended for spec in jobs.specs], dtype=np.bool_)
+    assert not ((jobs.total_by[:n] == OPEN) & ~is_open).any(), "the number of steps of a job was submitted and is open"
+    is_half = jobs.steps_done[active] <= 0.5 * jobs.steps_total[active] * (1 + 1e-9)
+    assert (is_half | (jobs.total_by[active] != OPEN)).all(), "a job of unknown length is more than half done"
 
 
 def _check_order(core: SchedulerCore) -> None:

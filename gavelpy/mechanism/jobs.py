@@ -95,11 +95,12 @@ def _keys(first: Ints, second: Ints, gpu_type: Ints) -> Ints:
 
 
 _FIRST_ROWS = 64
+OPEN = -2  # in total_by
 INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
     "slow_lease", "done_lease", "resumes", "hold", "taken_by",
-    "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures",
+    "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures", "total_by",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -144,6 +145,7 @@ class JobTable:
     rank: Ints  # (N,) position of its priority class, 0 = highest; see priority_classes
     hold: Ints  # (N,) who holds the job back; see eligibility
     done_lease: Ints  # (N,) serial of the lease under which the last step was reported; see finishing
+    total_by: Ints  # (N,) lease under which steps_total was announced; -1 = as submitted, OPEN = not yet, it is assumed
     held_type: Ints  # (N,) GPU type of which free GPUs are reserved for the job in this round; see reservations
 
     weight: Floats  # (N,)
@@ -218,6 +220,7 @@ class JobTable:
         self.entity[row] = self.entities.index(spec.entity) if spec.entity else -1
         self.weight[row] = spec.weight
         self.steps_total[row] = spec.steps_total
+        self.total_by[row] = OPEN if spec.open_ended else -1
         self.submitted_s[row] = now_s
         self.deadline_at_s[row] = now_s + spec.deadline_s if math.isfinite(spec.deadline_s) else math.inf
         unknown = 0.0 if spec.rates_steps_per_s else math.nan

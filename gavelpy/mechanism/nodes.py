@@ -167,6 +167,7 @@ def rejoined(leases: LeaseBook, event: AgentRejoined, now_s: float, settings: Me
     kills = list(zip(event.jobs[~ours].tolist(), event.leases[~ours].tolist(), strict=True))
     current, rows = np.unique(event.jobs[is_current]), event.jobs[ours]
     started(jobs, current[jobs.state[current] == JobState.GRANTED], now_s)
+    reports.grow(jobs, rows, event.steps_done[ours])
     jobs.steps_done[rows] = np.clip(event.steps_done[ours], jobs.steps_saved[rows], jobs.steps_total[rows])
     _narrow(jobs, np.setdiff1d(stopping, event.jobs[is_stopping]), here, settings)
     return kills + _gone(leases, np.setdiff1d(promised, current), here, now_s, settings)

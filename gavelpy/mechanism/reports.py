@@ -31,9 +31,10 @@ from gavelpy.mechanism.events import (
     Outcome,
     ProgressReported,
     SavingDeclared,
+    TotalAnnounced,
 )
 from gavelpy.mechanism.gpus import GpuPool
-from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact, JobState
 from gavelpy.mechanism.settings import MechanismSettings
@@ -68,6 +69,7 @@ def running(
             started(jobs, rows, now_s)
         case ProgressReported():
             rows = event.jobs[current]
+            grow(jobs, rows, event.steps_done[current])
             jobs.steps_done[rows] = np.clip(event.steps_done[current], jobs.steps_saved[rows], jobs.steps_total[rows])
             _works(jobs, rows, now_s)
         case SavingDeclared():
@@ -78,6 +80,33 @@ def running(
             _works(jobs, event.jobs[current], now_s)
             current |= jobs.stopping[event.jobs] == event.leases
             _save(jobs, pool, event.jobs[current], event.leases[current], event.steps_done[current])
+
+
+def announced(jobs: JobTable, event: TotalAnnounced) -> bool:
+    """Books the steps that programs announced for their jobs; returns whether any number has changed.
+
+    A number below the steps of the job's newest checkpoint cannot be right: it is ignored, and the former one stays.
+    """
+    counts = (jobs.lease[event.jobs] == event.leases) & (event.steps_total >= jobs.steps_saved[event.jobs])
+    rows, totals = event.jobs[counts], event.steps_total[counts]
+    is_new = bool((jobs.steps_total[rows] != totals).any())
+    jobs.steps_total[rows], jobs.total_by[rows] = totals, event.leases[counts]
+    jobs.steps_done[rows] = np.minimum(jobs.steps_done[rows], totals)
+    return is_new
+
+
+def grow(jobs: JobTable, rows: Ints, steps: Floats) -> None:
+    """Assumes that jobs of unknown length, which have done more than half of what was assumed, are half done."""
+    is_open = jobs.total_by[rows] == OPEN
+    if is_open.any():
+        np.maximum.at(jobs.steps_total, rows[is_open], 2 * steps[is_open])
+
+
+def _settle_totals(jobs: JobTable, rows: Ints, leases: Ints, steps: Floats) -> None:
+    """A finished job of unknown or announced length has as many steps as it did."""
+    counts = (jobs.total_by[rows] != -1) & (steps > 0)
+    rows, leases, steps = rows[counts], leases[counts], steps[counts]
+    jobs.steps_total[rows], jobs.total_by[rows] = np.maximum(steps, jobs.steps_saved[rows]), leases
 
 
 def _works(jobs: JobTable, rows: Ints, now_s: float) -> None:
@@ -106,6 +135,8 @@ def ended(jobs: JobTable, leases: LeaseBook, event: LeaseEnded, now_s: float, se
         is_newer = (jobs.lease[event.jobs] < 0) & (event.leases > jobs.saved_lease[event.jobs])
         saves = counts & (~is_late | is_newer) if event.outcome is Outcome.STOPPED else counts
         at = event.jobs[saves], event.leases[saves], event.steps_done[saves]
+        if event.outcome is Outcome.FINISHED:
+            _settle_totals(jobs, *at)
         is_checkpoint = event.outcome is Outcome.STOPPED and not event.is_by_time  # a job may finish without saving
         _save(jobs, leases.pool, *at, is_ours=is_checkpoint)
     if event.outcome is Outcome.STOPPED:
@@ -175,6 +206,7 @@ def _save(jobs: JobTable, pool: GpuPool, rows: Ints, leases: Ints, steps_done: F
 
     Not `is_ours`: the job manages its own checkpoints, so no lease is recorded for them.
     """
+    grow(jobs, rows, steps_done)
     steps_done = np.minimum(steps_done, jobs.steps_total[rows])
     further = steps_done > jobs.steps_saved[rows]
     rows, leases, steps_done = rows[further], leases[further], steps_done[further]

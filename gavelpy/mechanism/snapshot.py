@@ -245,6 +245,7 @@ def _from_version_7(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _restored(state: dict[str, Any]) -> SchedulerCore:
+    state = state | {"jobs": {"total_by": np.full(len(state["specs"]), -1)} | state["jobs"]}  # all as submitted
     core = SchedulerCore(settings_of(state["settings"]))
     _restore_pool(core.pool, state)
     core.jobs = core.leases.jobs = _restored_jobs(state, len(core.pool.gpu_types))

@@ -95,6 +95,7 @@ NodeId = NewType("NodeId", str)
 JobSerial = NewType("JobSerial", int)
 
 GPUS_MAX = 1_000_000
+ASSUMED_S = 3_600.0  # length of a job whose number of steps is not known
 SIGNAL_MAX = 64
 AFTER_MAX = 1_000  # jobs that a job comes after
 _NOT_IN_IDS = re.compile(r",|[^\S ]")  # commas, and white space other than blanks
@@ -147,12 +148,15 @@ class JobSpec:
     gpu_types: tuple[str, ...] = ()  # it runs on no other types; empty = on all
     priority: str = ""  # its priority class; empty = the default, normal
     secrets: Mapping[str, str] = field(default_factory=dict)  # names of the owner's secrets, by variable
+    open_ended: bool = False  # steps_total is assumed: the program announces its own, or ends without
 
     def __post_init__(self) -> None:
         self._check_id()
         if isinstance(self.gpus, bool) or not isinstance(self.gpus, int) or not 1 <= self.gpus <= GPUS_MAX:
             raise InvalidInput(f"gpus of job {self.id!r} must be a whole number in [1, {GPUS_MAX}], got {self.gpus!r}")
         _positive(self.id, "steps_total", self.steps_total)
+        if not isinstance(self.open_ended, bool):
+            raise InvalidInput(f"open_ended of job {self.id!r} must be true or false, got {self.open_ended!r}")
         _positive(self.id, "weight", self.weight)
         if not self.deadline_s > 0:  # infinite = none
             raise InvalidInput(f"deadline_s of job {self.id!r} must be > 0, got {self.deadline_s!r}")
@@ -290,6 +294,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.jobs)
+
+
+def assumed_steps(rates_steps_per_s: Mapping[str, float]) -> float:
+    """Steps to assume for a job of unknown length: ASSUMED_S at its fastest rate, at one step per second if unknown."""
+    return ASSUMED_S * (max(rates_steps_per_s.values(), default=0.0) or 1.0)
 
 
 def _positive(job_id: str, name: str, value: float) -> None:

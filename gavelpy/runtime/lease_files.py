@@ -161,6 +161,7 @@ class Progress:
     finished: bool = False  # the job has done all its work
     stopped: bool = False  # this rank has stopped gracefully and is about to exit
     saves_at_end: bool = False  # it writes a checkpoint when its lease ends, so the job is preemptible
+    steps_total: float = 0.0  # steps of the job in all, as this rank has counted them; 0 = not announced
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class End:
     failure: str = ""  # its class, as in shim/failures.py
 
 
+PROGRESS_NUMBERS: Final = ("steps_done", "steps_saved", "rate_steps_per_s", "steps_total")
 _ENUMS: Final = {"ShimPhase": ShimPhase, "LeaseOutcome": LeaseOutcome}
 
 
@@ -233,7 +235,7 @@ def read_end(directory: Path) -> End | None:
 def read_progress(directory: Path, local_rank: int) -> Progress | None:
     """The last report of a local rank; None if there is none."""
     path = directory / progress_file(local_rank)
-    return read_bounded(path, Progress, _ENUMS, STEPS_MAX, "steps_done", "steps_saved", "rate_steps_per_s")
+    return read_bounded(path, Progress, _ENUMS, STEPS_MAX, *PROGRESS_NUMBERS)
 
 
 def reporting_ranks(directory: Path) -> tuple[int, ...]:

@@ -290,7 +290,7 @@ def test_policy_is_shown_and_set(cli: Gavel) -> None:
         (("status", "nobody"), "job must be the number or name of one of yours, got 'nobody'"),
         (("logs",), "logs needs a JOB, or --grep REGEX or --follow"),
         (("logs", "--grep", "["), "pattern must be a regular expression"),
-        (("submit", "--", "true"), "--steps N must be given"),
+        (("submit", "--steps", "0", "--", "true"), "--steps"),
         (("submit", "nowhere.toml"), "nowhere.toml: file cannot be read"),
         (("submit", "--steps", "1", "nowhere.toml"), "remove these flags: steps"),
         (("submit", "--steps", "1", "--array", "0-9%0", "--", "true"), "must end in %N with N >= 1"),

@@ -139,21 +139,21 @@ def test_function_that_is_called_for_each_epoch_is_refused() -> None:
         )
 
 
-def test_job_file_is_one_that_submit_reads(gavel: Gavel) -> None:
+@pytest.mark.parametrize(("options", "steps"), [(("--steps", "18"), 18), ((), 0)])
+def test_job_file_is_one_that_submit_reads(gavel: Gavel, options: tuple[str, ...], steps: float) -> None:
     gavel.file("train.py", SCRIPT)
 
-    answer = gavel("init", "train.py", "--job", "--steps", "18")
+    answer = gavel("init", "train.py", "--job", *options)
 
     assert answer.code == 0
     (job,) = read_job_file(gavel.folder / "train.toml")
-    assert (job.name, job.command, job.steps_total) == ("train", "python train.py", 18)
+    assert (job.name, job.command, job.steps_total) == ("train", "python train.py", steps)
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--job",), "--job and --steps must be given together"),
-        (("--steps", "5"), "--job and --steps must be given together"),
+        (("--steps", "5"), "--steps needs --job"),
         (("--write",), "train.py.bak exists already"),
         (("--job", "--steps", "5"), "train.toml exists already"),
     ],

@@ -81,6 +81,7 @@ def test_interrupted_run_equals_an_uninterrupted_one(held: Held, stop_at: int, m
 
     assert first is None
     assert (reported.stopped, reported.steps_done, reported.steps_saved) == (True, stop_at, stop_at)
+    assert reported.steps_total == BATCHES
     assert stopped.steps_saved == stop_at
     assert second is not None
     assert held.progress().finished

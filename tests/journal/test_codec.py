@@ -46,6 +46,7 @@ from gavelpy.mechanism.events import (
     SavingDeclared,
     SchedulerRestarted,
     ThroughputEstimated,
+    TotalAnnounced,
     WakeupDue,
 )
 from gavelpy.mechanism.settings import MechanismSettings, rules_of
@@ -82,6 +83,7 @@ OF_LATER_VERSIONS: list[Event] = [
     NodeDraining(NodeId("n0"), force=True),
     NodeLost(NodeId("n0"), is_forgotten=True),
     SavingDeclared(TWO, TWO),
+    TotalAnnounced(TWO, TWO, np.array([10.0, 0.5])),
     LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE),
     LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.OUT_OF_MEMORY),
     DirectorySeen(NodeId("n0"), "0f1e2d3c", True),
@@ -153,6 +155,7 @@ def test_pairs_come_back_as_they_were() -> None:
         (SHARING, 3),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED), 2),
         (SavingDeclared(TWO, TWO), 6),
+        (TotalAnnounced(TWO, TWO, np.array([10.0, 0.5])), 7),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.UNRUNNABLE), 6),
         (LeaseEnded(TWO, TWO, STEPS, Outcome.FAILED, failure=FailureClass.SYSTEM), 7),
         (ConfigChanged(MechanismSettings(system_failures_max=3)), 7),

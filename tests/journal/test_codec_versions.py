@@ -89,6 +89,7 @@ NAMES_IN_JOURNALS = [
     "CheckpointSaved",
     "SavingDeclared",
     "LastStepReported",
+    "TotalAnnounced",
     "AllocationSolved",
     "AllocationFailed",
     "ThroughputEstimated",

@@ -228,6 +228,7 @@ def report_of(folder: LeaseDirectory) -> agent_pb2.LeaseReport:
         steps_done=progress.steps_done,
         steps_saved=saved,
         rate_steps_per_s=progress.rate_steps_per_s,
+        steps_total=progress.steps_total,
         by_time=folder.is_estimated,
         saves_at_end=folder.saves_at_end,
         last_step_done=folder.is_done,
@@ -264,6 +265,7 @@ def urgent_part(reports: Iterable[agent_pb2.LeaseReport]) -> tuple[tuple[object,
             report.shim_process,
             report.saves_at_end,
             report.last_step_done,
+            report.steps_total,
         )
         for report in reports
     )

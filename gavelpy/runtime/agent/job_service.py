@@ -16,7 +16,7 @@ import grpc.aio
 
 from gavelpy.runtime.agent.leases.directory import LeaseDirectory
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry
-from gavelpy.runtime.lease_files import STEPS_MAX, Progress, clock_s
+from gavelpy.runtime.lease_files import PROGRESS_NUMBERS, STEPS_MAX, Progress, clock_s
 from gavelpy.runtime.wire import job_pb2, job_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class JobServiceServicer(job_pb2_grpc.JobServiceServicer):
             rate_steps_per_s=request.rate_steps_per_s,
             finished=request.finished,
             saves_at_end=request.saves_at_end,
+            steps_total=request.steps_total,
             stopped=should_stop and request.steps_saved >= request.steps_done,
         )
         try:
@@ -122,7 +123,7 @@ def _error_in(request: job_pb2.ReportProgressRequest, folder: LeaseDirectory) ->
     ranks = folder.assignment.local_ranks if folder.assignment else 0
     if request.local_rank >= ranks:
         return f"local_rank must be below {ranks}, got {request.local_rank}"
-    for name in ("steps_done", "steps_saved", "rate_steps_per_s"):
+    for name in PROGRESS_NUMBERS:
         value = getattr(request, name)
         if not math.isfinite(value) or not 0 <= value <= STEPS_MAX:
             return f"{name} must be in [0, {STEPS_MAX:g}], got {value!r}"

@@ -258,5 +258,13 @@ class EpochCursor(Generic[Item]):
 
 def _split(loader: object, position: int) -> tuple[int, int]:
     """Complete epochs and the rest, for checkpoints that record steps only."""
-    length = len(loader) if isinstance(loader, Sized) else 0
+    length = length_of(loader)
     return divmod(position, length) if 0 < length < position else (0, position)
+
+
+def length_of(loader: object) -> int:
+    """Items of one pass over a loader; 0 = unknown, as of a loader over a stream, whose `__len__` raises TypeError."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else 0
+    except (TypeError, NotImplementedError):
+        return 0

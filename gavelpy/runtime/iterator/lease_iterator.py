@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 
 from gavelpy.errors import InvalidInput
 from gavelpy.runtime.iterator.barrier import NEVER
-from gavelpy.runtime.iterator.checkpoints import DataPosition, EpochCursor
+from gavelpy.runtime.iterator.checkpoints import DataPosition, EpochCursor, length_of
 from gavelpy.runtime.iterator.lease_loop import LeaseLoop, Save
 
 Item = TypeVar("Item")
@@ -101,6 +101,8 @@ class LeaseIterator(LeaseLoop, Generic[Item]):
     def _start_at(self, start: DataPosition) -> None:
         epochs = self._epochs or (NEVER if self._total else 1)
         self._cursor = EpochCursor(self._loader, epochs, start)
+        own = epochs * length_of(self._loader) if epochs != NEVER else 0
+        self._in_all = min(filter(None, (self._total, own)), default=0)
 
     def _position(self) -> DataPosition:
         return DataPosition(self._steps, self._cursor.epoch, self._cursor.position)

@@ -62,7 +62,7 @@ class LeaseLoop:
         self._save = save
         self._is_deferred = is_deferred
         self._every_s = context.checkpoint_every_s if checkpoint_every_s is None else checkpoint_every_s
-        self._total = context.steps_total if steps_total is None else steps_total
+        self._total = self._in_all = context.steps_total if steps_total is None else steps_total  # 0 = unknown
         self._all_save = save_on == "all" and context.world > 1
         directory = context.checkpoint_directory or (Path(checkpoint_directory) if checkpoint_directory else None)
         ranks = (context.rank, context.world if self._all_save else 1, context.world)
@@ -78,14 +78,13 @@ class LeaseLoop:
         now_s = self._at_s = self._checkpoint_at_s = clock_s()
         self._slowest_s = 0.0
         self._check_at_s = now_s
-        self._check_at_steps = 0  # checks after the first step
+        self._saves = self._check_at_steps = 0  # checks after the first step
         self._meter = RateMeter(now_s, start.steps)
         self._known_checkpoint_s = start.took_s
         self._barriers_at = directory or context.lease_directory
         self._watch = self._make_watch()
         self._lease_s = self._watch.lease.until_clock_s - now_s if self._watch else 0.0
         self._stop_barrier = self._make_barrier("stop")
-        self._saves = 0
         self._save_barrier = self._make_barrier("save-0") if self._all_save else None
         self._stop_gate = self._stop_barrier or NO_GATE  # where the loop must wait, read at every step
         self._save_gate = self._save_barrier or NO_GATE
@@ -384,6 +383,7 @@ class LeaseLoop:
             finished=self._finished and self._over,
             stopped=self._stopped and self._over,
             saves_at_end=self._saves_at_end,
+            steps_total=self._in_all,
         )
 
     def _handle_sigterm(self) -> None:

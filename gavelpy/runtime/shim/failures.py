@@ -138,7 +138,9 @@ class StallWatch:
             return
         reports, self.looked_s = read(), now_s
         steps = sum(report.steps_done + report.steps_saved for report in reports) if reports else -1.0
-        is_done = bool(reports) and all(r.finished or 0 < steps_total <= r.steps_done for r in reports)
+        is_done = bool(reports) and all(
+            r.finished or 0 < (r.steps_total or steps_total) <= r.steps_done for r in reports
+        )
         if steps != self._steps or is_done or (not reports and self.has_output):
             self._progressed_s, self._steps = now_s, steps
         self.has_output = False

@@ -191,8 +191,11 @@ def has_done_all(launch: Launch, reports: Sequence[Progress]) -> bool:
 
     A process that starts several ranks, such as torchrun, has more reports than processes.
     """
-    total = launch.steps_total
-    done = (each.finished or (not each.stopped and 0 < total <= each.steps_done) for each in reports)
+    totals = [each.steps_total or launch.steps_total for each in reports]
+    done = (
+        each.finished or (not each.stopped and 0 < total <= each.steps_done)
+        for each, total in zip(reports, totals, strict=True)
+    )
     return len(reports) >= launch.local_ranks and all(done)
 
 
@@ -230,10 +233,11 @@ def _steps(launch: Launch, exits: RankExits, reports: Sequence[Progress], outcom
         done = min(report.steps_done for report in reports)
         saved = max(launch.steps_done, *(report.steps_saved for report in reports))
         return (saved if any(exits.codes.values()) and outcome is LeaseOutcome.STOPPED else max(done, saved)), saved
-    done = estimated_steps(launch, exits.ran_s)
     if outcome is LeaseOutcome.FINISHED:
-        done = launch.steps_total or done
-    return done, launch.steps_done
+        return launch.steps_total or estimated_steps(
+            replace(launch, silent_start_s=0.0), exits.ran_s
+        ), launch.steps_done
+    return estimated_steps(launch, exits.ran_s), launch.steps_done
 
 
 def _describe_failure(rank: int, code: int) -> str:

@@ -255,6 +255,7 @@ class JobDescription(_message.Message):
     name: _builtins.str
     """unique among the owner's living jobs; made up where empty"""
     steps_total: _builtins.float
+    """0 = its program announces it, or ends without"""
     gpus: _builtins.int
     """0 = 1"""
     weight: _builtins.float
@@ -542,6 +543,7 @@ class Job(_message.Message):
     OWED_S_FIELD_NUMBER: _builtins.int
     RECEIVED_S_FIELD_NUMBER: _builtins.int
     URGENCY_FIELD_NUMBER: _builtins.int
+    TOTAL_OPEN_FIELD_NUMBER: _builtins.int
     HELD_BY_FIELD_NUMBER: _builtins.int
     ARRAY_SIZE_FIELD_NUMBER: _builtins.int
     ARRAY_FIRST_FIELD_NUMBER: _builtins.int
@@ -597,6 +599,8 @@ class Job(_message.Message):
     received_s: _builtins.float
     urgency: _builtins.float
     """the largest over GPU types"""
+    total_open: _builtins.bool
+    """steps_total is assumed: it was not submitted, and the program has announced none yet"""
     held_by: _builtins.str
     """owner or admin; empty = not held"""
     array_size: _builtins.int
@@ -656,6 +660,7 @@ class Job(_message.Message):
         owed_s: _builtins.float = ...,
         received_s: _builtins.float = ...,
         urgency: _builtins.float = ...,
+        total_open: _builtins.bool = ...,
         held_by: _builtins.str = ...,
         array_size: _builtins.int = ...,
         array_first: _builtins.int = ...,
@@ -670,7 +675,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -295,5 +295,6 @@ def _report(record: Record) -> PartReport:
         rendezvous_port=record.assignment.rendezvous_port if is_first and record.assignment else 0,
         is_done=record.copy is not None and record.copy.run.is_done,
         is_by_time=record.copy is not None and not record.copy.run.saves,
+        steps_total=record.copy.run.steps_total if record.copy is not None and record.job % 4 else 0.0,
         outcome=record.outcome if record.outcome is not None else Outcome.LOST,
     )

@@ -314,7 +314,7 @@ class Service:
         return Orders(self.incarnation, stream, sequence, told, forget, CLUSTER, node.clock_s, view, b"key")
 
     def _order(self, order: Order, node: Node) -> LeaseOrder:
-        start, until_clock_s = order.start, node.clock_of(order.until_s)
+        start, until_clock_s, spec = order.start, node.clock_of(order.until_s), self.core.jobs.specs[order.job]
         kind = OrderKind[order.wish.name]
         if start is None:
             return LeaseOrder(order.lease, order.job, until_clock_s, kind, order.steps_saved, withdraw=order.withdraw)
@@ -322,7 +322,7 @@ class Service:
             argv=("train",), working_directory="/", gpus=start.gpus, gpu_type=start.gpu_type,
             node_rank=start.node_rank, node_count=start.node_count, first_rank=start.first_rank,
             world_size=start.world_size, rendezvous_port=start.rendezvous_port, round=start.round,
-            steps_total=self.core.jobs.specs[order.job].steps_total, steps_done=start.resume_steps,
+            steps_total=self.truth.totals.get(spec.id, spec.steps_total), steps_done=start.resume_steps,
             rate_steps_per_s=start.rate_steps_per_s, resume_lease=start.resume_lease,
             resume_steps=start.resume_steps, grace_s=GRACE_S, checkpoint_every_s=CHECKPOINT_EVERY_S,
         )  # fmt: skip

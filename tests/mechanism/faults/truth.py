@@ -12,6 +12,7 @@ from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import LeaseEnded, Outcome
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reports import OPEN_MAX
+from gavelpy.model.job import JobId
 
 FINISH_GRACE_S = 60.0
 SHARED = ""  # location of checkpoints in the shared directory
@@ -33,6 +34,7 @@ class Truth:
         self.checkpoints: defaultdict[tuple[int, int], list[Checkpoint]] = defaultdict(list)  # by job and lease
         self.choices: dict[int, float] = {}  # checkpoint that a gang's lease resumes from, chosen once
         self.done: set[tuple[int, int]] = set()  # (job, lease) under which the last step was done
+        self.totals: dict[JobId, float] = {}  # steps of jobs in all, if the scheduler does not know them
         self.plain: set[int] = set()  # jobs that use no checkpoint directory
         self.acknowledged: set[int] = set()
         self.cancelled: set[int] = set()

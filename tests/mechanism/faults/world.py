@@ -268,13 +268,16 @@ class World:
         rates = {"v100": rng.uniform(2.0, 5.0), "k80": rng.uniform(1.0, 3.0)}
         steps_total, gpus = float(rng.randint(*self.steps)), rng.choice([1, 1, 1, 2, 2, 3])
         is_known = rng.random() < 0.9 or gpus > 2  # the one known type may lack three such GPUs
+        is_open, name = number % 3 == 2, JobId(f"j{number}")
+        self.truth.totals[name] = steps_total
         return JobSpec(
-            JobId(f"j{number}"),
-            steps_total,
+            name,
+            3.0 * steps_total if is_open and number % 2 else steps_total,
             gpus=gpus,
             rates_steps_per_s=rates if is_known else {},
             owner="somebody",
             priority=rng.choice(self.classes).name if self.classes else "",
+            open_ended=is_open,
         )
 
     def _submit(self, spec: JobSpec) -> None:

@@ -1,10 +1,13 @@
-"""A loop declares whether its job can be preempted."""
+"""A loop declares with its first report whether its job can be preempted, and announces the steps of the job."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from gavelpy import LeaseIterator
+from gavelpy.runtime.iterator.lease_loop import LeaseLoop
 from tests.runtime.iterator.conftest import Held
 from tests.runtime.iterator.counting import Count
 
@@ -17,3 +20,51 @@ def test_a_loop_that_saves_declares_so_with_its_first_report(held: Held, saves: 
 
     assert held.progress().saves_at_end is saves
     batches.close()
+
+
+class Stream:
+    """A loader without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+class StreamOfLoader(Stream):
+    """As torch's DataLoader over a stream: it has `__len__`, which raises."""
+
+    def __len__(self) -> int:
+        raise TypeError("object of type 'Dataset' has no len()")
+
+
+@pytest.mark.parametrize(
+    ("loader", "options", "submitted", "announced"),
+    [
+        (range(10), {}, "", 10),  # one pass
+        (range(10), {"epochs": 3}, "", 30),
+        (range(10), {"epochs": 3}, "1000", 30),  # as the loop ends then
+        (range(10), {"epochs": 3}, "8", 8),
+        (range(10), {}, "25", 25),  # passes until then
+        (range(10), {"steps_total": 7}, "1000", 7),
+        (range(10), {"steps_total": 70, "epochs": 2}, "", 20),
+        (Stream(), {"epochs": 3}, "", 0),
+        (StreamOfLoader(), {"epochs": 3}, "", 0),
+        (Stream(), {}, "12", 12),
+        ((), {}, "", 0),  # the script calls step_done
+    ],
+)
+def test_steps_are_announced_with_the_first_report(
+    held: Held, loader: Iterator[int], options: dict[str, int], submitted: str, announced: int
+) -> None:
+    held.environment(GAVEL_STEPS_TOTAL=submitted)
+
+    batches = LeaseIterator(loader, Count().save, **options)  # type: ignore[arg-type]  # options of several types
+
+    assert held.progress().steps_total == announced
+    batches.close()
+
+
+def test_loop_of_a_framework_announces_its_steps(held: Held) -> None:
+    loop = LeaseLoop(Count().save, steps_total=60)
+
+    assert held.progress().steps_total == 60
+    loop.close()

@@ -60,11 +60,12 @@ class AssignmentRecord:
 
 @dataclass(frozen=True)
 class LeaseProgress:
-    """Steps done and saved, and the rate."""
+    """Steps done, saved and in all, and the rate."""
 
     steps_done: float = 0.0
     steps_saved: float = 0.0
     rate_steps_per_s: float = 0.0
+    steps_total: float = 0.0  # that its ranks announced; 0 = none has
 
 
 @dataclass(eq=False)
@@ -98,9 +99,7 @@ class LeaseDirectory:
     def local(self) -> LocalLease:
         """The lease as `reconcile` takes it."""
         return LocalLease(
-            lease=self.lease,
-            job=self.job,
-            phase=self.phase,
+            lease=self.lease, job=self.job, phase=self.phase,
             assignment=self.assignment,
             until_clock_s=self.orders.until_clock_s,
             stop=self.orders.stop,
@@ -301,7 +300,7 @@ class LeaseDirectory:
         assert self.closing is not None, "a lease is finished once it has no processes"
         end, self.end, self.closing = self.closing, self.closing, None
         saved = max(end.steps_saved, steps_on_disk)
-        self.progress = LeaseProgress(max(end.steps_done, saved), saved, self.progress.rate_steps_per_s)
+        self.progress = replace(self.progress, steps_done=max(end.steps_done, saved), steps_saved=saved)
 
     def _ended(self, end: End) -> None:
         """Records the end. Checkpoints are counted elsewhere, because storage can hang."""
@@ -394,6 +393,7 @@ class LeaseDirectory:
                 min(report.steps_done for report in reports) if is_whole else began,
                 max(began, *(report.steps_saved for report in reports)),
                 min(report.rate_steps_per_s for report in reports) if is_whole else 0.0,
+                min((report.steps_total for report in reports if report.steps_total), default=0.0),
             )
         elif self.shim is not None and self.shim.phase is not ShimPhase.STARTING:
             ran_s = max(0.0, now_clock_s - self.shim.started_clock_s)

@@ -24,13 +24,17 @@ from gavelpy.mechanism.events import (
     Outcome,
     ProgressReported,
     SavingDeclared,
+    TotalAnnounced,
 )
+from gavelpy.mechanism.jobs import OPEN, JobTable
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.leases.lease import (
     Lease,
     PartReport,
     Phase,
+    announced_by,
     columns_of,
+    counted_of,
     failure_of,
     is_by_time,
     lease_of,
@@ -50,6 +54,7 @@ class LeaseEvents:
         self._leases = leases
         self.started: list[int] = []
         self.saved: set[int] = set()
+        self.announced: set[int] = set()  # their programs counted their steps in all; new to this table
         self.declared: set[int] = set()  # their programs save when they end; new to the core
         self.moved: set[int] = set()  # with progress that is new to the core
         self.done: list[int] = []  # their jobs have completed the last step
@@ -58,7 +63,7 @@ class LeaseEvents:
     @property
     def has_events(self) -> bool:
         """Whether `drain` would return events."""
-        return bool(self.started or self.declared or self.saved or self.done or self.ended)
+        return bool(self.started or self.declared or self.saved or self.announced or self.done or self.ended)
 
     def drain(self, late: Sequence[Lease]) -> list[Event]:
         """Events since the last call. `late`: lost leases with ends that were reported later."""
@@ -68,6 +73,8 @@ class LeaseEvents:
         ended = [*(self._leases[number] for number in self.ended), *late]
         if declared := [self._leases[number] for number in sorted(self.declared)]:
             events.append(SavingDeclared(*columns_of(declared, [0.0] * len(declared))[:2]))
+        if totals := [self._leases[number] for number in sorted(self.announced)]:
+            events.append(TotalAnnounced(*columns_of(totals, [lease.announced_steps for lease in totals])))
         if saved := [self._leases[number] for number in sorted(self.saved)]:
             jobs, leases, steps = columns_of(saved, [lease.steps_saved for lease in saved])
             events.append(CheckpointSaved(jobs, leases, steps))
@@ -82,10 +89,30 @@ class LeaseEvents:
             events.append(ProgressReported(*columns_of(failed, [lease.steps_done for lease in failed])))
         for (outcome, by_time, failure), group in sorted(groups.items()):
             is_all = outcome is Outcome.FINISHED
-            counted = [lease.steps_total if is_all else lease.steps_saved for lease in group]
+            counted = [counted_of(lease) if is_all else lease.steps_saved for lease in group]
             events.append(LeaseEnded(*columns_of(group, counted), outcome, by_time, failure))
-        self.started, self.ended, self.done, self.saved, self.declared = [], [], [], set(), set()
+        self.started, self.ended, self.done = [], [], []
+        self.saved, self.declared, self.announced = set(), set(), set()
         return events
+
+    def advance(self, lease: Lease, jobs: JobTable) -> None:
+        """Takes over what the nodes of a lease reported last, and notes what is new."""
+        saved, done = saved_of(lease), min(p.report.steps_done if p.report else 0.0 for p in lease.parts.values())
+        if saved > lease.steps_saved:
+            lease.steps_saved = saved
+            self.saved.add(lease.lease)
+        by_time = is_by_time(lease)
+        if done > lease.steps_done or (lease.was_by_time and not by_time):  # a report corrects an estimate
+            lease.steps_done = max(done, lease.steps_saved)
+            self.moved.add(lease.lease)
+        lease.was_by_time = by_time
+        total, job = announced_by(lease), lease.job
+        if total in (0.0, lease.announced_steps):
+            return
+        lease.announced_steps = total
+        if jobs.total_by[job] == OPEN or jobs.steps_total[job] != total:
+            lease.steps_total = 0.0
+            self.announced.add(lease.lease)
 
     def progress(self) -> ProgressReported | None:
         """Progress of running leases since the last call."""

@@ -55,6 +55,7 @@ class PartReport:
     saves_at_end: bool = False  # the job has declared that it saves a checkpoint when its lease ends
     is_done: bool = False  # all ranks have reported their last step
     failure: FailureClass = FailureClass.UNKNOWN  # if it failed
+    steps_total: float = 0.0  # that the job has announced; 0 = none
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class Lease:
         self.gpu_type = ""
         self.rate_steps_per_s = 0.0  # expected
         self.world_size = 1
-        self.steps_total = 0.0
+        self.steps_total = 0.0  # 0 = it has as many steps as it does
+        self.announced_steps = 0.0  # by its program; 0 = none
+        self.was_by_time = False  # its steps were estimated from time when they were last reported
         self.restart_count = 0
         self.resume_lease = -1
         self.resume_steps = 0.0
@@ -209,7 +212,7 @@ def lease_of(core: SchedulerCore, number: int, job: int, gpus: Ints, until_s: fl
         parts.append(Part(pool.node_ids[row], len(parts), first_rank, local))
     lease = Lease(number, job, gpus.copy(), parts, until_s, round)
     lease.world_size = len(parts) if spec.one_process_a_node else len(gpus)
-    lease.steps_total = spec.steps_total
+    lease.steps_total = 0.0 if core.jobs.total_by[job] != -1 else spec.steps_total
     lease.steps_saved = lease.steps_done = float(core.jobs.steps_saved[job])
     if len(gpus):
         gpu_type = int(pool.type_of[gpus[0]])
@@ -280,6 +283,18 @@ def saved_of(lease: Lease) -> float:
     """Steps in the newest checkpoint that a node reports; 0 for a job that does not report its steps."""
     reports = [part.report for part in lease.parts.values() if part.report]
     return max((report.steps_saved for report in reports if not report.is_by_time), default=0.0)
+
+
+def announced_by(lease: Lease) -> float:
+    """Steps that its job has in all, as all its nodes announced; 0 = not all have."""
+    totals = [part.report.steps_total if part.report else 0.0 for part in lease.parts.values()]
+    return min(totals, default=0.0)
+
+
+def counted_of(lease: Lease) -> float:
+    """Steps of a job that has finished under this lease: the submitted number, else those that its slowest node did."""
+    ends = [part.end.steps_done for part in lease.parts.values() if part.end is not None]
+    return lease.steps_total or min(ends, default=lease.steps_done)
 
 
 def outcome_of(lease: Lease) -> Outcome:

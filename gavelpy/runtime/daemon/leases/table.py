@@ -46,7 +46,6 @@ from gavelpy.runtime.daemon.leases.lease import (
     is_adopted,
     is_done,
     lease_of,
-    saved_of,
     start_of,
 )
 
@@ -145,7 +144,7 @@ class LeaseTable:
             elif part.is_inferred and report.phase is Phase.ENDED:  # the node's record takes precedence
                 part.report = part.end = report
                 part.is_inferred = False
-                self._advance(lease)
+                self._events.advance(lease, self.core.jobs)
         self._strays[node] = strays  # the next orders contain them, to be forgotten
         for number in self._on_node[node] - reported:
             self._missing(self.leases[number], node, now_s, is_confirmed_dead)
@@ -312,7 +311,7 @@ class LeaseTable:
         part.is_seen = part.is_sent = True
         part.report = report
         if lease.wish is not Wish.KILL:
-            self._advance(lease)
+            self._events.advance(lease, self.core.jobs)
         if not lease.is_done_reported and self.core.settings.finish_grace_s and is_done(lease):
             lease.is_done_reported = True
             self._events.done.append(lease.lease)
@@ -328,15 +327,6 @@ class LeaseTable:
             lease.is_declared = True
             if self.core.jobs.resumes[lease.job] == Resumes.UNKNOWN:
                 self._events.declared.add(lease.lease)
-
-    def _advance(self, lease: Lease) -> None:
-        saved, done = saved_of(lease), min(p.report.steps_done if p.report else 0.0 for p in lease.parts.values())
-        if saved > lease.steps_saved:
-            lease.steps_saved = saved
-            self._events.saved.add(lease.lease)
-        if done > lease.steps_done:
-            lease.steps_done = done
-            self._events.moved.add(lease.lease)
 
     def _missing(self, lease: Lease, node: NodeId, now_s: float, is_confirmed_dead: bool) -> None:
         """A node does not report a lease."""

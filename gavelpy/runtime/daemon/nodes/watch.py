@@ -161,6 +161,7 @@ def _report(lease: int, job: int, part: Part, end: lease_files.End) -> PartRepor
         Phase.ENDED,
         steps_done=end.steps_done,
         steps_saved=last.steps_saved,
+        steps_total=last.steps_total,
         outcome=Outcome[end.outcome.name],
         exit_code=end.exit_code,
         detail="".join(c if c.isprintable() else " " for c in end.detail),

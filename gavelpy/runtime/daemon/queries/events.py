@@ -30,6 +30,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     ReservationAdded,
     ReservationRemoved,
+    TotalAnnounced,
 )
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
@@ -137,7 +138,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             spec = event.spec
             gpus = "1 GPU" if spec.gpus == 1 else f"{spec.gpus} GPUs"
             owner = spec.owner or "an unknown user"
-            return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {spec.steps_total:g} steps"
+            steps = "number of steps not known" if spec.open_ended else f"{spec.steps_total:g} steps"
+            return f"job {values['job']} ({name_of(spec.id)}) submitted by {owner}: {gpus}, {steps}"
         case JobCancelled():
             return f"job {event.job} cancelled"
         case JobsRequeued():
@@ -152,6 +154,11 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"reservation {event.name!r} deleted"
         case NodeLost():
             return f"node {event.node_id} is lost{'; its name is free for the next agent' * event.is_forgotten}"
+        case TotalAnnounced():
+            told = [
+                f"job {job} has {steps:g}" for job, steps in zip(values["jobs"], values["steps_total"], strict=True)
+            ]
+            return f"steps announced: {_listed(told)}"
         case JobAnnotated():
             return f"job {event.job}, lease {event.lease}: {event.text}"
         case IdsReserved():

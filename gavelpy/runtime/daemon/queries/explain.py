@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gavelpy.mechanism.eligibility import NOT_HELD
+from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, Resumes
 from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.priority_classes import check_known
@@ -148,7 +149,11 @@ class Explainer:
             )
             expected = outlook.expected
             start_in_s, finish_in_s = _known(expected.start_in_s), _known(expected.finish_in_s)
-            how = _how(outlook) if math.isfinite(expected.start_in_s) or not self._is_held(job) else f"none: {HELD}"
+            how = (
+                _how(outlook) + self._assumption(job)
+                if math.isfinite(expected.start_in_s) or not self._is_held(job)
+                else f"none: {HELD}"
+            )
         cost = self._preemption_cost(job)
         return JobExplanation(
             job=self._jobs.statuses([job])[0],
@@ -194,6 +199,13 @@ class Explainer:
             )
             for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
         ]
+
+    def _assumption(self, job: int) -> str:
+        """What a forecast assumes of a job whose number of steps is not known; empty = nothing."""
+        jobs = self._scheduler.core.jobs
+        if jobs.total_by[job] != OPEN:
+            return ""
+        return f"; its number of steps is not known yet, {jobs.steps_total[job]:,.0f} are assumed"
 
     def _preemption_cost(self, job: int) -> PreemptionCost | None:
         """What preempting a running job now would cost; None if it does not run."""

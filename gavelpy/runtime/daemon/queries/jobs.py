@@ -16,6 +16,7 @@ import numpy as np
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.events import FailureClass
+from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
 from gavelpy.mechanism.view import standing
@@ -103,6 +104,7 @@ class JobStatus:
     failure_class: str  # of its last failure; empty = none
     failure: str  # the same for people, and whether it is retried
     ran_s: float  # under all leases
+    total_open: bool  # steps_total is assumed: neither submitted nor announced
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,8 @@ class JobQueries:
             node_ids=nodes,
             steps_done=self._steps_done(job),
             steps_saved=float(jobs.steps_saved[job]) if jobs.saved_lease[job] >= 0 else 0.0,
-            steps_total=spec.steps_total,
+            steps_total=float(jobs.steps_total[job]),
+            total_open=bool(jobs.total_by[job] == OPEN),
             rate_steps_per_s=rate,
             submitted_at_s=scheduler.wall_s(float(jobs.submitted_s[job])),
             started_at_s=self._wall_s(history.started_s(job)),

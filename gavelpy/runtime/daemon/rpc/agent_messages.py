@@ -189,7 +189,7 @@ def order_message(
                 rendezvous_port=start.rendezvous_port,
                 round=start.round,
                 restart_count=start.restart_count,
-                steps_total=spec.steps_total,
+                steps_total=0.0 if spec.open_ended else spec.steps_total,  # its program decides
                 steps_done=start.resume_steps,
                 rate_steps_per_s=start.rate_steps_per_s,
                 resume_lease=start.resume_lease,
@@ -254,6 +254,7 @@ def _report_of(report: agent_pb2.LeaseReport) -> PartReport:
         steps_done=_steps("steps_done", report.steps_done),
         steps_saved=_steps("steps_saved", report.steps_saved),
         rate_steps_per_s=_steps("rate_steps_per_s", report.rate_steps_per_s),
+        steps_total=_steps("steps_total", report.steps_total),
         rendezvous_port=report.rendezvous_port if report.rendezvous_port in _PORTS else 0,
         outcome=outcome,
         exit_code=report.exit_code,

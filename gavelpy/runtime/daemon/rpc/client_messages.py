@@ -28,7 +28,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
     """A job as its owner described it."""
     return pb.JobDescription(
         name=spec.id,
-        steps_total=spec.steps_total,
+        steps_total=0.0 if spec.open_ended else spec.steps_total,
         gpus=spec.gpus,
         weight=spec.weight,
         job_type=spec.job_type,

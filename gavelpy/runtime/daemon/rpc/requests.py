@@ -12,7 +12,7 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.job import GPUS_MAX, OF_SYSTEM, SIGNAL_MAX, JobId, JobKind, JobSpec, Software
+from gavelpy.model.job import GPUS_MAX, OF_SYSTEM, SIGNAL_MAX, JobId, JobKind, JobSpec, Software, assumed_steps
 from gavelpy.model.notify import Notify
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
@@ -94,13 +94,15 @@ class JobReader:
 def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec:
     """The job of a description without a name."""
     require(job.gpus <= GPUS_MAX, f"{field}.gpus", f"a whole number in [1, {GPUS_MAX}]", job.gpus)
+    rates = _rates(f"{field}.rates_steps_per_s", job.rates_steps_per_s)
     return JobSpec(
         id=JobId(NAMELESS),
-        steps_total=number(f"{field}.steps_total", job.steps_total, above=True),
+        steps_total=number(f"{field}.steps_total", job.steps_total) or assumed_steps(rates),
+        open_ended=not job.steps_total,
         gpus=job.gpus or 1,
         weight=number(f"{field}.weight", job.weight or 1.0, above=True),
         job_type=text(f"{field}.job_type", job.job_type),
-        rates_steps_per_s=_rates(f"{field}.rates_steps_per_s", job.rates_steps_per_s),
+        rates_steps_per_s=rates,
         deadline_s=number(f"{field}.deadline_s", job.deadline_s) or math.inf,
         entity=text(f"{field}.entity", job.entity),
         command=_command(f"{field}.command", job.command),
