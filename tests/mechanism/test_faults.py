@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gavelpy.journal.codec import decode
-from gavelpy.mechanism import gpus
+from gavelpy.mechanism import domains
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import NodeLost, NodeUnhealthy, NodeUnreachable
 from gavelpy.mechanism.jobs import JobTable
@@ -63,9 +63,9 @@ def test_an_episode_is_the_same_again() -> None:
 
 def forget_where_checkpoints_are(patch: pytest.MonkeyPatch) -> None:
     def nowhere(jobs: JobTable, rows: Ints) -> Ints:
-        return np.full(len(rows), gpus.NOT_PINNED)
+        return np.full(len(rows), domains.NOT_PINNED)
 
-    patch.setattr(gpus, "pinned_directory", nowhere)
+    patch.setattr(domains, "pinned_directory", nowhere)
 
 
 def use_leases_again(patch: pytest.MonkeyPatch) -> None:
