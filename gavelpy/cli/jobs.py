@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -127,6 +128,10 @@ def status(
 
 def explain(
     name: c.JobArgument,
+    environment: Annotated[
+        bool,
+        typer.Option("--environment", help="Show the variables that you set for the job, with their values."),
+    ] = False,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
@@ -138,11 +143,15 @@ def explain(
     Examples:
       gavel explain 12
       gavel explain train -o json
+      gavel explain train --environment
     """
     with c.connected(scheduler, token_file, timeout) as client:
-        found = client.job(name)
+        found = client.job(name, environment=environment)
     if output is Output.JSON:
         echo_json(as_json(found))
+        return
+    if environment:
+        _show_environment(found.description)
         return
     out = console()
     for line in _sentences(found):
@@ -152,6 +161,14 @@ def explain(
     out.print("History:")
     for line in found.history:
         out.print(f"  {printable(line)}")
+
+
+def _show_environment(description: client_pb2.JobDescription) -> None:
+    """One line per variable, as for a shell. The scheduler does not have the values of secrets."""
+    for name, value in sorted(description.environment.items()):
+        typer.echo(f"{name}={printable(shlex.quote(value))}")
+    for variable, secret in sorted(description.secrets.items()):
+        typer.echo(f"# {variable} from the secret {secret}")
 
 
 def explanation(found: client_pb2.GetJobResponse) -> list[str]:

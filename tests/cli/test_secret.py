@@ -57,6 +57,7 @@ def test_value_of_a_secret_reaches_the_job_and_nothing_else(
         explained = gavel("explain", "j")
         described = json.loads(gavel("explain", "j", "-o", "json"))["description"]
         running = command_lines()
+        shown += (environment := gavel("explain", "j", "--environment"))
         shown += explained + json.dumps(described) + gavel("jobs", "-o", "json") + gavel("events", "-o", "json")
         files = found_in(tmp_path / "cluster")
         gavel("cancel", "j")
@@ -64,5 +65,6 @@ def test_value_of_a_secret_reaches_the_job_and_nothing_else(
     assert hashlib.sha256(VALUE.encode()).hexdigest() in printed
     assert VALUE not in shown + printed + running
     assert files == []
+    assert environment == "LR=0.1\n# TRACKER from the secret WANDB\n"
     assert described["secrets"] == {"TRACKER": "WANDB"}
     assert "Variables: LR=***, TRACKER from the secret WANDB." in explained

@@ -122,9 +122,10 @@ class Client:
                 return found
             after = page.next_after
 
-    def job(self, job: str) -> pb.GetJobResponse:
-        """One job in detail, by number or name."""
-        return self._called(self._stub.GetJob, pb.GetJobRequest(job=job), pb.GetJobResponse, _FORECAST_S)
+    def job(self, job: str, *, environment: bool = False) -> pb.GetJobResponse:
+        """One job in detail, by number or name; `environment`: with the values of its variables."""
+        request = pb.GetJobRequest(job=job, environment=environment)
+        return self._called(self._stub.GetJob, request, pb.GetJobResponse, _FORECAST_S)
 
     def wait(self, jobs: Sequence[str], *, wait_s: float, ends_s: float = math.inf) -> pb.WaitJobsResponse:
         """Returns when all jobs are over, or after `wait_s` (at most 60).

@@ -265,3 +265,21 @@ def test_first_page_holds_the_very_first_job(scheduler: Serving) -> None:
         page = stub.ListJobs(pb.ListJobsRequest(all_states=True), metadata=metadata)
 
     assert page.jobs[0].job == 0
+
+
+def test_values_of_variables_are_shown_to_the_owner_and_admins_on_request_only(scheduler: Serving) -> None:
+    described = make_description("keyed", environment={"API_KEY": "s3cret"}, secrets={"TOKEN": "HF"})
+    with scheduler.client("alice") as alice, scheduler.client("root") as admin, scheduler.client("bob") as bob:
+        alice.submit([described])
+
+        shown = alice.job("keyed", environment=True).description
+        found = [alice.job("keyed").description, admin.job("alice/keyed").description]
+        to_admin = admin.job("alice/keyed", environment=True).description
+        with pytest.raises(NotFound):
+            bob.job("keyed", environment=True)
+        with pytest.raises(NotFound):
+            bob.job("alice/keyed", environment=True)
+
+    assert dict(shown.environment) == dict(to_admin.environment) == {"API_KEY": "s3cret"}
+    assert [dict(each.environment) for each in found] == [{"API_KEY": "***"}] * 2
+    assert dict(shown.secrets) == {"TOKEN": "HF"}

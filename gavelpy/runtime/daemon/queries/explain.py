@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,8 +139,8 @@ class Explainer:
         """Ends forecasts that are being computed."""
         await self._outlooks.close()
 
-    async def explain(self, job: int) -> JobExplanation:
-        """Explains the state of one job."""
+    async def explain(self, job: int, *, shows_environment: bool = False) -> JobExplanation:
+        """Explains the state of one job, with the values of its variables if they are to be shown."""
         scheduler = self._scheduler
         start_in_s, finish_in_s, how = _UNKNOWN_S, _UNKNOWN_S, ""
         if scheduler.core.jobs.state[job] <= ALIVE[-1]:
@@ -154,10 +154,11 @@ class Explainer:
                 if math.isfinite(expected.start_in_s) or not self._is_held(job)
                 else f"none: {HELD}"
             )
-        cost = self._preemption_cost(job)
+        cost, spec = self._preemption_cost(job), scheduler.core.jobs.specs[job]
+        described = as_described(spec)
         return JobExplanation(
             job=self._jobs.statuses([job])[0],
-            description=as_described(scheduler.core.jobs.specs[job]),
+            description=replace(described, environment=spec.environment) if shows_environment else described,
             accounts=self._accounts(job),
             start_in_s=start_in_s,
             finish_in_s=finish_in_s,

@@ -10,6 +10,7 @@ forecasts run in a separate process. The interceptors turn errors into statuses.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ from gavelpy.runtime.wire import client_pb2_grpc
 
 if TYPE_CHECKING:
     from gavelpy.model.job import JobSpec
+
+logger = logging.getLogger(__name__)
 
 API_VERSIONS = (1,)
 WAIT_S_MAX = 60.0
@@ -145,8 +148,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return pb.ListJobsResponse(jobs=await self._messages(page.jobs), next_after=page.next_after)
 
     async def GetJob(self, request: pb.GetJobRequest, context: Context) -> pb.GetJobResponse:
-        """Explains the state of one job."""
-        return explanation_message(await self._explainer.explain(self._jobs.find(caller(), request.job)))
+        """Explains the state of one job; its owner and admins can request the values of its variables."""
+        job = self._jobs.find(caller(), request.job)
+        if request.environment:
+            logger.info("environment shown", extra={"job_id": job, "user": caller().name})
+        return explanation_message(await self._explainer.explain(job, shows_environment=request.environment))
 
     async def WaitJobs(self, request: pb.WaitJobsRequest, context: Context) -> pb.WaitJobsResponse:
         """Returns the jobs when all are over or the time limit is reached."""
