@@ -4,6 +4,8 @@ Jobs are rows of arrays that grow. At a point of prices and level every job's mi
 until another mix may be cheaper. One job changes prices very little: so only the few jobs whose mix is in doubt enter
 the exact step (prices/crossover.py), and the other rows only contribute to sums of shares and to the certificate. If
 that fails, or if jobs are few, the whole problem is solved from the start. All answers are certified.
+
+Where the slowest job limits the level, only the rest of the GPUs is divided again, from the last prices.
 """
 
 from __future__ import annotations
@@ -73,6 +75,7 @@ class LiveMaxMin:
         self._best, self._gpus, self._scale, self._margin = np.zeros((4, _ROWS))
         self._low, self._high = np.zeros((2, _ROWS), np.int8)
         self._point: Point | None = None  # at which mixes and margins are known
+        self._rest_price: Floats | None = None  # (T,) per unit of value, if the slowest job limited the last level
 
     @property
     def job_ids(self) -> tuple[str, ...]:
@@ -120,7 +123,7 @@ class LiveMaxMin:
         table = Table(self._rate[:J], self._gpus[:J], np.ones(J), self._counts, np.zeros((0, T)))
         value = self._scale[:J] * self._best[:J]
         if engine.CLASSES_MIN <= J:
-            for method, path in ((self._moved, "live"), (self._from_start, "prices")):
+            for method, path in ((self._moved, "live"), (self._still_limited, "live"), (self._from_start, "prices")):
                 mix = method(table, value)
                 if mix is None:
                     continue
@@ -129,7 +132,7 @@ class LiveMaxMin:
                     self.solver.answers[path] += 1
                     return answer
                 self.solver.falls[path] += 1
-                self._point = None
+                self._point = self._rest_price = None
         return self._by_the_ladder()
 
     def _by_the_ladder(self) -> LiveAnswer:
@@ -162,12 +165,23 @@ class LiveMaxMin:
             self._centre(dual, Point(vertex.price, vertex.level))
         return mix
 
+    def _still_limited(self, table: Table, value: Floats) -> Mix | None:
+        """The answer if the slowest job limited the last level and still does; None if that is not found."""
+        if self._rest_price is None:
+            return None
+        found = engine.limited_again(table, value, self._rest_price, self.solver)
+        mix, self._rest_price = found or (None, None)
+        return mix
+
     def _from_start(self, table: Table, value: Floats) -> Mix | None:
+        at, limit = (engine.REST, len(self._counts)), float(value.min())
+        self.solver.points.pop(at, None)
         mix = engine.max_min(table, value, self.solver)
-        self._point = None
+        self._point = self._rest_price = None
         if mix is not None and (mix.price > 0).all():
-            limit = float(value.min())
             self._centre(Dual(table, Proportional(1.0 / value), level_max=limit), Point(mix.price, mix.level))
+        elif mix is not None and not mix.price.any() and at in self.solver.points:
+            self._rest_price = self.solver.points[at].price * value.max()
         return mix
 
     def _centre(self, dual: Dual, point: Point) -> None:

@@ -91,6 +91,22 @@ def test_changes_are_answered_live_and_certified() -> None:
     assert min(c.solve_s for c in certificates) > 0
 
 
+@pytest.mark.parametrize("gpu_counts", [(110.0, 150.0, 130.0), (60.0, 300.0, 300.0)])
+def test_level_that_the_slowest_job_limits_is_answered_live(gpu_counts: tuple[float, ...]) -> None:
+    world = World(5, 300, gpu_counts)
+
+    for event in range(40):
+        world.step()
+        certificate = world.live.solve().certificate
+        assert certificate.gap <= 1e-9
+        assert certificate.violation <= 1e-9
+        if event % 8 == 0:
+            assert certificate.objective == pytest.approx(world.from_scratch(), rel=1e-9)
+
+    assert world.live.solver.answers["live"] >= 36
+    assert not world.live.solver.falls
+
+
 def test_the_same_changes_give_the_same_bytes() -> None:
     answers = []
     for _ in range(2):

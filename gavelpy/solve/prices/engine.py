@@ -34,6 +34,7 @@ AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
+REST = "rest"  # kind of the prices of what a level leaves
 
 
 def answers(problem: AllocationProblem, objective: LinearObjective) -> bool:
@@ -199,6 +200,20 @@ def _at_the_limit(table: Table, value: Floats, limit: float, solver: Solver, *, 
     return None if rest is None else _limited(rest, value)
 
 
+def limited_again(table: Table, value: Floats, price: Floats, solver: Solver) -> tuple[Mix, Floats] | None:
+    """The answer if the slowest job limits the level, and prices of GPUs, (T,), to continue from.
+
+    `price`: where to begin, per unit of value. After such an answer of `max_min`, `solver.points` has one under REST,
+    per unit of the highest value. None if the level is lower, or if the answer is not found near these prices.
+    """
+    limit, most = float(value.min()), float(value.max())
+    dual = _rest(table, value, np.minimum(limit / value, 1.0), table.gpu_counts)
+    vertex = exact(dual, Point(price / most, 0.0), solver)
+    if vertex is None:
+        return None
+    return _limited(as_left(dual.table, vertex, 0.0), value), vertex.price * most
+
+
 def _limited(rest: Mix, value: Floats) -> Mix:
     """Times with the duals of a level that the slowest job limits: only its own time has a price."""
     slowest = np.zeros(len(value))
@@ -234,10 +249,15 @@ def with_the_rest_spent(
 def _spent(
     table: Table, value: Floats, need: Floats, gpu_counts: Floats, solver: Solver, *, inside: bool
 ) -> Mix | None:
+    table = _rest(table, value, need, gpu_counts).table
+    mix = most_gain(table, need) if len(value) < NEWTON_MIN else None
+    return max_sum(table, need, solver, REST, inside=inside) if mix is None else mix
+
+
+def _rest(table: Table, value: Floats, need: Floats, gpu_counts: Floats) -> Dual:
+    """The highest sum of values that gives each job its need (K,) on these GPUs (T,); unit: the highest value."""
     gains = table.rate * (value / value.max())[:, None]
-    worthy = replace(table, gain=gains, gpu_counts=gpu_counts)
-    mix = most_gain(worthy, need) if len(value) < NEWTON_MIN else None
-    return max_sum(worthy, need, solver, kind="rest", inside=inside) if mix is None else mix
+    return Dual(replace(table, gain=gains, gpu_counts=gpu_counts), Fixed(need))
 
 
 def proved(
