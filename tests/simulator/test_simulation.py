@@ -73,6 +73,18 @@ def test_a_job_of_a_higher_class_takes_the_gpu_when_it_arrives() -> None:
     assert result.metrics.preemptions == 1
 
 
+def test_classes_without_jobs_change_nothing() -> None:
+    trace, options = random_trace(3), {"lease_min_s": 180.0, "keep_unsaved": True}
+
+    plain, classed = (
+        run(trace, settings=make_settings(**options)),
+        run(trace, settings=make_settings(priorities=CLASSES, **options)),
+    )
+
+    assert plain.jobs.equals(classed.jobs)
+    assert plain.leases.equals(classed.leases)
+
+
 def test_a_job_of_a_class_that_is_not_configured_is_refused() -> None:
     with pytest.raises(InvalidInput, match="priority must be one of normal, got 'high'"):
         run(make_trace(replace(make_job("a"), priority="high")))
