@@ -11,7 +11,8 @@ import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
-from gavelpy.cli.jobs import job_state, jobs_table
+from gavelpy.cli.job_tables import jobs_table
+from gavelpy.cli.jobs import job_state
 from gavelpy.cli.output import Output, as_json, echo_json_list, enum_name, notify, show_table, tabbed
 from gavelpy.errors import InvalidInput
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gavelpy.cli import connect as c
 from gavelpy.cli import options as o
+from gavelpy.cli.job_tables import ended_table, jobs_table, priority_table
 from gavelpy.cli.output import (
-    DASH,
     Output,
-    TableData,
     as_json,
     compact,
     console,
@@ -69,6 +68,10 @@ def jobs(
         bool, typer.Option("--priority", help="In order of class and urgency, with share, time owed, received and lag.")
     ] = False,
     owner: Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this user. For admins.")] = "",
+    expand: Annotated[
+        bool,
+        typer.Option("--expand", "--array", help="One line for each job of an array, not one for those in a state."),
+    ] = False,
     output: o.OutputOption = Output.TABLE,
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
@@ -83,6 +86,7 @@ def jobs(
       gavel jobs --all -o json
       gavel jobs --ended --since 7d
       gavel jobs --priority
+      gavel jobs --expand
     """
     from gavelpy.runtime.wire import client_pb2
 
@@ -92,6 +96,10 @@ def jobs(
         raise InvalidInput("--priority orders jobs that are not over: leave out --all")
     if since is not None and not (ended or all_states):
         raise InvalidInput("--since selects by the end of jobs: add --ended or --all")
+    if expand and (ended or priority or output is Output.JSON):
+        raise InvalidInput(
+            "--expand is for the table of jobs: --ended, --priority and -o json have each job of an array"
+        )
     names = _OVER if ended else state or []
     states = [client_pb2.JobState.Value(f"JOB_STATE_{name.upper()}") for name in names]
     with c.connected(scheduler, token_file, timeout) as client:
@@ -101,7 +109,9 @@ def jobs(
     if output is Output.JSON:
         echo_json_list("jobs", [as_json(job) for job in found])
     else:
-        show_table(ended_table(found) if ended else priority_table(found) if priority else jobs_table(found))
+        show_table(
+            ended_table(found) if ended else priority_table(found) if priority else jobs_table(found, expand=expand)
+        )
 
 
 def status(
@@ -179,86 +189,6 @@ def explanation(found: client_pb2.GetJobResponse) -> list[str]:
         for account in found.accounts
     ]
     return [*_sentences(found), *accounts, "History:", *(f"  {line}" for line in found.history)]
-
-
-def jobs_table(found: Iterable[client_pb2.Job]) -> TableData:
-    """One row per job."""
-    from gavelpy.runtime.wire import client_pb2
-
-    titles = ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why")
-    rows = [
-        (
-            str(job.job),
-            printable(job.name),
-            printable(job.owner),
-            enum_name(client_pb2.JobState, job.state),
-            str(job.gpus),
-            printable(f"{job.gpu_type} {', '.join(job.node_ids)}".strip() or DASH),
-            "?" if job.total_open else count(job.steps_total),
-            done(job),
-            compact(job.rate_steps_per_s) if job.rate_steps_per_s > 0 else DASH,
-            printable(job.reason or (job.detail if job.lease < 0 else "")),  # while running: of its previous lease
-        )
-        for job in found
-    ]
-    return TableData(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
-
-
-def ended_table(found: Iterable[client_pb2.Job]) -> TableData:
-    """One row per job that is over, with its times and GPU-hours."""
-    from gavelpy.runtime.wire import client_pb2
-
-    titles = ("job", "name", "owner", "state", "GPUs", "submitted", "waited", "ended", "leases", "GPU-hours", "why")
-    rows = [
-        (
-            str(job.job),
-            printable(job.name),
-            printable(job.owner),
-            enum_name(client_pb2.JobState, job.state),
-            str(job.gpus),
-            timestamp(job.submitted_at_s),
-            duration(job.started_at_s - job.submitted_at_s) if job.started_at_s else DASH,
-            timestamp(job.ended_at_s),
-            str(job.restarts + 1 if job.started_at_s else 0),
-            f"{job.gpu_s / 3600:,.2f}",
-            printable(job.detail),
-        )
-        for job in found
-    ]
-    return TableData(titles, frozenset(("job", "GPUs", "waited", "leases", "GPU-hours")), rows)
-
-
-def priority_table(found: Iterable[client_pb2.Job]) -> TableData:
-    """One row per job that is not over, with the figures that order them."""
-    from gavelpy.runtime.wire import client_pb2
-
-    titles = ("job", "name", "owner", "state", "GPUs", "class", "weight", "share", "owed", "received", "lag", "urgency",
-              "why")  # fmt: skip
-    rows = [
-        (
-            str(job.job),
-            printable(job.name),
-            printable(job.owner),
-            enum_name(client_pb2.JobState, job.state),
-            str(job.gpus),
-            printable(job.priority),
-            f"{job.weight:g}",
-            f"{100 * job.share:.1f} %",
-            duration(job.owed_s),
-            duration(job.received_s),
-            f"{'-' if job.owed_s < job.received_s else ''}{duration(abs(job.owed_s - job.received_s))}",
-            compact(job.urgency),
-            printable(job.reason),
-        )
-        for job in found
-    ]
-    return TableData(titles, frozenset(titles[6:12]) | {"job", "GPUs"}, rows)
-
-
-def done(job: client_pb2.Job) -> str:
-    """Progress in percent, or in steps if their number is not known yet; with ~ if it is estimated."""
-    figure = f"{count(job.steps_done)} steps" if job.total_open else percent(job.steps_done, job.steps_total)
-    return f"{'~' if job.steps_estimated else ''}{figure}"
 
 
 def _sentences(found: client_pb2.GetJobResponse) -> list[str]:

@@ -192,7 +192,7 @@ def _drawn(client: Client) -> Group:
     from rich.table import Table
     from rich.text import Text
 
-    from gavelpy.cli.jobs import jobs_table
+    from gavelpy.cli.job_tables import jobs_table
     from gavelpy.cli.nodes import nodes_table
 
     cluster, nodes, jobs = _fetched(client)

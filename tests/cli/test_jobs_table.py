@@ -9,7 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
-from gavelpy.cli.jobs import _sentences, jobs_table
+from gavelpy.cli.job_tables import jobs_table
+from gavelpy.cli.jobs import _sentences
 from gavelpy.cli.output import as_json, as_rich, as_text, echo_json_list, show_table
 from gavelpy.runtime.wire import client_pb2
 
@@ -79,3 +80,44 @@ def test_many_jobs_are_the_same_json_a_line_each(capsys: pytest.CaptureFixture[s
     assert len(out.splitlines()) == 402
     assert jobs[3]["steps_done"] is None
     assert jobs[3]["node_ids"] == ["n1"]
+
+
+def make_array(*states: tuple[int, client_pb2.JobState.ValueType], **fields: object) -> list[client_pb2.Job]:
+    """Jobs of the array that begins with job 12."""
+    return [
+        make_job(number, name=f"sweep-{number - 12}", state=state, array_size=9, array_first=12, gpus=2, **fields)
+        for number, state in states
+    ]
+
+
+def test_array_is_one_line_for_each_state() -> None:
+    waiting, running = client_pb2.JOB_STATE_WAITING, client_pb2.JOB_STATE_RUNNING
+    states = [(12, running), *((number, waiting) for number in (13, 14, 16, 17, 18)), (19, running)]
+    array = make_array(*states, steps_done=250_000.0, reason="behind others")
+    others = [make_job(3), make_job(20, array_size=2, array_first=20), make_job(30)]
+
+    rows = jobs_table([others[0], *array, *others[1:]], expand=False).rows
+
+    assert [row[0] for row in rows] == ["3", "12,19", "13-14,16-18", "20", "30"]
+    assert rows[2][1:6] == ("sweep-*", "", "waiting x5", "5x2", "n1")
+    assert (rows[2][6:8], rows[2][9]) == (("5,000,000", "25 %"), "behind others")
+    assert [row[0] for row in jobs_table(array).rows] == ["12", "13", "14", "16", "17", "18", "19"]
+
+
+def test_reason_of_most_jobs_of_an_array_is_shown_with_their_number() -> None:
+    array = make_array(*((number, client_pb2.JOB_STATE_WAITING) for number in (12, 13, 14)))
+    for job, reason in zip(array, ("array-limit", "behind others", "array-limit"), strict=True):
+        job.reason = reason
+
+    (row,) = jobs_table(array, expand=False).rows
+
+    assert row[9] == "array-limit (2 of 3)"
+
+
+def test_one_job_of_unknown_length_makes_the_total_of_an_array_unknown() -> None:
+    array = make_array((12, client_pb2.JOB_STATE_RUNNING), (13, client_pb2.JOB_STATE_RUNNING), steps_done=60.0)
+    array[1].total_open = True
+
+    (row,) = jobs_table(array, expand=False).rows
+
+    assert row[6:8] == ("?", "120 steps")

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 import typer
 
-from gavelpy.cli.jobs import ended_table, priority_table
+from gavelpy.cli.job_tables import ended_table, priority_table
 from gavelpy.cli.usage import since, usage_table
 from gavelpy.runtime.wire import client_pb2
 from tests.cli.commands import Gavel

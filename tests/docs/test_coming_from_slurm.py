@@ -277,6 +277,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sattach`": prints("trained"),
     "`sstat`": prints("resnet", "running"),
     "`squeue`": _listed("resnet", "queued", absent=("short", "broken")),
+    "`squeue --array`": _listed("resnet", "queued"),
     "`squeue --states=PENDING`": _listed("queued", absent=("resnet",)),
     "`squeue --user=alice`": prints("^job +name"),
     "`squeue --job=0`": prints("^job +name"),
