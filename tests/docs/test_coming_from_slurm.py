@@ -308,9 +308,9 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`seff`": _spent,
     "`sreport cluster AccountUtilizationByUser`": _usage,
     "`sreport cluster Utilization`": _usage,
-    "`sacctmgr show qos`": prints("Priority class high: value 100, preempts normal"),
     "`sdiag`": prints("max_min_fairness"),
     "`sacctmgr add user`": _token,
+    "`sacctmgr show qos`": prints("Priority class high: value 100, preempts normal"),
 }
 MISSING = {  # options that a row calls missing
     "`sbatch --mem`, `--cpus-per-task`": "submit --mem 4G --steps 1 -- true",
