@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 
 
 def jobs_table(found: Iterable[client_pb2.Job], *, expand: bool = True) -> TableData:
-    """One row per job; unless `expand`, one for all jobs of an array that are in the same state."""
-    titles = ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why")
+    """One row per job; unless `expand`, one for all jobs of an array that are in the same state.
+
+    If there are jobs of several priority classes, a column shows them.
+    """
+    titles: tuple[str, ...] = ("job", "name", "owner", "state", "GPUs", "on", "steps", "done", "steps/s", "why")
     groups = [[job] for job in found] if expand else _by_array_and_state(found)
     rows = [_row(group) for group in groups]
+    if len({group[0].priority for group in groups}) > 1:
+        titles = (*titles[:3], "class", *titles[3:])
+        classes = [printable(group[0].priority) for group in groups]
+        rows = [(*row[:3], name, *row[3:]) for row, name in zip(rows, classes, strict=True)]
     return TableData(titles, frozenset(("job", "GPUs", "steps", "done", "steps/s")), rows)
 
 

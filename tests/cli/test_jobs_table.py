@@ -38,6 +38,15 @@ def test_end_of_the_last_lease_is_shown_between_leases(
     assert out.getvalue().count("node n1 was lost") == told
 
 
+def test_priority_classes_are_a_column_where_jobs_have_several() -> None:
+    normal, high = make_job(1, priority="normal"), make_job(2, priority="high")
+
+    both = jobs_table([normal, high])
+
+    assert "class" not in jobs_table([normal, normal]).titles
+    assert [row[both.titles.index("class")] for row in both.rows] == ["normal", "high"]
+
+
 def test_steps_that_are_counted_by_time_are_marked_as_an_estimate() -> None:
     job = make_job(lease=7, state=client_pb2.JOB_STATE_RUNNING, steps_done=4e5, steps_estimated=True)
     answer = client_pb2.GetJobResponse(job=job)
