@@ -63,6 +63,31 @@ def test_job_behind_another_starts_when_that_one_is_over() -> None:
     assert second.finish_in_s == pytest.approx(second.start_in_s + START_S + 50.0)
 
 
+@pytest.mark.parametrize(("time_s", "ends_s"), [(60.0, 60.0), (3_600.0, START_S + 100.0)])
+def test_job_ends_at_its_time_limit_at_the_latest(time_s: float, ends_s: float) -> None:
+    made = Bench(("n0", 1))
+    made.tell(JobSubmitted(make_spec("a#0", steps=1_000.0, time_s=time_s)))
+    made.tell(JobSubmitted(make_spec("b#1", steps=10.0)))
+
+    first, second = ahead(made.core, 0, 1).expected
+
+    assert first.finish_in_s == pytest.approx(ends_s)
+    assert second.start_in_s == pytest.approx(ends_s, abs=START_S)
+
+
+def test_running_time_so_far_counts_towards_the_limit() -> None:
+    made = Bench(("n0", 1))
+    made.tell(JobSubmitted(make_spec("a#0", steps=1_000.0, time_s=60.0)))
+    made.wake()
+    made.orders("n0")
+    made.say("n0", part(0, 0))
+    made.core.jobs.attained_gpu_s[0] = 45.0  # under an earlier lease
+
+    (expected,) = ahead(made.core, 0, rates={0: 4.0}).expected
+
+    assert expected.finish_in_s == pytest.approx(15.0)
+
+
 def test_job_that_runs_continues_from_its_steps_at_its_measured_rate() -> None:
     made = bench(1_000.0)
     made.wake()

@@ -36,6 +36,7 @@ from gavelpy.simulator.cluster import VirtualCluster
 from gavelpy.simulator.settings import Costs
 from gavelpy.simulator.virtual_scheduler import VirtualScheduler
 
+LEFT_S_MIN = 0.01  # a job that has reached its time limit ends at once
 COSTS = Costs(checkpoint_s=2.0, restart_s=5.0, migration_s=0.0)  # that a forecast assumes
 
 
@@ -71,7 +72,8 @@ class Forecast(VirtualScheduler):
 
     Assumptions: no job is submitted, cancelled or fails, nodes stay as they are, and no jobs are co-located. Jobs run
     at the rates that the core knows, or at their measured rate where they run now. A job that has not run yet saves
-    checkpoints if another job of its job type does.
+    checkpoints if another job of its job type does. A job ends when its time limit is reached: exactly, if it stays on
+    the GPU type where it runs, or runs on its fastest one.
     """
 
     def __init__(
@@ -97,6 +99,10 @@ class Forecast(VirtualScheduler):
         for row, rate in rates.items():
             if rate > 0 and jobs.lease_type[row] >= 0:
                 self._cluster.true_rate[row, jobs.lease_type[row]] = rate
+        for row in core.jobs.active.tolist():
+            self._limit(row, core.jobs.specs[row], float(core.jobs.ran_s(np.array([row]), self.now_s)[0]))
+        for k, job in enumerate(submitted):
+            self._limit(n + k, job, 0.0)
         rows = np.arange(n)
         saves = non_preemptible.is_preemptible(jobs, rows)
         by_program = saves & (jobs.resumes[:n] != Resumes.BY_OWNER)
@@ -108,6 +114,19 @@ class Forecast(VirtualScheduler):
         self._cluster.adopt(jobs, self.now_s)
         for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
             self._note_start(row, jobs.gpus_held(row))
+
+    def _limit(self, row: int, job: JobSpec, ran_s: float) -> None:
+        """Ends a job when its time limit is reached: at the rate where it runs, else at its fastest rate."""
+        if not job.time_s:
+            return
+        jobs, cluster = self.core.jobs, self._cluster
+        is_running = row < jobs.count and jobs.state[row] == JobState.RUNNING
+        rates = cluster.true_rate[row, jobs.lease_type[row]] if is_running else cluster.true_rate[row].max(initial=0.0)
+        left_s = job.time_s - ran_s - (0.0 if is_running else COSTS.restart_s)
+        began = float((jobs.steps_done if is_running else jobs.steps_saved)[row]) if row < jobs.count else 0.0
+        most = began + max(left_s, LEFT_S_MIN) * float(rates)
+        if rates > 0:
+            cluster.steps_total[row] = min(cluster.steps_total[row], most)
 
     def run(self, wanted: Sequence[int], horizon_s: float, wall_s: float) -> str:
         """Advances until the wanted jobs are over; returns why it stopped earlier, or an empty string."""
