@@ -45,6 +45,7 @@ _OF_CLIENT = re.compile(
     r"|SSL_.*|_?CONTAINERS?_.*|STORAGE_.*|PODMAN_.*|REGISTRY_.*|DOCKER_.*|CONMON_.*|LIBPOD_.*|BUILDAH_.*|TZ|LC_.*|LANG"
     r"|[A-Za-z]*_(?:proxy|PROXY)"
 )
+_LOST_NAMESPACE: Final = b"podman system migrate"
 # An image that is not there, or that its user may not have: the same on every node.
 _NOT_THERE = re.compile(
     r"manifest unknown|not found|unauthorized|denied|invalid reference|no such (?:image|host)|"
@@ -166,10 +167,9 @@ def make_ready(launch: Launch, directory: Path, environment: Mapping[str, str]) 
             raise RemoteViolation(f"the image {software['image']} does not exist")
         return
     _write_environment(directory / ENVIRONMENT_FILE, environment)
-    start = _podman_client(software)
-    if _call([*start, "image", "exists", software["image"]], client).returncode == 0:
+    if _call(software, client, "image", "exists", software["image"]).returncode == 0:
         return
-    pulled = _call([*start, "pull", "--quiet", software["image"]], client)
+    pulled = _call(software, client, "pull", "--quiet", software["image"])
     if pulled.returncode != 0:
         why = (pulled.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         message = f"the image {software['image']} cannot be pulled: {why.removeprefix('Error: ')}"
@@ -188,12 +188,31 @@ def _write_environment(file: Path, environment: Mapping[str, str]) -> None:
         opened.writelines(f"{name}={value}\n" for name, value in held.items())
 
 
-def _call(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+def _call(
+    software: Mapping[str, str], environment: Mapping[str, str], *arguments: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command of podman.
+
+    podman finds the namespace of an account by the processes of its containers. If all have been killed, also those of
+    a shim that could not remove its record, every command fails until `system migrate`, which then stops nothing.
+    """
     import subprocess  # few jobs have a container, and it loads much
 
-    return subprocess.run(
-        argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
-    )
+    def call(*given: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*_podman_client(software), *given],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    called = call(*arguments)
+    if called.returncode != 0 and _LOST_NAMESPACE in called.stderr:
+        call("system", "migrate")
+        called = call(*arguments)
+    return called
 
 
 def send(number: int, found: Iterable[int]) -> None:
@@ -221,14 +240,14 @@ def removal(launch: Launch, directory: Path) -> Callable[[], int]:
     """
     last = launch.first_rank + launch.local_ranks
     names = [container_name(launch.lease, rank) for rank in range(launch.first_rank, last)]
-    argv = [*_podman_client(launch.software), "rm", "--force", "--ignore", "--time=0", *names]
+    arguments = ("rm", "--force", "--ignore", "--time=0", *names)
     environment = _client_environment(launch, {LEASE_DIRECTORY_VARIABLE: str(directory)})
 
     def remove() -> int:
         (directory / ENVIRONMENT_FILE).unlink(missing_ok=True)
         failed = b""
         for _ in range(REMOVE_ATTEMPTS):  # the first finds that the processes are gone
-            called = _call(argv, environment)
+            called = _call(launch.software, environment, *arguments)
             if called.returncode == 0:
                 return 0
             failed = called.stderr

@@ -66,6 +66,7 @@ _PATTERNS: Final[Mapping[FailureKind, str]] = {
         r"|Transport endpoint is not connected|uncorrectable ECC|[Uu]ncorrectable NVLink|\bXid\b.*\d|GPU is lost"
         r"|fallen off the bus|no CUDA-capable device|CUDA-capable device\(s\) is/are busy|No CUDA GPUs are available"
         r"|CUDA error: (?:system not yet initialized|unknown error|hardware stack error)"
+        r"|invalid internal status, try resetting the pause process"  # podman: another job's end took its namespace
         r"|Driver/library version mismatch|(?:libcuda|libnvidia-ml)\.so\S* cannot open"
     ),
     FailureKind.USER: (

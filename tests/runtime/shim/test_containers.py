@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, Launch, LeaseOutcome
-from gavelpy.runtime.shim import containers
+from gavelpy.runtime.shim import containers, processes
 from tests.runtime.agent.owners import open_place
-from tests.runtime.shim.driver import Shim, processes_left, started, wait_for
+from tests.runtime.shim.driver import processes_left, started, wait_for
 
 IMAGE = "localhost/gavel-test:1"
 SECRET = "value-that-is-not-in-argv"
@@ -208,7 +208,7 @@ def import_image(place: Place) -> None:
     assert found.returncode == 0, found.stderr.decode()
 
 
-def left_of(place: Place, shim: Shim) -> list[str]:
+def left_of(place: Place) -> list[str]:
     """podman's records of containers."""
     storage = place.home / ".local/share/containers/storage/vfs-containers/containers.json"
     return [each["names"][0] for each in json.loads(storage.read_text() or "[]")] if storage.exists() else []
@@ -232,7 +232,7 @@ def test_container_runs_as_the_owner_with_its_directories_and_variables(place: P
     assert (end.outcome, end.exit_code) == (LeaseOutcome.FAILED, 3)
     assert (place.home / "work/made").stat().st_uid == account.pw_uid
     assert (place.home / "job/seen").stat().st_uid == account.pw_uid
-    assert left_of(place, shim) == []
+    assert left_of(place) == []
     assert not (place.home / "job" / containers.ENVIRONMENT_FILE).exists()
 
 
@@ -273,7 +273,27 @@ def test_kill_ends_all_processes_of_the_container_and_its_record(place: Place, t
     assert len(seen) >= 5  # podman twice, conmon, and the container's
     assert end.outcome is LeaseOutcome.STOPPED
     wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in seen))
-    assert left_of(place, shim) == []
+    assert left_of(place) == []
+
+
+def test_account_can_run_containers_after_all_its_processes_were_killed(place: Place, tmp_path: Path) -> None:
+    script = "echo ready; sleep 1000"
+    with started(tmp_path / "killed", "", **place.launch("/bin/sh", "-c", script, first_rank=5)) as shim:
+        wait_for(lambda: "ready" in shim.lines(5))
+        seen = processes_left(shim)
+        shim.process.kill()
+        for process in seen:
+            processes.send(process, signal.SIGKILL)
+    wait_for(lambda: not any(processes.process_facts(process) for process in seen))
+    recorded = left_of(place)
+
+    with started(tmp_path / "next", "", **place.launch("/bin/sh", "-c", "echo runs")) as shim:
+        end = shim.end()
+
+    assert recorded == ["gavel-7-5"]
+    assert end.outcome is LeaseOutcome.FINISHED, end
+    assert shim.lines() == ["runs"]
+    assert left_of(place) == []
 
 
 def test_each_rank_has_a_container(place: Place, tmp_path: Path) -> None:
