@@ -10,11 +10,12 @@ import signal
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gavelpy.cli.times import BEGIN_ALLOWED, SPAN_ALLOWED, begin, span
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,15 +25,10 @@ INDEX = "{index}"
 ARRAY_MAX = 10_000
 _FILE_BYTES_MAX = 4 << 20
 _DIGITS_MAX = 9
-BEGIN_ALLOWED = "a time such as 2026-05-01T08:00, 22:00 or +2h (s, m, h or d)"
-_AHEAD = re.compile(r"(now)?\+(?P<count>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<unit>s|sec|m|min|h|d)")
-SPAN_ALLOWED = "a time span such as 90m, 2h, 1d or 1:30:00 (H:MM:SS, or D-HH:MM:SS)"
-_SPAN = re.compile(r"(?P<count>[0-9]{1,9}(\.[0-9]{1,3})?)(?P<unit>s|sec|m|min|h|d)")
-_SPAN_OF_SLURM = re.compile(r"((?P<d>[0-9]{1,5})-)?(?P<h>[0-9]{1,5}):(?P<m>[0-5]?[0-9]):(?P<s>[0-5]?[0-9])")
 _RENAMED = {"begin": "begin_at_s", "time": "time_s", "stall": "stall_s", "constraint": "gpu_types"}
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NODES_ALLOWED = "names of nodes such as n1,n2, each once"
 
 
 _SOFTWARE = ("venv", "conda", "snapshot", "image")
@@ -76,6 +72,8 @@ class JobTemplate:
     time_s: float = 0.0
     stall_s: float = 0.0
     gpu_types: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
     array: str = ""
     array_size: int = 0  # set by `expand`
     array_position: int = 0
@@ -191,36 +189,6 @@ def warning(text: str) -> tuple[float, int]:
     return before_s, int(number)
 
 
-def begin(text: str, now_s: float) -> float:
-    """The begin of a job: see `moment`."""
-    return moment("begin", text, now_s)
-
-
-def moment(option: str, text: str, now_s: float) -> float:
-    """The Unix time of `2026-05-01T08:00` (local, or with an offset), the next `22:00`, or `+2h` from `now_s`."""
-    found = _AHEAD.fullmatch(text.strip())
-    if found is not None:
-        return now_s + float(found["count"]) * _SECONDS[found["unit"][0]]
-    try:
-        if _CLOCK.fullmatch(text.strip()):
-            return _next_at(time.fromisoformat(text.strip().zfill(5)), now_s)
-        return datetime.fromisoformat(text.strip()).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise InvalidInput(f"{option} must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
-
-
-def span(option: str, text: str) -> float:
-    """Seconds of `90m`, `2h` or, as in Slurm, `1:30:00` and `1-12:00:00`; more than 0."""
-    found = _SPAN.fullmatch(text.strip())
-    slurm = _SPAN_OF_SLURM.fullmatch(text.strip())
-    seconds = float(found["count"]) * _SECONDS[found["unit"][0]] if found else 0.0
-    if slurm:
-        seconds = 86_400.0 * int(slurm["d"] or 0) + 3_600.0 * int(slurm["h"]) + 60.0 * int(slurm["m"]) + int(slurm["s"])
-    if not seconds:
-        raise InvalidInput(f"{option} must be {SPAN_ALLOWED}, more than 0, got {text[:60]!r}")
-    return seconds
-
-
 def gpu_types(text: str) -> tuple[str, ...]:
     """The types of `v100|p100`."""
     found = tuple(part.strip() for part in text.split("|"))
@@ -229,11 +197,12 @@ def gpu_types(text: str) -> tuple[str, ...]:
     return found
 
 
-def _next_at(clock: time, now_s: float) -> float:
-    """The Unix time at which local clocks next show this time."""
-    now = datetime.fromtimestamp(now_s)
-    today = datetime.combine(now.date(), clock)
-    return (today if today >= now else datetime.combine(now.date() + timedelta(days=1), clock)).timestamp()
+def nodes(option: str, text: str) -> tuple[str, ...]:
+    """The names of `n1,n2`."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(_NODE.fullmatch(name) for name in found) or len(set(found)) < len(found):
+        raise InvalidInput(f"{option} must be {NODES_ALLOWED}, got {text[:60]!r}")
+    return found
 
 
 def pairs(option: str, texts: Sequence[str], separator: str) -> dict[str, str]:
@@ -342,6 +311,10 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(str(name) if isinstance(name, int) else _text(name) for name in _list(value))
 
 
+def _nodes(option: str, value: object) -> tuple[str, ...]:
+    return nodes(option, ",".join(map(_text, _list(value))) if isinstance(value, list) else _text(value))
+
+
 def _begin(value: object) -> float:
     """A begin as a string, or as a date or time of TOML."""
     if not isinstance(value, str | datetime | date | time):
@@ -391,5 +364,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "time": (SPAN_ALLOWED, lambda value: span("time", _text(value))),
     "stall": (SPAN_ALLOWED, lambda value: span("stall", _text(value))),
     "constraint": ("a string such as v100|p100", lambda value: gpu_types(_text(value))),
+    "nodes": (NODES_ALLOWED, lambda value: _nodes("nodes", value)),
+    "exclude": (NODES_ALLOWED, lambda value: _nodes("exclude", value)),
     "array": ("a string such as 0-9 or 0-99%4", _text),
 }

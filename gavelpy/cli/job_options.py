@@ -17,6 +17,7 @@ import typer
 
 from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
+from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 
 _JOB = "Job (with a command; a job file has these as fields)"
@@ -200,6 +201,15 @@ PriorityOption = Annotated[
         help="Priority class, one of those that the operator configured. Default: normal.",
     ),
 ]
+NodesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes", "--nodelist", metavar="NODE,NODE", rich_help_panel=_JOB, help="Run the job on these nodes only."
+    ),
+]
+ExcludeOption = Annotated[
+    str | None, typer.Option(metavar="NODE,NODE", rich_help_panel=_JOB, help="Do not run the job on these nodes.")
+]
 JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
     "name": (NameOption, ""),
     "steps": (StepsOption, None),
@@ -231,6 +241,8 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "time": (TimeOption, None),
     "stall": (StallOption, None),
     "constraint": (ConstraintOption, None),
+    "nodes": (NodesOption, None),
+    "exclude": (ExcludeOption, None),
 }
 
 
@@ -294,9 +306,11 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "notify": tuple(values["notify"].split(",")) if values["notify"] else (),
         "venv": values["venv"] and f.absolute(Path.cwd(), values["venv"]),
         "conda": values["conda"] and f.absolute(Path.cwd(), values["conda"]),
-        "time_s": 0.0 if values["time"] is None else f.span("--time", values["time"]),
-        "stall_s": 0.0 if values["stall"] is None else f.span("--stall", values["stall"]),
+        "time_s": 0.0 if values["time"] is None else span("--time", values["time"]),
+        "stall_s": 0.0 if values["stall"] is None else span("--stall", values["stall"]),
         "gpu_types": () if values["constraint"] is None else f.gpu_types(values["constraint"]),
+        "nodes": () if values["nodes"] is None else f.nodes("--nodes", values["nodes"]),
+        "exclude": () if values["exclude"] is None else f.nodes("--exclude", values["exclude"]),
         "after": tuple(values["after"] or ()),
-        "begin_at_s": 0.0 if values["begin"] is None else f.begin(values["begin"], time.time()),
+        "begin_at_s": 0.0 if values["begin"] is None else begin(values["begin"], time.time()),
     }

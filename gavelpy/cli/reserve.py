@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gavelpy.cli import connect as c
-from gavelpy.cli import job_files as f
 from gavelpy.cli import options as o
 from gavelpy.cli.output import Output, TableData, as_json, echo_json_list, printable, show_table, timestamp
+from gavelpy.cli.times import moment, span
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ def _wanted(
     if (end is None) == (length is None):
         raise InvalidInput("a reservation needs either --to TIME or --for SPAN")
     now_s = time.time()
-    begin_s = now_s if begin is None else f.moment("--from", begin, now_s)
-    end_s = f.moment("--to", end, now_s) if end is not None else begin_s + f.span("--for", length or "")
+    begin_s = now_s if begin is None else moment("--from", begin, now_s)
+    end_s = moment("--to", end, now_s) if end is not None else begin_s + span("--for", length or "")
     return client_pb2.Reservation(name=name, node_ids=names, begin_at_s=begin_s, end_at_s=end_s, reason=reason)
 
 

@@ -71,6 +71,7 @@ WARNED = 6  # an allocation with a warning
 ORDERED = 7  # holds and begins of jobs; jobs that announce their steps
 CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
 RANKED = 8  # priority classes: of jobs, and in the settings
+PLACED = 8  # the nodes that a job may use
 NEWEST = 8
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -148,6 +149,8 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "time_s": ORDERED,
     "stall_s": ORDERED,
     "gpu_types": ORDERED,
+    "nodes": PLACED,
+    "exclude": PLACED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,

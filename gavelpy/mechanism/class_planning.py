@@ -16,6 +16,7 @@ import numpy as np
 
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.domains import can_run
+from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
@@ -38,7 +39,7 @@ def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         mine, members = rows[jobs.rank[rows] == rank], np.flatnonzero(jobs.rank[: jobs.count] == rank)
         free = np.maximum(left - queue.kept(rank), 0)
         free = np.where(queue.is_blocked(rank), np.minimum(free, queue.held[rank]), free)
-        picked, is_plain = planner.within(mine, free, members)
+        picked, is_plain = planner.below(chosen, queue.kept_jobs(rank)).within(mine, free, members)
         left -= taken(planner.leases, picked)
         chosen, is_by_urgency = joined(chosen, picked), is_by_urgency and is_plain
         queue.waiting(rank, picked.jobs, rows[:0])
@@ -61,19 +62,25 @@ def filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
     for rank in queue.ranks:
         waiting = np.union1d(waiting, np.intersect1d(leaving, rows))
         mine, is_open = waiting[jobs.rank[waiting] == rank], ~queue.is_blocked(rank)
-        picked = planner.fill(mine, np.where(is_open, left, 0), free_gpus)
+        own = planner.below(chosen, NO_INTS)
+        picked = own.fill(mine, np.where(is_open, left, 0), free_gpus)
         left -= taken(leases, picked)
         rest = mine[~jobs.marks(picked.jobs)[mine]]
         victims = queue.victims(rank, leaving)
         room = _by_domain(planner, victims)
         if len(rest) and room.any():
-            more = planner.select(rest, np.where(is_open, left + room, 0), pool.usable)
+            open_gpus = free_gpus | _gpus_of(planner, victims)
+            more = own.select(rest, np.where(is_open, left + room, 0), open_gpus, before=picked)
             gone = _enough(planner, victims, taken(leases, more) - left)
+            if planner.sets is not None:
+                gone = _enough_on_nodes(planner, victims, free_gpus, joined(joined(chosen, picked), more))
+                free_gpus = free_gpus | _gpus_of(planner, gone)
             left += _by_domain(planner, gone) - taken(leases, more)
             picked, leaving = joined(picked, more), np.concatenate([leaving, gone])
         chosen = joined(chosen, picked)
         queue.waiting(rank, picked.jobs, leaving)
     stays = jobs.marks(np.intersect1d(leases.staying(chosen), leaving))  # another job leaves in their place
+    stays &= planner.sets is None  # with node sets, each leaves for a job that needs its nodes
     chosen = Chosen(*(column[~stays[chosen.jobs]] for column in chosen))
     planner.book(chosen)
     return chosen, np.unique(leaving[~stays[leaving]])
@@ -102,6 +109,14 @@ class _ClassQueue:
         jobs, may_preempt = self._planner.leases.jobs, self._order.may_preempt[rank]
         rows = self._protected[may_preempt[jobs.rank[self._protected]]]
         return np.asarray(kept + _by_domain(self._planner, rows))
+
+    def kept_jobs(self, rank: int) -> Ints:
+        """The jobs whose GPUs `kept` counts; serials, ascending."""
+        jobs, order = self._planner.leases.jobs, self._order
+        is_kept = order.is_kept[rank][jobs.rank[self.leased]]
+        if order.classes[rank].respect_lease_min:
+            is_kept |= order.may_preempt[rank][jobs.rank[self.leased]] & jobs.marks(self._protected)[self.leased]
+        return np.asarray(self.leased[is_kept])
 
     def is_blocked(self, rank: int) -> Bools:
         """Domains of GPUs that a job of a higher class waits for which may not take them back from this one, (L,)."""
@@ -168,4 +183,14 @@ def _enough(planner: Planner, victims: Ints, missing: Ints) -> Ints:
     for row in gone.tolist():  # a later, larger lease may suffice alone
         if (missing + sizes[row] <= np.maximum(missing, 0)).all():
             gone, missing = gone[gone != row], missing + sizes[row]
+    return jobs.with_partners(gone)
+
+
+def _enough_on_nodes(planner: Planner, victims: Ints, free: Bools, chosen: Chosen) -> Ints:
+    """Those of these jobs that must leave so that the chosen ones fit on their nodes and the free GPUs (G,)."""
+    jobs, gone = planner.leases.jobs, victims
+    for row in reversed(victims.tolist()):  # spare those first that come last
+        fewer = gone[~jobs.marks(jobs.with_partners(np.array([row])))[gone]]
+        if planner.can_have(chosen, free | _gpus_of(planner, fewer)):
+            gone = fewer
     return jobs.with_partners(gone)

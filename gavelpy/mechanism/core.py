@@ -262,11 +262,11 @@ class SchedulerCore:
         self.settle()
         jobs, leases = self.jobs, self.leases
         rows = jobs.active[self.runnable(jobs.active)]
-        exempt = self.exempt.jobs
-        chosen, is_by_urgency = class_planning.round(self.planner, rows, leases.capacity(self._fixed))
+        exempt, planner = self.exempt.jobs, self.planner
+        chosen, is_by_urgency = class_planning.round(planner, rows, leases.capacity(self._fixed))
         leased = jobs.leased
         fixed = np.union1d(leases.pinned, non_preemptible.reachable(leases, exempt))
-        staying = np.union1d(leases.staying(chosen), fixed)
+        staying = np.union1d(planner.staying(chosen), fixed)
         leaving = leased[~jobs.marks(np.union1d(staying, exempt))[leased]]
         if not len(chosen.jobs) and not len(leased):
             self.round_end_s = NEVER_S  # no job can run: no round until the next change
@@ -306,12 +306,13 @@ class SchedulerCore:
     @property
     def planner(self) -> Planner:
         """The inputs of a plan made now."""
-        is_solved = not self.question.stale and self.question.open_epoch == NONE_OPEN
-        closing = windows.closing(self)
-        return Planner(self.leases, self.settings, self.exempt, self.type_order, is_solved, self.now_s, closing)
+        return Planner(
+            self.leases, self.settings, self.exempt, self.type_order, self.question.is_answered, self.now_s,
+            self._fixed, windows.closing(self),
+        )  # fmt: skip
 
     def _granted(self, grants: Chosen, staying: Ints, leaving: Ints) -> RoundPlan:
-        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, windows.closing(self))
+        revoked, *granted = self.leases.apply(grants, leaving, self.now_s, self.round_end_s, self.planner.sets)
         return RoundPlan(
             self.round, self.incarnation, self.round_end_s, staying, self.jobs.lease[staying], leaving, revoked,
             grants.jobs, *granted,

@@ -13,6 +13,7 @@ import numpy as np
 
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
+from gavelpy.mechanism.node_sets import Room, node_sets
 from gavelpy.model.arrays import Bools, Ints
 
 NOT_PINNED = -1
@@ -27,7 +28,18 @@ def pinned_directory(jobs: JobTable, rows: Ints) -> Ints:
 
 def max_gang(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = None) -> Ints:
     """Largest gang that each job could run as on each type, in GPUs, (K, T): among the usable GPUs, or `among` (G,)."""
-    domains = pool.usable_counts if among is None else pool.domain_counts(among)
+    if (sets := node_sets(jobs, pool)) is not None:
+        gpus = pool.usable if among is None else among
+        found = np.zeros((len(rows), len(pool.gpu_types)), dtype=np.int64)
+        for one in np.unique(sets.of_job[rows]).tolist():
+            here = sets.of_job[rows] == one
+            found[here] = _max_gang(jobs, pool, rows[here], pool.domain_counts(gpus & sets.gpus[one]))
+        return found
+    return _max_gang(jobs, pool, rows, pool.usable_counts if among is None else pool.domain_counts(among))
+
+
+def _max_gang(jobs: JobTable, pool: GpuPool, rows: Ints, domains: Ints) -> Ints:
+    """As `max_gang`, with these GPUs of each domain, (L,)."""
     if pool.shares_checkpoints:
         return np.broadcast_to(domains, (len(rows), len(domains)))
     T, where = len(pool.gpu_types), pinned_directory(jobs, rows)
@@ -47,16 +59,19 @@ def can_run(jobs: JobTable, pool: GpuPool, rows: Ints, among: Bools | None = Non
 
 def can_run_somewhere(jobs: JobTable, pool: GpuPool, row: int) -> bool:
     """Whether one job could run on any type; cheaper than `can_run` for a single job."""
-    if not pool.shares_checkpoints:
+    if not pool.shares_checkpoints or jobs.limited:
         return bool(can_run(jobs, pool, np.array([row])).any())
     return bool(((jobs.rate[row] > 0) & (pool.counts >= jobs.gpus[row])).any())
 
 
 class Domains:
-    """Finds the domain in which a job takes GPUs, if nodes use several checkpoint directories."""
+    """Finds the domain in which a job takes GPUs, if nodes use several checkpoint directories, or jobs have node sets.
 
-    def __init__(self, jobs: JobTable, pool: GpuPool) -> None:
-        self._jobs, self._pool = jobs, pool
+    `room`: the GPUs that the plan may still take, if jobs have node sets.
+    """
+
+    def __init__(self, jobs: JobTable, pool: GpuPool, room: Room | None = None) -> None:
+        self._jobs, self._pool, self.room = jobs, pool, room
         self.count, self.type_count = len(pool.domain_type), len(pool.gpu_types)
         kinds = pool.domain_type.tolist()
         self._of_type: list[list[int]] = [[] for _ in range(self.type_count)]
@@ -71,6 +86,10 @@ class Domains:
         domain_at[pool.domain_directory, pool.domain_type] = np.arange(self.count)
         anywhere = self.count + np.arange(self.type_count)
         return np.where((where == NOT_PINNED)[:, None], anywhere, domain_at[where])
+
+    def of_slot(self, slot: int) -> list[int]:
+        """The domains that a slot stands for, the cluster's directory first."""
+        return self._of_type[slot - self.count] if slot >= self.count else [slot] if slot != NOT_THERE else []
 
     def resolve(self, slot: int, gpus: int, free: list[int], key: int = 0) -> int:
         """The domain in which a job takes this many GPUs, or NOT_THERE; the cluster's directory comes first.

@@ -6,6 +6,7 @@ import numpy as np
 
 from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
+from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.jobs import DIRECTORY_COLUMNS, OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, LEASED, JobState, NodeState
@@ -24,6 +25,7 @@ def check(core: SchedulerCore) -> None:
     _check_exempt(core)
     _check_classes(core)
     _check_windows(core)
+    _check_nodes(core)
     _check_timer(core)
 
 
@@ -216,6 +218,18 @@ def _check_windows(core: SchedulerCore) -> None:
     if windows.must_leave(core.pool):
         assert core.wakeup_s <= core.now_s, "leases on reserved nodes are in force and no wakeup is due"
         assert core.round_end_s <= core.now_s, "leases on reserved nodes are in force, and the round goes on"
+
+
+def _check_nodes(core: SchedulerCore) -> None:
+    """A job has leases on the nodes only that its owner allows."""
+    jobs, pool = core.jobs, core.pool
+    limited = [row for row in jobs.active.tolist() if jobs.specs[row].is_limited]
+    assert list(jobs.limited) == limited, "the list of jobs with a choice of nodes is out of date"
+    for row in limited:
+        held = jobs.gpus_held(row) if jobs.lease[row] >= 0 else NO_INTS
+        where = {pool.node_ids[node] for node in pool.node_of[held]}
+        wrong = {node for node in where if not jobs.specs[row].may_use(node)}
+        assert not wrong, f"job {row} has a lease on {wrong}, which its owner does not allow"
 
 
 def _check_timer(core: SchedulerCore) -> None:

@@ -182,6 +182,7 @@ class JobTable:
         self.lost_leases: dict[int, dict[int, Ints]] = {}  # GPUs by job and lease; see reports
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
+        self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
@@ -212,6 +213,8 @@ class JobTable:
             self.resumes[row] = Resumes.REFUSED
         self.array[row] = row - spec.array_position if spec.array_size else -1
         self.array_limit[row] = spec.array_limit
+        if spec.is_limited:
+            self.limited[row] = None
         self.unmet[row] = 0
         self.hold[row] = 0 if spec.hold else -1
         self.begin_at_s[row] = now_s + spec.begin_s
@@ -252,7 +255,8 @@ class JobTable:
             self._active = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
-            for row in rows.tolist() if self.lost_leases or self.loss_nodes else ():
+            for row in rows.tolist() if self.lost_leases or self.loss_nodes or self.limited else ():
+                self.limited.pop(row, None)
                 self.lost_leases.pop(row, None)
                 self.loss_nodes.pop(row, None)
 

@@ -14,9 +14,9 @@ other continues alone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import chain
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from gavelpy.mechanism import eligibility, priority_classes
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import JobFact, JobState
+from gavelpy.mechanism.node_sets import ALL_GPUS, NodeSets, Room, node_sets
 from gavelpy.mechanism.selection import Chosen
 from gavelpy.model.arrays import Bools, Ints
-
-if TYPE_CHECKING:
-    from gavelpy.mechanism.windows import Closing
 
 
 def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, Ints]:
@@ -183,6 +181,10 @@ class LeaseBook:
             domain_of = pool.domain_of
             is_split = domain_of[held_gpus] != domain_of[jobs.gpu_first[holders]]  # its nodes use different directories
             same = same[~jobs.marks(holders[is_split])[same]]
+        if (sets := node_sets(jobs, pool)) is not None:
+            coming = dict(zip(rows.tolist(), partner.tolist(), strict=True))
+            may_stay = [sets.contain(jobs.gpus_held(row), row, coming[row]) for row in same.tolist()]
+            same = same[np.array(may_stay, dtype=np.bool_)]
         if not pool.usable.all():
             same = same[~np.isin(same, pool.jobs_holding(~pool.usable))]
         if (partner >= 0).any() or (jobs.partner[same] >= 0).any():
@@ -201,18 +203,18 @@ class LeaseBook:
         return same
 
     def apply(
-        self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float, closing: Closing | None = None
+        self, chosen: Chosen, leaving: Ints, now_s: float, until_s: float, sets: NodeSets | None = None
     ) -> tuple[Ints, Ints, Ints, Ints]:
         """Revokes leases of `leaving`, grants new ones to `chosen`: (revoked leases, granted leases, offsets, GPUs).
 
-        Jobs that are barred from `closing` GPUs are placed elsewhere if possible.
+        `sets`: the GPUs that jobs may use; None = all.
         """
         jobs, pool = self.jobs, self.pool
         revoked = jobs.lease[leaving]
         taken = [jobs.gpus_held(row).copy() for row in leaving.tolist()] if jobs.rank[leaving].any() else []
         self.revoke(leaving, now_s)
         rows, domains, partner = chosen
-        offsets, gpus = self._placed(chosen, closing)
+        offsets, gpus = self._placed(chosen, sets)
         granted = np.arange(self.next_lease, self.next_lease + len(rows))
         self.next_lease += len(rows)
         self.in_force += len(rows)
@@ -244,15 +246,15 @@ class LeaseBook:
         comes_too = self.jobs.marks(rows)[partner]
         return np.asarray((partner >= 0) & (~comes_too | (partner < rows)))
 
-    def _placed(self, chosen: Chosen, closing: Closing | None) -> tuple[Ints, Ints]:
+    def _placed(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
         """GPU rows of each job, in the format of `place`; the second job of a pair gets those of the first."""
         jobs = self.jobs
         rows, domains, partner = chosen
         is_second = self._is_second(chosen)
         if not is_second.any():
-            return self._placed_anew(rows, domains, closing)
+            return self._placed_anew(chosen, sets)
         own = np.flatnonzero(~is_second)
-        own_offsets, own_gpus = self._placed_anew(rows[own], domains[own], closing)
+        own_offsets, own_gpus = self._placed_anew(Chosen(rows[own], domains[own], partner[own]), sets)
         found = dict(zip(rows[own].tolist(), np.split(own_gpus, own_offsets[1:-1]), strict=True)) if len(own) else {}
         beside = zip(rows.tolist(), partner.tolist(), is_second.tolist(), strict=True)
         parts = [
@@ -261,16 +263,19 @@ class LeaseBook:
         ]
         return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(parts)
 
-    def _placed_anew(self, rows: Ints, domains: Ints, closing: Closing | None) -> tuple[Ints, Ints]:
+    def _placed_anew(self, chosen: Chosen, sets: NodeSets | None) -> tuple[Ints, Ints]:
         jobs, pool = self.jobs, self.pool
+        rows, domains, _ = chosen
         free = pool.usable & (pool.job == NONE)
-        if closing is not None and closing.barred[rows].any():
-            return _placed_apart(jobs, pool, rows, domains, free, closing)
-        offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
+        avoid: dict[int, list[int]] = {}
         if jobs.loss_nodes or (jobs.avoid[rows] >= 0).any():
             avoid = {
                 k: nodes for k, row in enumerate(rows.tolist()) if (nodes := eligibility.nodes_to_avoid(jobs, row))
             }
+        if sets is not None and len(rows):
+            return _placed_within(jobs, pool, chosen, sets, free, avoid)
+        offsets, gpus = place(pool, free, domains, jobs.gpus[rows])
+        if avoid:
             steer(pool, free, domains, offsets, gpus, avoid)
         return offsets, gpus
 
@@ -311,20 +316,46 @@ class LeaseBook:
             self.pool.beside[gpus] = NONE
 
 
-def _placed_apart(
-    jobs: JobTable, pool: GpuPool, rows: Ints, domains: Ints, free: Bools, closing: Closing
+def _placed_within(
+    jobs: JobTable, pool: GpuPool, chosen: Chosen, sets: NodeSets, free: Bools, avoid: Mapping[int, Sequence[int]]
 ) -> tuple[Ints, Ints]:
-    """As `place`, with barred jobs first, each on GPUs that stay open if there are enough."""
-    found: dict[int, Ints] = {}
-    left = free.copy()
-    for k in np.lexsort((np.arange(len(rows)), -jobs.gpus[rows], ~closing.barred[rows])).tolist():
-        here, size = left & (pool.domain_of == domains[k]), jobs.gpus[rows[k : k + 1]]
-        stays = here & ~closing.gpus
-        among = stays if closing.barred[rows[k]] and stays.sum() >= size[0] else here
-        found[k] = place(pool, among, domains[k : k + 1], size)[1]
+    """As `place` and `steer`, each job on GPUs that it may use; jobs that may use all get those that are left."""
+    rows, domains, partner = chosen
+    room, left, found = Room(pool, sets, free), free.copy(), dict[int, Ints]()
+    is_limited = (sets.of_job[rows] != ALL_GPUS) | ((partner >= 0) & (sets.of_job[partner] != ALL_GPUS))
+    limited = [k for k in np.lexsort((np.arange(len(rows)), -jobs.gpus[rows])).tolist() if is_limited[k]]
+    kinds = {k: room.kind(int(rows[k]), int(partner[k])) for k in limited}
+    for k in limited:
+        assert room.take(int(domains[k]), kinds[k], int(jobs.gpus[rows[k]])), "a plan has jobs that do not fit"
+    for k in limited:
+        domain, size = int(domains[k]), int(jobs.gpus[rows[k]])
+        may_use = left & sets.common(int(rows[k]), int(partner[k])) & (pool.domain_of == domain)
+        for gpus in _candidates(pool, room, may_use, (domain, kinds[k], size), avoid.get(k, ())):
+            if room.pin(domain, kinds[k], room.counts(gpus)):
+                found[k] = gpus
+                break
         left[found[k]] = False
-    gpus = np.concatenate([found[k] for k in range(len(rows))])
-    return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), gpus
+    others = np.flatnonzero(~is_limited)
+    offsets, gpus = place(pool, left, domains[others], jobs.gpus[rows[others]])
+    position = {int(k): i for i, k in enumerate(others.tolist())}
+    steer(pool, left, domains[others], offsets, gpus, {position[k]: n for k, n in avoid.items() if k in position})
+    found |= dict(zip(others.tolist(), np.split(gpus, offsets[1:-1]), strict=True)) if len(others) else {}
+    flat = [found[k] for k in range(len(rows))]
+    return np.concatenate([[0], np.cumsum(jobs.gpus[rows])]), np.concatenate(flat)
+
+
+def _candidates(
+    pool: GpuPool, room: Room, may_use: Bools, taken: tuple[int, int, int], avoid: Sequence[int]
+) -> Iterator[Ints]:
+    """GPUs for a job that has `taken` (domain, kind, number) of them, the best first; the last are always possible."""
+    domain, kind, size = taken
+    better = may_use & ~np.isin(pool.node_of, avoid)
+    groups = (better & (room.group_of == group) for group in np.unique(room.group_of[better]).tolist())
+    for mask in chain([better], groups, [may_use & (pool.node_of != avoid[-1])] if len(avoid) else [], [may_use]):
+        if np.count_nonzero(mask) >= size:
+            yield place(pool, mask, np.array([domain]), np.array([size]))[1]
+    quota = room.quota(domain, kind, size)
+    yield np.concatenate([np.flatnonzero(may_use & (room.group_of == g))[:count] for g, count in quota.items()])
 
 
 def leases_on(jobs: JobTable, pool: GpuPool, gpus: Bools) -> Ints:

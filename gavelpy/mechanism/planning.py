@@ -15,19 +15,20 @@ Protection is against preemption only. Cancellation, failure, draining and lost 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from gavelpy.mechanism import reservations, windows
+from gavelpy.mechanism import reservations
 from gavelpy.mechanism.domains import Domains
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
 from gavelpy.mechanism.lifecycle import JobState
+from gavelpy.mechanism.node_sets import NodeSets, Room, keepers, node_sets, room_for
 from gavelpy.mechanism.non_preemptible import NonPreemptible
-from gavelpy.mechanism.selection import Chosen, Reserved
+from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.windows import Closing
 from gavelpy.model.arrays import Bools, Floats, Ints
@@ -45,7 +46,12 @@ class Planner:
     type_order: Ints  # of the queues by type; empty = in the order of type numbers
     is_solved: bool  # the allocation in force is up to date
     now_s: float
+    fixed: Ints  # jobs whose leases no plan ends
     closing: Closing | None = None  # what coming reservations of nodes close
+    higher: Chosen = NONE_CHOSEN  # with node sets: the jobs of higher classes in this plan
+    kept: Ints = field(
+        default_factory=lambda: NONE_CHOSEN.jobs
+    )  # with node sets: jobs of lower classes whose GPUs this one may not take
 
     def round(self, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
         """Jobs among `rows` that run in the coming round, and whether they were chosen by urgency alone.
@@ -61,20 +67,46 @@ class Planner:
         jobs, leases = self.leases.jobs, self.leases
         wanted = chosen = self._by_urgency(rows, capacity)
         if self.settings.lease_min_s:
-            protected = protected_leases(leases, self.settings, self.now_s, self.exempt.jobs)
+            protected = self.protected
             if not isinstance(members, slice):
                 protected = _of(protected, leases, members)
             if (taken(leases, protected) > capacity).any():  # a higher class takes some of their GPUs
                 protected = _unchanged(leases, self.select(protected.jobs, capacity))
+            if self.sets is not None and len(self.higher.jobs):
+                protected = self._next_to_higher(protected)
             chosen = self._around(protected, wanted, rows, capacity, members)
         else:
             reservations.release(jobs, members)
         return chosen, chosen is wanted
 
+    def below(self, higher: Chosen, kept: Ints) -> Planner:
+        """The planner of a lower class in the same plan; see `higher` and `kept`. The same one without node sets."""
+        if self.sets is None:
+            return self
+        found = replace(self, higher=higher, kept=kept)
+        vars(found).update(sets=self.sets, reserved=self.reserved, protected=self.protected)
+        return found
+
+    def can_have(self, chosen: Chosen, gpus: Bools) -> bool:
+        """Whether these GPUs (G,) suffice for these jobs on the nodes that they may use."""
+        return self.sets is None or (room_for(self.leases.jobs, self.leases.pool, self.sets, gpus, chosen) is not None)
+
     def book(self, chosen: Chosen) -> None:
         """Marks gangs with reserved GPUs, and ends the reservations of jobs that run."""
         self.reserve()
         reservations.release(self.leases.jobs, chosen.jobs)
+
+    def staying(self, chosen: Chosen) -> Ints:
+        """The chosen jobs whose lease is extended in the coming round; serials, ascending.
+
+        With node sets, some jobs must leave their GPUs to others that can run only there.
+        """
+        same = self.leases.staying(chosen)
+        if self.sets is None:
+            return same
+        everyone = joined(self.higher, chosen)
+        jobs, pool = self.leases.jobs, self.leases.pool
+        return keepers(jobs, pool, self.sets, self._open_gpus, everyone, same, self.protected.jobs)
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
@@ -91,8 +123,9 @@ class Planner:
         if is_first.any():
             first = self.select(waiting[is_first], free, open_gpus)
             reservations.release(jobs, first.jobs)
-            free = reservations.less_held(self.leases, waiting[is_first], free - taken(self.leases, first))
-            chosen = joined(first, self.select(waiting[~is_first], free, open_gpus))
+            free = self._less_held(waiting[is_first], free - taken(self.leases, first))
+            rest = waiting[~is_first]
+            chosen = joined(first, self.select(rest, free, open_gpus, before=first, held=waiting[is_first]))
         else:
             chosen = self.select(waiting, free, open_gpus)
         return chosen
@@ -109,7 +142,7 @@ class Planner:
             return self.select(rows, free)
         first = self.select(passed, free)
         rest = rows[~jobs.marks(first.jobs)[rows]]
-        return joined(first, self.select(rest, free - taken(self.leases, first)))
+        return joined(first, self.select(rest, free - taken(self.leases, first), before=first))
 
     def _around(self, protected: Chosen, wanted: Chosen, rows: Ints, capacity: Ints, members: Ints | slice) -> Chosen:
         """Jobs that run in the coming round: `wanted` itself if that ends no protected lease.
@@ -119,22 +152,24 @@ class Planner:
         leases, jobs = self.leases, self.leases.jobs
         is_first = jobs.held_type[: jobs.count] != reservations.NOT_HELD
         reservations.release(jobs, members)
-        if jobs.marks(leases.staying(wanted))[protected.jobs].all():
+        if jobs.marks(self.staying(wanted))[protected.jobs].all():
             return wanted
+        open_gpus = None if self.sets is None else leases.open_gpus(np.union1d(self.fixed, protected.jobs))
         is_protected = jobs.marks(protected.jobs)
         asked = wanted.jobs[~is_protected[wanted.jobs]]
         free = capacity - taken(leases, protected)
-        first = self.select(np.sort(asked[is_first[asked]]), free)
+        first = self.select(np.sort(asked[is_first[asked]]), free, open_gpus)
         free = free - taken(leases, first)
-        first = joined(first, self.select(np.sort(asked[~is_first[asked]]), free))
+        first = joined(first, self.select(np.sort(asked[~is_first[asked]]), free, open_gpus, before=first))
         free = capacity - taken(leases, protected) - taken(leases, first)
         rest = rows[~is_protected[rows] & ~jobs.marks(asked)[rows]]
         is_chosen = jobs.marks(np.concatenate([protected.jobs, first.jobs]))
         if not reservations.hold(leases, wanted, is_chosen=is_chosen):
-            return joined(protected, first, self.select(rest, free))
-        again = _unchanged(leases, self.select(rest[jobs.lease[rest] >= 0], free))
-        free = reservations.less_held(leases, rows, free - taken(leases, again))
-        others = self.select(rest[~jobs.marks(again.jobs)[rest]], free)
+            return joined(protected, first, self.select(rest, free, open_gpus, before=first))
+        again = _unchanged(leases, self.select(rest[jobs.lease[rest] >= 0], free, open_gpus, before=first))
+        free = self._less_held(rows, free - taken(leases, again))
+        rest = rest[~jobs.marks(again.jobs)[rest]]
+        others = self.select(rest, free, open_gpus, before=joined(first, again), held=rows)
         return joined(protected, first, again, others)
 
     def reserve(self) -> None:
@@ -147,16 +182,80 @@ class Planner:
         """GPUs that only some jobs may take."""
         return reservations.reserved(self.leases, self.settings, self.exempt, self.now_s, is_solved=self.is_solved)
 
-    def select(self, rows: Ints, free: Ints, open_gpus: Bools | None = None) -> Chosen:
-        """Jobs among `rows` for these free GPUs (L,), of those that the plan may use (G,); None: all in a round."""
+    @cached_property
+    def protected(self) -> Chosen:
+        """The protected leases."""
+        if not self.settings.lease_min_s:
+            return NONE_CHOSEN
+        return protected_leases(self.leases, self.settings, self.now_s, self.exempt.jobs)
+
+    @cached_property
+    def sets(self) -> NodeSets | None:
+        """The GPUs that jobs may use; None = all may use all."""
+        sets = node_sets(self.leases.jobs, self.leases.pool)
+        if self.closing is None:
+            return sets
+        if sets is None:
+            sets = NodeSets.unlimited(self.leases.jobs.count, len(self.leases.pool.job))
+        return sets.without(self.closing.barred, self.closing.gpus)
+
+    @cached_property
+    def _open_gpus(self) -> Bools:
+        """The GPUs that the plan of a round may allocate, (G,)."""
+        return self.leases.open_gpus(self.fixed)
+
+    def _next_to_higher(self, protected: Chosen) -> Chosen:
+        """Those of these leases that can stay where they are next to the jobs of higher classes."""
+        leases, jobs = self.leases, self.leases.jobs
+        kept: Ints = protected.jobs[:0]
+        for row in protected.jobs.tolist():
+            more = jobs.with_partners(np.append(kept, row))
+            if self.can_have(self.higher, leases.open_gpus(np.union1d(self.fixed, more))):
+                kept = more
+        return _of(protected, leases, kept)
+
+    def _less_held(self, rows: Ints, free: Ints) -> Ints:
+        """As `reservations.less_held`; with node sets, `_room` has the GPUs that are reserved."""
+        return free if self.sets is not None else reservations.less_held(self.leases, rows, free)
+
+    def _room(self, open_gpus: Bools, before: Chosen, held: Ints) -> Room | None:
+        """What is left of these GPUs after these jobs, and those held for gangs among `held`; None without sets."""
+        if self.sets is None:
+            return None
+        jobs, pool = self.leases.jobs, self.leases.pool
+        room = room_for(jobs, pool, self.sets, open_gpus, joined(self.higher, before))
+        assert room is not None, "a plan has jobs that do not fit on their nodes"
+        for row in self.kept[(jobs.partner[self.kept] < 0) | (jobs.partner[self.kept] > self.kept)].tolist():
+            domain, kind = int(pool.domain_of[jobs.gpu_first[row]]), room.kind(row, int(jobs.partner[row]))
+            room.hold(domain, kind, int(jobs.gpus[row]))
+        for row in held[jobs.held_type[held] != reservations.NOT_HELD].tolist():
+            for domain in np.flatnonzero(pool.domain_type == jobs.held_type[row]).tolist():
+                room.hold(domain, room.kind(row), int(jobs.gpus[row]))
+        return room
+
+    def select(
+        self,
+        rows: Ints,
+        free: Ints,
+        open_gpus: Bools | None = None,
+        *,
+        before: Chosen = NONE_CHOSEN,
+        held: Ints = NONE_CHOSEN.jobs,
+    ) -> Chosen:
+        """Jobs of one priority class among `rows` for these free GPUs (L,).
+
+        The other values matter only with node sets. `open_gpus` (G,): those that the plan may use; None: all in a
+        round. `before`: the jobs that have some of them. `held`: jobs that may have GPUs reserved, as in `less_held`.
+        """
         jobs, pool, settings = self.leases.jobs, self.leases.pool, self.settings
         rows = settings.rules.candidates(jobs, rows)
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
         by_domain = None if pool.shares_checkpoints else Domains(jobs, pool)
-        if open_gpus is None:
-            open_gpus = pool.usable if self.exempt.open_gpus is None else self.exempt.open_gpus
-        reserved = windows.with_closing(reservations.above(self.reserved, jobs, rows), self.closing, pool, open_gpus)
+        reserved = reservations.above(self.reserved, jobs, rows)
+        if self.sets is not None:
+            room = self._room(self._open_gpus if open_gpus is None else open_gpus, before, held)
+            by_domain = Domains(jobs, pool, room)
         return settings.rules.select(jobs, rows, free, settings, self.type_order, by_domain, reserved)
 
 

@@ -15,6 +15,7 @@ from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.job import JobSpec
 
 
 class ReasonKind(StrEnum):
@@ -24,6 +25,7 @@ class ReasonKind(StrEnum):
     RUNS_ON_NO_TYPE = "runs-on-no-type"
     GANG_TOO_LARGE = "gang-too-large"
     NODES_AWAY = "nodes-away"  # there are enough GPUs, but on draining or unreachable nodes
+    NODES_EXCLUDED = "nodes-excluded"  # there are enough GPUs, but not on the nodes that its owner allows
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
     BEFORE_RESERVATION = "before-reservation"  # it would not end before a reservation of the free nodes begins
@@ -42,6 +44,9 @@ class ReasonKind(StrEnum):
     BEGINS_LATER = "begins-later"  # its owner chose a time before which it does not start
     NO_SHARE = "no-share"
     BEHIND_OTHERS = "behind-others"
+
+
+_BEHIND = (ReasonKind.BEHIND_OTHERS, ReasonKind.BEHIND_UNSAVED, ReasonKind.BEHIND_GANG, ReasonKind.BEFORE_RESERVATION)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
     is_usable = jobs.rate[rows] != 0  # (K, T) NaN, unknown, is
     is_stuck = ~(is_usable & (there >= jobs.gpus[rows, None])).any(axis=1)
     return {
-        int(rows[k]): _not_allowed(core, int(rows[k])) or _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k])
+        int(rows[k]): _not_allowed(core, int(rows[k]))
+        or _why_not_there(core, int(rows[k]), jobs.rate[rows[k]] != 0, pool.usable | _may_come_back(pool))
+        or _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k])
         for k in np.flatnonzero(is_stuck)
     }
 
@@ -84,6 +91,32 @@ def _not_allowed(core: SchedulerCore, row: int) -> str:
     if any(spec.may_run_on(name) for name in types):
         return ""
     return f"its constraint allows {_names(list(spec.gpu_types), 'or')}; the cluster has {_names(list(types))}"
+
+
+def _why_not_there(core: SchedulerCore, row: int, is_usable: Bools, among: Bools) -> str:
+    """That other nodes than its owner allows have enough of these GPUs (G,) for a job; empty = it is not so."""
+    jobs, pool = core.jobs, core.pool
+    if row not in jobs.limited:
+        return ""
+    spec, gpus = jobs.specs[row], int(jobs.gpus[row])
+    may_use = np.array([spec.may_use(node) for node in pool.node_ids], dtype=np.bool_)[pool.node_of]
+    if not (is_usable & (pool.type_counts(among) >= gpus)).any():
+        return ""
+    size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
+    most = int(np.max(pool.type_counts(among & may_use)[is_usable], initial=0))
+    if most >= gpus:
+        return ""
+    where = f"{most} there" if most else "none there"
+    unknown = [node for node in spec.nodes if node not in pool.node_row]
+    tail = f"; {_names(unknown)} {'has' if len(unknown) == 1 else 'have'} not joined" if unknown else ""
+    return f"needs {size}, with {where}: {chosen_in_words(spec)}{tail}"
+
+
+def chosen_in_words(spec: JobSpec) -> str:
+    """The nodes that the owner of a job chose or excluded, as a clause; empty = neither."""
+    parts = [f"runs on {_names(list(spec.nodes), 'or')} only"] if spec.nodes else []
+    parts += [f"excluded from {_names(list(spec.exclude))}"] if spec.exclude else []
+    return f"{' and '.join(parts)} by its owner" if parts else ""
 
 
 def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
@@ -126,6 +159,12 @@ class _Explanation:
             self.ending[gpus] = True
 
     def __call__(self, k: int, row: int) -> Reason:
+        reason = self._reason(k, row)
+        if row in self.jobs.limited and reason.kind in _BEHIND:
+            return Reason(reason.kind, f"{reason.text}; {chosen_in_words(self.jobs.specs[row])}")
+        return reason
+
+    def _reason(self, k: int, row: int) -> Reason:
         if self.jobs.state[row] == JobState.GRANTED:
             return self._granted(row)
         if row in self.unclear:
@@ -198,6 +237,8 @@ class _Explanation:
             return self._kept_by_class(row, here)
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
+        if text := _why_not_there(self.core, row, rate > 0, pool.usable | self.away):
+            return Reason(ReasonKind.NODES_EXCLUDED, text)
         home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
         if home > CLUSTERS and (older := int(jobs.stopping[row])) >= 0:
             node = int(pool.node_of[jobs.stopping_first[row]])
@@ -270,8 +311,10 @@ class _Explanation:
         jobs, pool = self.jobs, self.pool
         if not reserved.barred[row]:
             return None
-        fits = (jobs.rate[row, pool.domain_type] > 0) & (self.free >= jobs.gpus[row])
-        domains = np.flatnonzero(fits & (self.free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
+        sets = self.core.planner.sets
+        free = self.free if sets is None else pool.domain_counts(self.free_gpus & sets.of(row))
+        fits = (jobs.rate[row, pool.domain_type] > 0) & (free >= jobs.gpus[row])
+        domains = np.flatnonzero(fits & (free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
         if not len(domains):
             return None
         gang, gpu_type = int(reserved.gang[domains[0]]), pool.gpu_types[pool.domain_type[domains[0]]]

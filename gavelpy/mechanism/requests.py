@@ -38,6 +38,11 @@ class AllocationRequest:
         self.failures = 0  # consecutive
         self.retry_s = -math.inf  # earliest retry after a failure
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the allocation in force answers for the jobs and GPUs that there are."""
+        return not self.stale and self.open_epoch == NONE_OPEN
+
     def may_ask(self, now_s: float, interval_s: float) -> bool:
         """Whether a new request is due and allowed."""
         return self.stale and self.open_epoch == NONE_OPEN and now_s >= self.allowed_s(interval_s)

@@ -30,6 +30,7 @@ from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.domains import NOT_PINNED, NOT_THERE, can_run, pinned_directory
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
+from gavelpy.mechanism.node_sets import node_sets
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.priority_classes import can_run_in_class, is_ranked
 from gavelpy.mechanism.selection import Chosen, Reserved
@@ -54,9 +55,13 @@ def reserved(
         return None
     jobs, pool = leases.jobs, leases.pool
     open_gpus = pool.usable_counts if exempt.open_gpus is None else pool.domain_counts(exempt.open_gpus)
+    usable, sets = pool.usable_counts, node_sets(jobs, pool)
     gang_of = np.full(len(pool.domain_type), NO_GANG)
     for row in gangs.tolist():
-        domain = _best_lot(leases, row, open_gpus, gang_of == NO_GANG)
+        if sets is not None:
+            usable = pool.domain_counts(pool.usable & sets.of(row))
+            open_gpus = pool.domain_counts(leases.open_gpus(exempt.jobs) & sets.of(row))
+        domain = _best_lot(leases, row, usable, open_gpus, gang_of == NO_GANG)
         if domain != NOT_THERE:
             gang_of[domain] = row
         if (gang_of != NO_GANG).all():
@@ -147,11 +152,14 @@ def _waiting_gangs(
     return np.asarray(rows[np.argsort(jobs.rank[rows], kind="stable")])
 
 
-def _best_lot(leases: LeaseBook, row: int, open_gpus: Ints, is_left: Bools) -> int:
-    """The domain that a gang waits for, or NOT_THERE if others have reserved all domains in which it could run."""
+def _best_lot(leases: LeaseBook, row: int, usable: Ints, open_gpus: Ints, is_left: Bools) -> int:
+    """The domain that a gang waits for, or NOT_THERE if others have reserved all domains in which it could run.
+
+    `usable` and `open_gpus` (L,): GPUs of each domain that it may use, in all and without those of exempt jobs.
+    """
     jobs, pool = leases.jobs, leases.pool
     home = int(pinned_directory(jobs, np.array([row]))[0])
-    is_able = is_left & (jobs.rate[row, pool.domain_type] > 0) & (pool.usable_counts >= jobs.gpus[row])
+    is_able = is_left & (jobs.rate[row, pool.domain_type] > 0) & (usable >= jobs.gpus[row])
     if home != NOT_PINNED:
         is_able &= pool.domain_directory == home
     found = np.flatnonzero(is_able)

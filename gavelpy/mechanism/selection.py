@@ -1,7 +1,8 @@
 """Selects the jobs of the coming round and their GPU types: greedily by urgency, within the available GPUs.
 
 If the policy co-locates jobs, pairs and single jobs are in one queue; a pair takes its GPUs once. Capacity is allocated
-per checkpoint domain (see `domains`); without `domains`, the usual case, there is one domain per GPU type.
+per checkpoint domain (see `domains`); without `domains`, the usual case, there is one domain per GPU type. If jobs may
+use some nodes only, a job is chosen if it fits on its nodes together with all that were chosen before: see `node_sets`.
 
 Source: greedy by priority, skipping jobs that do not fit (Gavel, OSDI '20, section 5, algorithm 1).
 """
@@ -17,6 +18,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
+    from gavelpy.mechanism.node_sets import Room
     from gavelpy.mechanism.settings import MechanismSettings
 
 Selection = tuple[Ints, Ints]  # jobs (K,), the domains of their GPUs (K,)
@@ -125,7 +127,7 @@ def select_leftover(
         for gpu_type, slot in zip(types, places, strict=True):
             domain = left.find(slot, gpus, job)
             if domain != NOT_THERE and jobs.rate[job, gpu_type] > 0:
-                left.take(domain, gpus)
+                left.take(domain, gpus, job)
                 chosen_jobs.append(job)
                 chosen_domains.append(domain)
                 break
@@ -165,6 +167,7 @@ class _Left:
         self.free: list[int] = free.tolist()
         self.is_plain = domains is None and reserved is None  # domains are types; all jobs may use all free GPUs
         self._domains, self._reserved = domains, reserved
+        self._room = None if domains is None else domains.room
         self._unreserved = self.free
         if reserved is not None:
             self._gpus: list[int] = reserved.gpus.tolist()
@@ -173,15 +176,32 @@ class _Left:
 
     def find(self, slot: int, need: int, job: int, partner: int = -1) -> int:
         """The domain with enough GPUs for a job or pair, or NOT_THERE. `slot`: see `Domains.slots`."""
+        if self._room is not None:
+            return self._find_in(self._room, slot, need, job, partner)
         free, key = self._open_to(job, partner)
         domain = slot if self._domains is None else self._domains.resolve(slot, need, free, key)
         return domain if domain != NOT_THERE and need <= free[domain] else NOT_THERE
 
-    def take(self, domain: int, need: int) -> None:
-        """Subtracts these GPUs from the free ones."""
+    def take(self, domain: int, need: int, job: int, partner: int = -1) -> None:
+        """Subtracts the GPUs of a job or pair from the free ones."""
         self.free[domain] -= need
+        if self._room is not None:
+            fits = self._room.take(domain, self._room.kind(job, partner), need)
+            assert fits, f"job {job} does not fit on its nodes"
         if self._reserved is not None:
             self._unreserved[domain] -= need
+
+    def _find_in(self, room: Room, slot: int, need: int, job: int, partner: int) -> int:
+        """As `find`, with the nodes that jobs may use. GPUs reserved for a gang are those that it may use."""
+        assert self._domains is not None, "room is part of the domains"
+        reserved, kind = self._reserved, room.kind(job, partner)
+        is_barred = reserved is not None and (reserved.barred[job] or (partner >= 0 and reserved.barred[partner]))
+        for domain in self._domains.of_slot(slot):
+            gang = self._gang[domain] if is_barred else -1
+            behind = (room.kind(gang), self._gpus[domain]) if gang >= 0 and gang not in (job, partner) else None
+            if need <= self.free[domain] and room.fits(domain, kind, need, behind):
+                return domain
+        return NOT_THERE
 
     def _open_to(self, job: int, partner: int) -> tuple[list[int], int]:
         """GPUs of each domain that these jobs may use, and a key for jobs with the same answer."""
@@ -217,7 +237,7 @@ def _take_packed(
         domain = left.find(slot, need, job, partner)
         if domain == NOT_THERE:
             continue
-        left.take(domain, need)
+        left.take(domain, need, job, partner)
         total -= need
         taken.add(job)
         chosen.append((job, domain, partner))
@@ -251,7 +271,7 @@ def take(
             domain = found[position] = left.find(domain, need, job)
             if domain == NOT_THERE:
                 continue
-        left.take(domain, need)
+        left.take(domain, need, job)
         total -= need
         taken.add(job)
         chosen.append(position)

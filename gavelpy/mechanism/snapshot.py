@@ -315,6 +315,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
+    jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):
             jobs.dependents.setdefault(other, []).append(row)

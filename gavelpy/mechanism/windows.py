@@ -6,9 +6,8 @@ force, a reserved node is like a draining one for plans, the policy's capacity a
 again. All of this is in the core's timer, so forecasts, which run a copy of the core, include it.
 
 A job that is not preemptible would lose its work at the begin. It starts on a node with a coming reservation only if it
-ends before: by its time limit, or by the steps that are left at its slowest rate there. The GPUs on such nodes are
-counted as reserved in the plan (`selection.Reserved`), and `LeaseBook` places these jobs on other nodes first.
-Preemptible jobs use the nodes up to the begin.
+ends before: by its time limit, or by the steps that are left at its slowest rate there. Otherwise the node is not in
+the job's set (see `node_sets`). Preemptible jobs use the nodes up to the begin.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from gavelpy.mechanism import failures, non_preemptible
 from gavelpy.mechanism.events import ReservationAdded, ReservationRemoved
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
-from gavelpy.mechanism.selection import Reserved
-from gavelpy.model.arrays import Bools, Ints
+from gavelpy.mechanism.node_sets import node_sets
+from gavelpy.model.arrays import Bools
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
 NEVER_S = math.inf
-NO_GANG = -1
 
 
 @dataclass(frozen=True)
@@ -117,21 +115,13 @@ def _left_s(jobs: JobTable, row: int) -> float:
     return min(failures.time_left_s(jobs, row) or math.inf, by_steps_s)
 
 
-def with_closing(reserved: Reserved | None, closing: Closing | None, pool: GpuPool, free: Bools) -> Reserved | None:
-    """What a plan of these GPUs (G,) reserves for gangs, and because of coming reservations."""
-    if closing is None:
-        return reserved
-    counts: Ints = pool.domain_counts(free & closing.gpus)
-    if reserved is None:
-        return Reserved(counts, np.full(len(counts), NO_GANG), closing.barred)
-    return Reserved(reserved.gpus + counts, reserved.gang, reserved.barred | closing.barred)
-
-
 def in_words(core: SchedulerCore, row: int, closing: Closing, free: Bools) -> str:
     """That a coming reservation keeps a waiting job from free GPUs; empty = it does not."""
     jobs, pool = core.jobs, core.pool
     if not closing.barred[row]:
         return ""
+    if (sets := node_sets(jobs, pool)) is not None:
+        free = free & sets.of(row)
     runs = jobs.rate[row, pool.domain_type] > 0
     fits = [runs & (pool.domain_counts(which) >= jobs.gpus[row]) for which in (free, free & ~closing.gpus)]
     if not fits[0].any() or fits[1].any():

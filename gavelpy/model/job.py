@@ -98,6 +98,7 @@ GPUS_MAX = 1_000_000
 ASSUMED_S = 3_600.0  # length of a job whose number of steps is not known
 SIGNAL_MAX = 64
 AFTER_MAX = 1_000  # jobs that a job comes after
+NODES_MAX = 1_000  # nodes that a job chooses or excludes
 _NOT_IN_IDS = re.compile(r",|[^\S ]")  # commas, and white space other than blanks
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -149,6 +150,8 @@ class JobSpec:
     priority: str = ""  # its priority class; empty = the default, normal
     secrets: Mapping[str, str] = field(default_factory=dict)  # names of the owner's secrets, by variable
     open_ended: bool = False  # steps_total is assumed: the program announces its own, or ends without
+    nodes: tuple[str, ...] = ()  # it runs on no other nodes; empty = on all
+    exclude: tuple[str, ...] = ()  # nodes on which it does not run
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -210,6 +213,7 @@ class JobSpec:
         object.__setattr__(self, "gpu_types", tuple(self.gpu_types))
         if not all(isinstance(name, str) and name for name in self.gpu_types):
             raise InvalidInput(f"gpu_types of job {self.id!r} must be names of GPU types, got {self.gpu_types!r}")
+        self._check_nodes()
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
         number = self.warning_signal
@@ -222,6 +226,27 @@ class JobSpec:
     def may_run_on(self, gpu_type: str) -> bool:
         """Whether its owner allows this GPU type."""
         return not self.gpu_types or gpu_type in self.gpu_types
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its owner chose the nodes that it may use."""
+        return bool(self.nodes or self.exclude)
+
+    def may_use(self, node_id: str) -> bool:
+        """Whether its owner allows this node."""
+        return (not self.nodes or node_id in self.nodes) and node_id not in self.exclude
+
+    def _check_nodes(self) -> None:
+        for name in ("nodes", "exclude"):
+            value = tuple(getattr(self, name))
+            object.__setattr__(self, name, value)
+            if not all(isinstance(node, str) and node and node.isprintable() for node in value):
+                raise InvalidInput(f"{name} of job {self.id!r} must be names of nodes, got {value!r}")
+            if len(value) > NODES_MAX or len(set(value)) < len(value):
+                allowed = f"at most {NODES_MAX} nodes, each once"
+                raise InvalidInput(f"{name} of job {self.id!r} must have {allowed}, got {', '.join(value)[:60]!r}")
+        if self.nodes and not set(self.nodes) - set(self.exclude):
+            raise InvalidInput(f"exclude of job {self.id!r} must leave one of its nodes, got {', '.join(self.exclude)}")
 
     def _check_order(self) -> None:
         if not isinstance(self.hold, bool):

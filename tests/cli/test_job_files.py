@@ -10,15 +10,14 @@ import pytest
 from gavelpy.cli.job_files import (
     array_and_limit,
     array_indices,
-    begin,
     expanded,
     gpu_types,
     pairs,
     rates,
     read_job_file,
-    span,
     warning,
 )
+from gavelpy.cli.times import begin, span
 from gavelpy.errors import InvalidInput
 
 GOOD = """

@@ -157,10 +157,6 @@ def _dry_run(ran: Ran) -> None:
     assert "n1" in ran.out
 
 
-def _output_of_running(ran: Ran) -> None:
-    wait_until(lambda: "begun" in ran.user("gavel logs resnet").out, "the output of a running job has arrived")
-
-
 def _held(ran: Ran) -> None:
     assert ran.user.job("held")["held_by"] == "owner"
     ran.user("gavel release held")
@@ -253,6 +249,8 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --dependency=afterany:JOB`": outputs("trained"),
     "`sbatch --time=1:30:00`": submitted(lambda job: job["time_s"] == 5400),
     "`sbatch --constraint=v100`": submitted(lambda job: job["gpu_types"] == ["v100"]),
+    "`sbatch --nodelist=n1`": outputs("on n1"),
+    "`sbatch --exclude=n2,n3`": submitted(lambda job: job["exclude"] == ["n2", "n3"]),
     "`PreemptMode=OFF`": submitted(lambda job: job["no_preempt"]),
     "`sbatch --test-only`": _dry_run,
     "`sbatch --export=LR=0.1`": outputs("LR = 0.1"),
@@ -269,7 +267,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --container-image` (Pyxis), `--container`": lambda ran: wait_until(
         lambda: bool(re.search("containers|cannot be pulled", ran.user("gavel explain contained").out)), "it is refused"
     ),
-    "`sbatch --output=FILE`": _output_of_running,
+    "`sbatch --output=FILE`": lambda ran: wait_until(lambda: "begun" in ran.user("gavel logs resnet").out, "arrived"),
     "`srun COMMAND`": lambda ran: prints("trained")(ran.user("gavel logs now")),
     "`srun --pty bash`, `salloc`": prints(r"on GPU \d"),
     "`ssh -L` to a node": lambda ran: prints("served")(ran.user("gavel cancel served")),
@@ -315,7 +313,6 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
 MISSING = {  # options that a row calls missing
     "`sbatch --mem`, `--cpus-per-task`": "submit --mem 4G --steps 1 -- true",
     "`sbatch --exclusive`": "submit --exclusive --steps 1 -- true",
-    "`sbatch --nodelist`": "submit --nodelist n1 --steps 1 -- true",
     "`scontrol update JobId=... NumNodes=`": "update resnet",
     "`scontrol suspend`": "suspend resnet",
     "`sacctmgr` limits": "submit --qos high --steps 1 -- true",

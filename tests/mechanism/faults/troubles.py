@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -203,3 +204,12 @@ class Troubles:
         if job is not None and self.world.service.is_alive:
             self.world.truth.cancelled.add(job)
             self.world.tell(JobCancelled(job))
+
+
+def chosen_nodes(seed: int, number: int, names: list[str]) -> dict[str, tuple[str, ...]]:
+    """Nodes that the owner of a job chooses or excludes, now and then; it can run on those that are left."""
+    rng = Random(f"nodes of job {number} of {seed}")
+    if rng.random() < 0.7:
+        return {}
+    some = tuple(rng.sample(names, rng.randint(1, min(3, len(names) - 1))))
+    return {rng.choice(["nodes", "exclude"]): some}

@@ -31,7 +31,7 @@ from tests.mechanism.builders import make_mechanism
 from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run
 from tests.mechanism.faults.service import ENGINE_S_MAX, Service
-from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles
+from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles, chosen_nodes
 from tests.mechanism.faults.truth import FINISH_GRACE_S, Truth
 
 MEMORY = Path("/dev/shm")  # agents' disks, in memory where possible
@@ -278,6 +278,7 @@ class World:
             owner="somebody",
             priority=rng.choice(self.classes).name if self.classes else "",
             open_ended=is_open,
+            **(chosen_nodes(self.seed, number, list(self.machines)) if is_known and gpus == 1 else {}),
         )
 
     def _submit(self, spec: JobSpec) -> None:

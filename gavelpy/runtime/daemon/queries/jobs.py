@@ -15,6 +15,7 @@ import numpy as np
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
+from gavelpy.mechanism.accept import NAMES_SHOWN
 from gavelpy.mechanism.events import FailureClass
 from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
@@ -103,6 +104,8 @@ class JobStatus:
     after: Sequence[str]  # the jobs that it comes after
     failure_class: str  # of its last failure; empty = none
     failure: str  # the same for people, and whether it is retried
+    nodes: Sequence[str]  # it runs on no other nodes; empty = on all
+    exclude: Sequence[str]  # nodes on which it does not run
     ran_s: float  # under all leases
     total_open: bool  # steps_total is assumed: neither submitted nor announced
 
@@ -237,6 +240,11 @@ class JobQueries:
         found = {job: f"cannot run on this cluster as it is: {why}" for job, why in cannot_run(core, rows).items()}
         known, here = set(core.pool.gpu_types), ", ".join(core.pool.gpu_types)
         for job in rows.tolist():
+            spec = core.jobs.specs[job]
+            unknown = [name for name in (*spec.nodes, *spec.exclude) if name not in core.pool.node_row]
+            if unknown and job not in found:
+                nodes = ", ".join(sorted(core.pool.node_ids)[:NAMES_SHOWN])
+                found[job] = f"no node has the name {', '.join(unknown[:NAMES_SHOWN])} now; the cluster has {nodes}"
             strange = sorted(core.jobs.specs[job].rates_steps_per_s.keys() - known)
             if strange and job not in found:
                 found[job] = f"no node has GPUs of type {', '.join(strange)}; the cluster has {here}"
@@ -292,6 +300,8 @@ class JobQueries:
             after=after_in_words(spec),
             failure_class=failure_name(int(jobs.failure[job])),
             failure=failures.in_words(jobs, job, scheduler.core.settings, is_given_up=state is PublicState.FAILED),
+            nodes=spec.nodes,
+            exclude=spec.exclude,
         )
 
     def _is_estimate(self, job: int) -> bool:

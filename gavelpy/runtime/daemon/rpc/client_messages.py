@@ -50,6 +50,8 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         time_s=spec.time_s,
         stall_s=spec.stall_s,
         gpu_types=spec.gpu_types,
+        nodes=spec.nodes,
+        exclude=spec.exclude,
         no_preempt=spec.no_preempt,
         after=after_in_words(spec),
         array_size=spec.array_size,

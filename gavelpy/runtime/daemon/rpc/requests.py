@@ -12,10 +12,21 @@ from signal import Signals
 
 from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.model.arrays import VALUE_MAX
-from gavelpy.model.job import GPUS_MAX, OF_SYSTEM, SIGNAL_MAX, JobId, JobKind, JobSpec, Software, assumed_steps
+from gavelpy.model.job import (
+    GPUS_MAX,
+    NODES_MAX,
+    OF_SYSTEM,
+    SIGNAL_MAX,
+    JobId,
+    JobKind,
+    JobSpec,
+    Software,
+    assumed_steps,
+)
 from gavelpy.model.notify import Notify
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
+from gavelpy.runtime.security.tokens import NAME as NODE_ID
 from gavelpy.runtime.wire import client_pb2
 
 NAME = re.compile(r"(?![0-9]+\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -125,6 +136,8 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         time_s=number(f"{field}.time_s", job.time_s),
         stall_s=number(f"{field}.stall_s", job.stall_s),
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
+        nodes=_nodes(f"{field}.nodes", job.nodes),
+        exclude=_nodes(f"{field}.exclude", job.exclude),
         begin_at_s=number(f"{field}.begin_at_s", job.begin_at_s),
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
@@ -147,6 +160,13 @@ def _gpu_types(field: str, job: client_pb2.JobDescription) -> tuple[str, ...]:
     if job.gpu_types and job.rates_steps_per_s and not any(job.rates_steps_per_s.get(name) for name in job.gpu_types):
         require(False, field, "a type for which the job has a rate", "|".join(job.gpu_types))
     return tuple(dict.fromkeys(job.gpu_types))
+
+
+def _nodes(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    require(len(names) <= NODES_MAX, field, f"at most {NODES_MAX} nodes", len(names))
+    for name in names:
+        require(bool(NODE_ID.fullmatch(name)), field, "names of nodes", name)
+    return tuple(dict.fromkeys(names))
 
 
 def _command(field: str, command: str) -> str:
