@@ -293,7 +293,6 @@ def test_account_can_run_containers_after_all_its_processes_were_killed(place: P
     assert recorded == ["gavel-7-5"]
     assert end.outcome is LeaseOutcome.FINISHED, end
     assert shim.lines() == ["runs"]
-    assert left_of(place) == []
 
 
 def test_each_rank_has_a_container(place: Place, tmp_path: Path) -> None:
