@@ -7,6 +7,7 @@ import queue
 import re
 import select
 import shlex
+import signal
 import socket
 import struct
 import sys
@@ -179,19 +180,23 @@ def _session(client: Client, job: str) -> int:
 
 
 def _wait_until_it_runs(client: Client, job: str) -> None:
-    """Waits for GPUs, and shows each new reason on stderr."""
+    """Waits for GPUs, and shows each new reason on stderr. Raises KeyboardInterrupt on Ctrl-C."""
     from gavelpy.runtime.client.connection import is_over
     from gavelpy.runtime.wire import client_pb2
 
-    shown = ""
-    while True:
-        found = client.job(job).job
-        if found.state == client_pb2.JOB_STATE_RUNNING or is_over(found):
-            return
-        if found.reason and found.reason_kind != shown:
-            shown = found.reason_kind
-            notify(f"job {job} is waiting: {found.reason}")
-        time.sleep(_STATUS_EVERY_S / 5)
+    shown, interrupted = "", threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())  # within a call an exception can be lost
+    try:
+        while not interrupted.wait(_STATUS_EVERY_S / 5):
+            found = client.job(job).job
+            if found.state == client_pb2.JOB_STATE_RUNNING or is_over(found):
+                return
+            if found.reason and found.reason_kind != shown:
+                shown = found.reason_kind
+                notify(f"job {job} is waiting: {found.reason}")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    raise KeyboardInterrupt
 
 
 def _runs(client: Client, job: str) -> bool:

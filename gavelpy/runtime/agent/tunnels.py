@@ -154,6 +154,8 @@ async def _relay_port(call: TunnelCall, reader: asyncio.StreamReader, writer: as
 async def _relay_terminal(call: TunnelCall, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     async def receive() -> None:
         async for message in call:
+            if writer.is_closing():  # the program has ended
+                continue
             if message.rows and message.columns:
                 writer.write(window_frame(message.rows, message.columns))
             if message.data or message.last:
@@ -169,6 +171,7 @@ async def _relay_terminal(call: TunnelCall, reader: asyncio.StreamReader, writer
                     await call.write(Up(data=part))
                 elif kind == EXIT:
                     await call.write(Up(exit_code=exit_of(part)))
+        writer.close()  # the shim waits for it
         await _close(call, receiving)
     finally:
         receiving.cancel()

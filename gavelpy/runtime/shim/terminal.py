@@ -120,8 +120,11 @@ class Terminal:
         if self._client is not None:
             self._to_client += exit_frame(code)
             self._client.settimeout(_LAST_S)
-            try:
+            try:  # what the client still sends must not break the connection before it has read all
                 self._client.sendall(self._to_client)
+                self._client.shutdown(socket.SHUT_WR)
+                while self._client.recv(_READ_BYTES) and time.monotonic() < ends_s + _LAST_S:
+                    pass
             except OSError:
                 self._to_client.clear()  # the client is away
         self.hang_up()
