@@ -196,10 +196,10 @@ def test_error_under_json_is_one_object_on_stderr(gavel: Gavel, option: str) -> 
 
 
 def test_error_of_a_job_that_prints_json_itself_is_text(gavel: Gavel) -> None:
-    answer = gavel("submit", "--", "python", "-o", "json")
+    answer = gavel("submit", "--gpus", "0", "--", "python", "-o", "json")
 
     assert answer.code == 2
-    assert answer.err.startswith("error: --steps N must be given")
+    assert answer.err.startswith("error: Invalid value for '--gpus'")
 
 
 def test_output_option_that_meant_a_file_still_works_with_a_warning(gavel: Gavel) -> None:

@@ -55,10 +55,10 @@ def test_a_damaged_record_is_found_by_its_checksum(tmp_path: Path) -> None:
 
 def test_a_record_of_another_version_is_named_by_file_and_place(tmp_path: Path) -> None:
     path = make_journal(tmp_path, 1)
-    record = msgspec.msgpack.encode([9, "WakeupDue", 0.0, []])
+    record = msgspec.msgpack.encode([99, "WakeupDue", 0.0, []])
     path.write_bytes(path.read_bytes() + struct.pack("<II", len(record), zlib.crc32(record)) + record)
 
-    with pytest.raises(JournalCorrupt, match=rf"{path}: .*after 1 good events: version must be in \[1, 7\], got 9"):
+    with pytest.raises(JournalCorrupt, match=rf"{path}: .*after 1 good events: version must be in \[1, \d+\], got 99"):
         list(read(path))
 
 

@@ -16,7 +16,7 @@ from gavelpy.journal.history import History
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import Event
 from gavelpy.mechanism.invariants import check
-from gavelpy.mechanism.snapshot import snapshot
+from gavelpy.mechanism.snapshot import VERSION, snapshot
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import JobSpec, Trace
 from gavelpy.model.throughput import ThroughputTable
@@ -206,7 +206,7 @@ def test_a_journal_of_a_packed_run_gives_the_same_state_and_history() -> None:
         core.handle(event, now_s)
 
     assert encode_state(snapshot(core)) == encode_state(snapshot(simulation.core))
-    assert decode_state(encode_state(snapshot(core)))["version"] == 7
+    assert decode_state(encode_state(snapshot(core)))["version"] == VERSION
     assert history.cost_usd() == result.metrics.cost_usd
 
 

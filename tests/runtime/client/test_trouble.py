@@ -50,13 +50,13 @@ def test_nodes_that_run_containers_are_shown_and_a_job_that_needs_one_says_so(tm
 
 
 @contextmanager
-def node_that_fills_up_as_a_job_starts(directory: Path, *, round_s: float) -> Iterator[Client]:
+def node_that_fills_up_as_a_job_starts(directory: Path, *, round_s: float, **job: object) -> Iterator[Client]:
     """A node that reports its trouble when the job has a lease that has not started."""
     full = threading.Event()
     sections = {"nodes": {"silent_after_s": 60.0}, "mechanism": {"round_s": round_s}}
     with serving(directory, **sections) as scheduler, scheduler.client() as client:
         leave = scheduler.join_node("n0", trouble=TROUBLE, once=full)
-        client.submit([make_description("stuck")])
+        client.submit([make_description("stuck", **job)])
         until(lambda: client.jobs()[0].state == pb.JOB_STATE_STARTING, "the job has a lease")
         full.set()
         yield client
@@ -72,7 +72,7 @@ def test_trouble_that_begins_while_a_job_starts_is_shown_with_the_job(tmp_path: 
 
 
 def test_a_lease_that_is_called_off_a_node_in_trouble_is_what_its_job_waits_for(tmp_path: Path) -> None:
-    with node_that_fills_up_as_a_job_starts(tmp_path, round_s=1.0) as client:
+    with node_that_fills_up_as_a_job_starts(tmp_path, round_s=1.0, preemptible=True) as client:
         until(lambda: client.jobs()[0].state == pb.JOB_STATE_STOPPING, "the lease is called off")
         explained = client.job("stuck")
 
