@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode
@@ -95,6 +97,7 @@ def test_every_line_is_read_once_although_the_scheduler_is_killed(tmp_path: Path
     scene.check()
 
 
+@pytest.mark.slow
 def test_every_line_is_read_once_although_the_job_ends_while_the_scheduler_is_down(tmp_path: Path) -> None:
     with followed(tmp_path) as scene:
         scene.cluster.kill(SCHEDULER)

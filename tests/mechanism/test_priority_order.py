@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -24,6 +24,7 @@ from gavelpy.mechanism.non_preemptible import may_begin
 from gavelpy.mechanism.priority_classes import NORMAL, PriorityClass, ranking
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.policies.max_min_fairness import MaxMinFairness
+from tests.conftest import costly
 from tests.mechanism.builders import make_core, plans, tell, wake
 from tests.mechanism.test_state_machine import CarelessWorld
 
@@ -153,7 +154,7 @@ def _ended(job: int, lease: int, outcome: Outcome) -> LeaseEnded:
     return LeaseEnded(np.array([job]), np.array([lease]), np.zeros(1), outcome)
 
 
-@settings(max_examples=60)
+@costly(2)
 @given(seed=st.integers(0, 2**32))
 def test_no_job_waits_while_leases_that_its_class_may_take_back_have_enough_gpus(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=2, gang_max=3)
@@ -162,7 +163,7 @@ def test_no_job_waits_while_leases_that_its_class_may_take_back_have_enough_gpus
         cluster.step()
 
 
-@settings(max_examples=60)
+@costly(2)
 @given(seed=st.integers(0, 2**32))
 def test_a_class_loses_gpus_only_to_those_that_may_preempt_it(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=1, gang_max=1)

@@ -117,6 +117,7 @@ def test_blind_makespan_spreads_around_the_original_makespan(reference_directory
     assert makespans.min() * 0.97 <= measured["makespan_s"] <= makespans.max() * 1.03
 
 
+@pytest.mark.slow
 def test_default_settings_beat_the_original_on_its_generated_trace(reference_directory: Path) -> None:
     """36 GPUs of each type, the first 300 jobs, no costs: the original's average JCT is 49,917 s."""
     from gavelpy.mechanism.settings import MechanismSettings

@@ -142,6 +142,7 @@ def test_a_gang_does_not_wait_for_ever_behind_leases_that_are_kept() -> None:
     assert result.jobs.loc["gang", "first_start_s"] <= turn_s + 120.0 + 2 * 30.0
 
 
+@pytest.mark.slow
 def test_in_the_long_run_everybody_gets_its_share_all_the_same() -> None:
     trace = make_trace(*(make_job(f"j{k}", steps=20_000.0) for k in range(5)))
 

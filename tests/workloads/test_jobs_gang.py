@@ -59,6 +59,7 @@ def check_gang(job: str, folder: Path, world: int) -> None:
     assert resumed["loss"] == pytest.approx(whole["loss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_gang_of_three_resumes_with_the_same_bits(tmp_path: Path) -> None:
     """Two ranks add up to the same in either order; with three, DDP's buckets must be the same after a resume."""
     check_gang("language_model", tmp_path, world=3)

@@ -22,6 +22,7 @@ def test_jobs_survive_some_deaths(tmp_path: Path) -> None:
     assert found.complaints == [], f"seed {trial.seed}"
 
 
+@pytest.mark.slow
 def test_jobs_survive_some_deaths_with_a_journal_in_postgresql(postgres_url: str, tmp_path: Path) -> None:
     trial = Trial(seed=2, jobs=4, steps=120.0, faults=FEW, within_s=5.0, patience_s=300.0, journal=postgres_url)
 

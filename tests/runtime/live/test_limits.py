@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 
+import pytest
+
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.stage import StartStage
@@ -70,6 +72,7 @@ def test_job_without_progress_is_ended_with_the_reason(start: StartStage) -> Non
     assert "no output for 2 s" in found.detail
 
 
+@pytest.mark.slow
 def test_job_that_makes_progress_is_not_ended(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings=SHORT)
     job = stage.submit_witness("busy", 250.0, V100, stall_s=3.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from gavelpy.runtime.lease_files import clock_s
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -36,6 +38,7 @@ def test_jobs_run_on_once_while_the_scheduler_is_away(start: StartStage) -> None
     assert not evidence.double_jobs(evidence.stays([*lines[0], *lines[1]]))
 
 
+@pytest.mark.slow
 def test_a_gang_over_two_nodes_runs_on_and_finishes_once_while_the_scheduler_is_away(start: StartStage) -> None:
     """The gang saves nothing: a lease that ended would lose all its work."""
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=LEASES_END)
