@@ -347,16 +347,16 @@ class CarelessWorld(RuleBasedStateMachine):
 
     def _unsaved(self, *, is_unreachable: bool = True) -> set[int]:
         """Leases that may be running, of jobs not known to resume; `is_unreachable` includes those on silent nodes."""
-        core, jobs, pool = self.core, self.core.jobs, self.core.pool
-        if not core.settings.keep_unsaved:
-            return set()
-        found = set()
+        jobs, pool, found = self.core.jobs, self.core.pool, set[int]()
+        if not self.core.settings.keep_unsaved:
+            return found
         for row in jobs.leased[jobs.state[jobs.leased] == JobState.RUNNING].tolist():
             rows = [node for node, name in enumerate(pool.node_ids) if node in pool.node_of[jobs.gpus_held(row)]]
             is_forced = any(pool.node_forced[node] for node in rows)
             is_left = is_unreachable or not any(pool.node_unreachable[node] for node in rows)
             is_known = jobs.specs[row].preemptible or jobs.saved_lease[row] >= 0 or jobs.resumes[row] > 0
-            if is_left and not is_forced and not is_known:
+            is_done = jobs.done_lease[row] == jobs.lease[row]  # it may be stopped after `finish_grace_s`
+            if is_left and not (is_forced or is_known or is_done):
                 found.add(int(jobs.lease[row]))
         return found
 

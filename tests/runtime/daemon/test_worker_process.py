@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,8 +49,9 @@ async def call(worker: WorkerProcess, function: str, *arguments: object) -> Any:
 async def until_gone(process: int) -> None:
     """Waits until a process does not run any more; a zombie does not."""
     stat = Path(f"/proc/{process}/stat")
-    while stat.exists() and stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z":
-        await asyncio.sleep(0.01)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        while stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z":
+            await asyncio.sleep(0.01)
 
 
 def test_one_process_answers_all_calls() -> None:
