@@ -36,20 +36,25 @@ def secrets_file(home: str) -> Path:
 def read_secrets(file: Path) -> dict[str, str]:
     """All secrets by name; empty if there is no file. The caller must have the user's rights.
 
-    Raises RemoteViolation if the file is not the user's own, is open to others, or is damaged. A message never contains
-    a value.
+    Raises RemoteViolation if the file is not the user's own, is open to others, is damaged, or is of another version. A
+    message never contains a value.
     """
     _check_is_private(file)
     text = read_text_whole(file)
     if text is None:
         return {}
     try:
-        found = json.loads(text)["secrets"]
-        is_valid = all(NAME.fullmatch(name) and isinstance(value, str) for name, value in found.items())
+        content = json.loads(text)
+        version, found = content["version"], content["secrets"]
+        is_valid = isinstance(version, int) and all(
+            NAME.fullmatch(name) and isinstance(value, str) for name, value in found.items()
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
         raise RemoteViolation(f"{file} must be a file of secrets, as `gavel secret set` writes it")
+    if version != _VERSION:
+        raise RemoteViolation(f"{file} must be of version {_VERSION}, got {version}: a newer gavel has written it")
     return dict(found)
 
 

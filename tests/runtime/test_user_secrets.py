@@ -104,7 +104,11 @@ def damage(file: Path, how: str) -> None:
         case "text":
             file.write_text(f"KEY={VALUE}")
         case "shape":
-            file.write_text(json.dumps({"secrets": {"KEY": [VALUE]}}))
+            file.write_text(json.dumps({"version": 1, "secrets": {"KEY": [VALUE]}}))
+        case "unversioned":
+            file.write_text(json.dumps({"secrets": {"KEY": VALUE}}))
+        case "newer":
+            file.write_text(json.dumps({"version": 2, "secrets": {"KEY": VALUE}}))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,8 @@ def damage(file: Path, how: str) -> None:
         ("link", "must be a plain file, not a link or a directory"),
         ("text", "must be a file of secrets, as `gavel secret set` writes it"),
         ("shape", "must be a file of secrets, as `gavel secret set` writes it"),
+        ("unversioned", "must be a file of secrets, as `gavel secret set` writes it"),
+        ("newer", "must be of version 1, got 2: a newer gavel has written it"),
     ],
 )
 def test_file_that_is_not_private_or_damaged_is_not_used(home: Path, how: str, message: str) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobSpec
+from gavelpy.model.job import Software as JobSoftware
+from gavelpy.runtime.accounts import Account
+from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, rank_environment
+from gavelpy.runtime.agent.leases.orders import NodeAssignment
 from gavelpy.runtime.daemon.rpc.requests import JobReader
 from gavelpy.runtime.wire import client_pb2 as pb
 from gavelpy.runtime.wire.software_pb2 import Software
@@ -101,6 +106,8 @@ def test_secrets_are_read_by_variable() -> None:
     ("secrets", "message"),
     [
         ({"GAVEL_X": "A"}, "secrets must be keyed by names that do not begin with GAVEL_, got 'GAVEL_X'"),
+        ({"PATH": "A"}, "secrets must be keyed by variables that the node does not set, got 'PATH'"),
+        ({"MASTER_PORT": "A"}, "secrets must be keyed by variables that the node does not set, got 'MASTER_PORT'"),
         ({"A-B": "A"}, "secrets must be keyed by letters, digits and '_', no digit first, got 'A-B'"),
         ({"A": "../x"}, r"secrets\['A'\] must be letters, digits and '_', no digit first, got '../x'"),
         ({"LR": "A"}, "secrets must be variables that are not in environment, too, got 'LR'"),
@@ -109,3 +116,18 @@ def test_secrets_are_read_by_variable() -> None:
 def test_secrets_that_mean_nothing_are_refused(secrets: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         read(make_description(secrets=secrets, environment={"LR": "0.1"}))
+
+
+@pytest.mark.parametrize("software", [Software(), Software(venv="/v"), Software(conda="/c")])
+def test_no_secret_is_in_a_variable_that_nodes_set(software: Software) -> None:
+    of_job = JobSoftware(venv=software.venv, conda=software.conda)
+    account = Account("alice", 1001, 1001, (1001,), "/home/alice", "/bin/sh")
+    lease = LeaseContext(8, 5, Path("/leases/8"), "token", None, 0.0, account=account)
+    node = NodeEnvironment("n0", "v100", ("0",), {"PATH": "/bin", "LANG": "C"}, Path("/ck"), "127.0.0.1:9")
+    assignment = NodeAssignment(("true",), "/", (0,), "v100", software=of_job)
+    variables = {**job_environment(assignment, lease, node), **rank_environment(assignment, 0)}
+
+    assert {"PATH", "HOME", "RANK", "MASTER_ADDR", "GAVEL_LEASE"} < variables.keys()
+    for variable in variables:
+        with pytest.raises(InvalidInput, match=f"secrets must be keyed by .*, got '{variable}'"):
+            read(make_description(secrets={variable: "A"}))

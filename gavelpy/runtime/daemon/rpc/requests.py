@@ -36,6 +36,12 @@ _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _QUOTING = re.compile(r"['\"\\]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED = "GAVEL_"  # variables of the runtime
+# Variables that each node sets for each job: a secret would have no effect on them.
+_OF_NODE = re.compile(
+    r"PATH|LANG|HOME|USER|LOGNAME|SHELL|TMPDIR|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|PYTHONUNBUFFERED"
+    r"|(?:LOCAL_|ROLE_|GROUP_)?RANK|(?:LOCAL_|ROLE_|GROUP_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)"
+    r"|CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER)|(?:TORCHELASTIC|PET)_.*"
+)
 COMMAND_CHARACTERS_MAX = 65_536
 PATH_CHARACTERS_MAX = 4_096
 TYPES_MAX = 64
@@ -234,6 +240,7 @@ def _secrets(field: str, secrets: Mapping[str, str], environment: Mapping[str, s
         require(
             not variable.startswith(_RESERVED), field, f"keyed by names that do not begin with {_RESERVED}", variable
         )
+        require(not _OF_NODE.fullmatch(variable), field, "keyed by variables that the node does not set", variable)
         require(variable not in environment, field, "variables that are not in environment, too", variable)
     return dict(sorted(secrets.items()))
 
