@@ -16,6 +16,7 @@ Standard library only: the shim loads this.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -64,7 +65,9 @@ def command(
     if not software.get("image"):
         return launch.argv, launch.working_directory, environment
     if software["tool"] == PODMAN:
-        argv = _podman(launch, directory, environment, container_name(launch.lease, launch.first_rank + local_rank))
+        argv = _podman(
+            launch, directory, environment, container_name(directory, launch.lease, launch.first_rank + local_rank)
+        )
     else:
         argv = _apptainer(launch, directory)
     return argv, "/", _client_environment(launch, environment)
@@ -78,6 +81,7 @@ def _podman(launch: Launch, directory: Path, environment: Mapping[str, str], nam
         *_podman_client(software),
         "run",
         "--rm",
+        "--replace",  # what a node that lost power has left of this name
         f"--name={name}",
         "--pull=never",
         "--cgroups=disabled",
@@ -121,9 +125,11 @@ def _apptainer(launch: Launch, directory: Path) -> list[str]:
     ]
 
 
-def container_name(lease: int, rank: int) -> str:
-    """podman's name of a rank's container."""
-    return f"gavel-{lease}-{rank}"
+def container_name(directory: Path, lease: int, rank: int) -> str:
+    """podman's name of a rank's container. Agents of two clusters may run jobs of one account on a node: the directory
+    of the job tells their leases apart.
+    """
+    return f"gavel-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-{lease}-{rank}"
 
 
 def _shared(launch: Launch, directory: Path) -> list[str]:
@@ -239,7 +245,7 @@ def removal(launch: Launch, directory: Path) -> Callable[[], int]:
     Call it when all their processes have ended. A container whose client ended well has removed itself.
     """
     last = launch.first_rank + launch.local_ranks
-    names = [container_name(launch.lease, rank) for rank in range(launch.first_rank, last)]
+    names = [container_name(directory, launch.lease, rank) for rank in range(launch.first_rank, last)]
     arguments = ("rm", "--force", "--ignore", "--time=0", *names)
     environment = _client_environment(launch, {LEASE_DIRECTORY_VARIABLE: str(directory)})
 

@@ -48,6 +48,12 @@ def launch_with(tool: str, **more: object) -> Launch:
 ENVIRONMENT = {"KEY": SECRET, "PATH": "/opt/bin", "LD_PRELOAD": "/evil.so", LEASE_DIRECTORY_VARIABLE: "/jobs/7"}
 
 
+def test_leases_of_two_clusters_with_one_number_have_two_names() -> None:
+    ours, others = (containers.container_name(Path(directory), 7, 0) for directory in ("/a/jobs/7", "/b/jobs/7"))
+
+    assert ours != others
+
+
 def test_command_of_podman_names_variables_and_mounts_without_their_values() -> None:
     launch = launch_with("podman", software={"devices": '["0", "3"]'}, first_rank=2)
 
@@ -55,7 +61,14 @@ def test_command_of_podman_names_variables_and_mounts_without_their_values() -> 
 
     assert directory == "/"
     assert argv[:2] == ["/usr/bin/podman", "--log-level=error"]
-    assert {"--name=gavel-7-3", "--rm", "--cgroups=disabled", "--env=KEY", "--userns=keep-id"} <= set(argv)
+    assert {
+        f"--name={containers.container_name(Path('/jobs/7'), 7, 3)}",
+        "--rm",
+        "--replace",
+        "--cgroups=disabled",
+        "--env=KEY",
+        "--userns=keep-id",
+    } <= set(argv)
     assert {"--device=nvidia.com/gpu=0", "--device=nvidia.com/gpu=3", "--security-opt=no-new-privileges"} <= set(argv)
     assert '--mount=type=bind,"source=/srv/x,y","destination=/srv/x,y"' in argv
     assert "--mount=type=bind,source=/ck/3,destination=/ck/3" in argv
@@ -290,7 +303,7 @@ def test_account_can_run_containers_after_all_its_processes_were_killed(place: P
     with started(tmp_path / "next", "", **place.launch("/bin/sh", "-c", "echo runs")) as shim:
         end = shim.end()
 
-    assert recorded == ["gavel-7-5"]
+    assert recorded == [containers.container_name(place.home / "job", 7, 5)]
     assert end.outcome is LeaseOutcome.FINISHED, end
     assert shim.lines() == ["runs"]
 
