@@ -75,9 +75,11 @@ def fits(free: Sequence[int], jobs: Iterable[tuple[int, Sequence[bool]]]) -> boo
     )
 
 
+Cluster = tuple[list[int], list[tuple[int, list[bool]]]]  # free GPUs of nodes; jobs: GPUs, nodes they may use
+
+
 @st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, list[bool]]]]:
-    """Free GPUs of nodes, and jobs."""
+def clusters(draw: st.DrawFn) -> Cluster:
     free = draw(st.lists(st.integers(1, 2), min_size=1, max_size=4))
     sets = draw(st.lists(st.lists(st.booleans(), min_size=len(free), max_size=len(free)), min_size=1, max_size=4))
     may_use = st.sampled_from([[True] * len(free), *sets])
@@ -86,7 +88,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, list[bool]]]]:
 
 @given(clusters())
 @settings(max_examples=300, deadline=None)
-def test_a_job_is_taken_exactly_if_it_fits_with_all_taken_before(cluster: tuple) -> None:  # type: ignore[type-arg]
+def test_a_job_is_taken_exactly_if_it_fits_with_all_taken_before(cluster: Cluster) -> None:
     free, jobs = cluster
     pool = make_pool(*(("v100", count) for count in free))
     sets = sorted({tuple(may_use) for _, may_use in jobs})
@@ -111,7 +113,9 @@ def spec_of(number: int, need: int, may_use: Sequence[bool], how: str) -> JobSpe
 
 @given(clusters(), st.lists(st.sampled_from(["nodes", "exclude"]), min_size=5, max_size=5), st.randoms())
 @settings(max_examples=150, deadline=None)
-def test_no_job_runs_elsewhere_or_waits_while_its_nodes_have_room(cluster, how, rng) -> None:  # type: ignore[no-untyped-def]
+def test_no_job_runs_elsewhere_or_waits_while_its_nodes_have_room(
+    cluster: Cluster, how: list[str], rng: Random
+) -> None:
     free, jobs = cluster
     specs = [spec_of(row, need, may_use, how[row]) for row, (need, may_use) in enumerate(jobs)]
     core = make_core(*specs, servers=[("v100", count) for count in free], lease_min_s=rng.choice([0.0, 180.0]))
@@ -291,7 +295,9 @@ def test_job_of_a_higher_class_takes_back_the_lease_on_its_node() -> None:
 
 @given(clusters(), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.0, 180.0]))
 @settings(max_examples=150, deadline=None)
-def test_classes_and_protected_leases_never_place_a_job_elsewhere(cluster, seed, keeps, lease_min_s) -> None:  # type: ignore[no-untyped-def]
+def test_classes_and_protected_leases_never_place_a_job_elsewhere(
+    cluster: Cluster, seed: int, keeps: bool, lease_min_s: float
+) -> None:
     (free, jobs), rng = cluster, Random(seed)
     core = make_core(
         servers=[("v100", count) for count in free], priorities=random_classes(rng), lease_min_s=lease_min_s,

@@ -41,13 +41,18 @@ def random_classes(rng: Random) -> tuple[PriorityClass, ...]:
 
 
 class SmallCluster:
-    """A core whose nodes obey at once; `step` lets one thing happen and checks the plans that follow."""
+    """A core whose nodes obey at once; `step` lets one thing happen and checks the plans that follow.
 
-    def __init__(self, seed: int, *, gpu_types: int, gang_max: int) -> None:
+    `node_max`: nodes of one type; if there are several, jobs name nodes that they may use, or may not.
+    """
+
+    def __init__(self, seed: int, *, gpu_types: int, gang_max: int, node_max: int = 1) -> None:
         self.rng = rng = Random(seed)
         self.types = ("v100", "k80")[:gpu_types]
         self.gang_max = gang_max
-        servers = [(name, rng.randint(1, 4)) for name in self.types]
+        gpus = 4 if node_max == 1 else 3
+        servers = [(name, rng.randint(1, gpus)) for name in self.types for _ in range(rng.randint(1, node_max))]
+        self.chooses_nodes = node_max > 1
         self.core = make_core(servers=servers, priorities=random_classes(rng), round_s=100.0)
         self.order = ranking(self.core.settings.priorities)
         self.engine = Engine(MaxMinFairness())
@@ -75,7 +80,16 @@ class SmallCluster:
             JobId(f"j{self.core.jobs.count}"), 1e6, gpus=rng.randint(1, self.gang_max), rates_steps_per_s=rates,
             priority=rng.choice(["", *NAMES]), no_preempt=rng.random() < 0.2,
         )  # fmt: skip
-        self.tell(JobSubmitted(spec))
+        self.tell(JobSubmitted(replace(spec, **self.choice_of_nodes()) if self.chooses_nodes else spec))
+
+    def choice_of_nodes(self) -> dict[str, tuple[str, ...]]:
+        ids = [str(node) for node in self.core.pool.node_ids]
+        some = tuple(self.rng.sample(ids, self.rng.randint(1, len(ids))))
+        return self.rng.choice([{}, {"nodes": some}, {"exclude": some[1:]}])
+
+    def may_use(self, job: int, gpu: int) -> bool:
+        pool = self.core.pool
+        return self.core.jobs.specs[job].may_use(str(pool.node_ids[pool.node_of[gpu]]))
 
     def wake(self, now_s: float) -> None:
         self.obey(wake(self.core, now_s))
@@ -128,12 +142,14 @@ class SmallCluster:
         if core.awaiting or core.wakeup_s <= core.now_s:
             return
         exempt, held = set(core.exempt.jobs.tolist()), pool.job.tolist()
+        assert all(self.may_use(job, gpu) for gpu, job in enumerate(held) if job != NONE)
         for job in self.contenders():
             rank = int(jobs.rank[job])
             for gpu_type in np.flatnonzero(jobs.rate[job] > 0).tolist():
                 if self.is_overtaken(rank, gpu_type):
                     continue
-                here = [held[gpu] for gpu in np.flatnonzero(pool.type_of == gpu_type)]
+                of_type = np.flatnonzero(pool.type_of == gpu_type)
+                here = [held[gpu] for gpu in of_type if self.may_use(job, gpu)]
                 free = sum(other == NONE for other in here)
                 taken = sum(o != NONE and o not in exempt and bool(may[rank, jobs.rank[o]]) for o in here)
                 assert free + taken < jobs.gpus[job], f"job {job} waits for {free} free and {taken} preemptible GPUs"
@@ -158,6 +174,15 @@ def _ended(job: int, lease: int, outcome: Outcome) -> LeaseEnded:
 @given(seed=st.integers(0, 2**32))
 def test_no_job_waits_while_leases_that_its_class_may_take_back_have_enough_gpus(seed: int) -> None:
     cluster = SmallCluster(seed, gpu_types=2, gang_max=3)
+
+    for _ in range(40):
+        cluster.step()
+
+
+@costly(2)
+@given(seed=st.integers(0, 2**32))
+def test_no_job_waits_for_a_node_on_which_its_class_may_take_back_enough_gpus(seed: int) -> None:
+    cluster = SmallCluster(seed, gpu_types=2, gang_max=3, node_max=2)
 
     for _ in range(40):
         cluster.step()
