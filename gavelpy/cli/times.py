@@ -28,7 +28,8 @@ def moment(option: str, text: str, now_s: float) -> float:
         return now_s + float(found["count"]) * _SECONDS[found["unit"][0]]
     try:
         if _CLOCK.fullmatch(text.strip()):
-            return _next_at(time.fromisoformat(text.strip().zfill(5)), now_s)
+            hour, _, rest = text.strip().partition(":")
+            return _next_at(time.fromisoformat(f"{hour:0>2}:{rest}"), now_s)
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
         raise InvalidInput(f"{option} must be {BEGIN_ALLOWED}, got {text[:60]!r}") from None
