@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from gavelpy.runtime.agent.quorum_member import QuorumMember
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
 from gavelpy.runtime.quorum import Member, MemberAnswer, View
 

@@ -2,6 +2,7 @@
 
 main                the command
 config              its configuration file
+config_sections     the tables of this file: fields, defaults and allowed values
 service             the process: start, stop, reload, signals, sd_notify
 recovery            the state after a start, from the journal; the scheduler's clock
 scheduler           the object behind the services: submit, cancel, drain, change the policy

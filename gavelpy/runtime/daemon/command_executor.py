@@ -39,7 +39,7 @@ from gavelpy.mechanism.events import (
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.snapshot import copied, snapshot
 from gavelpy.model.job import NodeId
-from gavelpy.runtime.daemon.config import NodeSettings, ThroughputSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings, ThroughputSettings
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.job_history import JobHistory

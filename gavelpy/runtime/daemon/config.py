@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -23,146 +22,18 @@ from gavelpy.mechanism.settings import (
     settings_of,
     settings_values,
 )
-from gavelpy.model.problem import BlindView
 from gavelpy.policies.base import Policy, policy_named, varies_with_time
-from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure, is_loopback
+from gavelpy.runtime.daemon.config_sections import (
+    LimitSettings,
+    NodeSettings,
+    NotificationSettings,
+    PolicySettings,
+    ServerSettings,
+    ThroughputSettings,
+)
+from gavelpy.runtime.security.exposure import SecuritySettings, check_exposure
 
-MIB = 1 << 20
 PRIORITIES = "priorities"  # [priorities.NAME], which become a setting of the mechanism
-_JOURNALS = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One table of the file."""
-
-
-class ServerSettings(Section, frozen=True, kw_only=True):
-    """[scheduler]: name, state directory, addresses and journal."""
-
-    name: str = "gavel"
-    state_directory: str
-    listen: str = "127.0.0.1:7077"  # gRPC, for clients and agents
-    http_listen: str = "127.0.0.1:7078"  # metrics and health; "" = none
-    journal: str = ""  # URL of a database; "" = SQLite in the state directory
-    journal_backups: int = 2  # number of backups of a SQLite journal; 0 = none
-    journal_backup_directory: str = ""  # "" = the directory of the journal
-    reflection: bool = False  # whether the server offers gRPC reflection
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise InvalidInput(f"name must be 1 to 63 letters, digits, '.', '_' and '-', got {self.name!r}")
-        if not self.state_directory:
-            raise InvalidInput("state_directory must be a directory, got ''")
-        if self.http_listen and not _is_http_address(self.http_listen):
-            raise InvalidInput(f"http_listen must be on loopback, got {self.http_listen!r}")
-        if self.journal and not self.journal.startswith(_JOURNALS):
-            scheme = self.journal.partition(":")[0][:60]  # the rest may contain a password
-            raise InvalidInput(f"journal must begin with one of {', '.join(_JOURNALS)}, got {scheme!r}")
-        _in_range("journal_backups", self.journal_backups, 0, 1000)
-
-    @property
-    def journal_url(self) -> str:
-        """URL of the journal's database."""
-        return self.journal or f"sqlite:///{Path(self.state_directory).absolute() / 'journal.sqlite'}"
-
-
-class PolicySettings(Section, frozen=True):
-    """[policy]: the scheduling policy and its parameters."""
-
-    name: str = "max_min_fairness"
-    parameters: dict[str, float | str] = {}
-    blind: bool = False  # whether GPU types look equal to the policy
-    blind_view: BlindView = BlindView.MEAN
-
-
-class NodeSettings(Section, frozen=True):
-    """[nodes]: heartbeats, leases, and the treatment of unreachable nodes."""
-
-    heartbeat_interval_s: float = 1.0
-    silent_after_s: float = 10.0
-    mass_silence_s: float = 60.0  # extra delay if nearly all nodes become unreachable at once
-    on_node_lost: str = "wait"
-    lease_overlap_s: float = 20.0  # how long a lease outlasts its round, so that it is extended before it ends
-    unsaved_overlap_s: float = 300.0  # the same for a job that has never saved a checkpoint, if longer
-    lease_margin_s: float = 5.0
-    grace_s: float = 10.0  # between SIGTERM and SIGKILL
-    orphan_max_s: float = 3600.0  # how long a majority of agents may extend leases without a scheduler; 0 = never
-    checkpoint_directory: str = ""  # path on the scheduler's host; "" = no access
-
-    def __post_init__(self) -> None:
-        _in_range("heartbeat_interval_s", self.heartbeat_interval_s, 0.05, 60.0)
-        _in_range("silent_after_s", self.silent_after_s, 2 * self.heartbeat_interval_s, 3600.0)
-        _in_range("lease_overlap_s", self.lease_overlap_s, 0.0, 3600.0)
-        _in_range("unsaved_overlap_s", self.unsaved_overlap_s, 0.0, 86_400.0)
-        _in_range("lease_margin_s", self.lease_margin_s, 0.0, 3600.0)
-        _in_range("grace_s", self.grace_s, 0.0, 3600.0)
-        _in_range("orphan_max_s", self.orphan_max_s, 0.0, 86_400.0)
-        _in_range("mass_silence_s", self.mass_silence_s, 0.0, 3600.0)
-        if self.on_node_lost not in ("wait", "fence"):
-            raise InvalidInput(f"on_node_lost must be 'wait' or 'fence', got {self.on_node_lost!r}")
-
-
-class ThroughputSettings(Section, frozen=True):
-    """[throughputs]: rates of jobs that are submitted without any, and estimation from running jobs."""
-
-    file: str = ""
-    estimate: bool = True  # estimate missing rates, and correct rates by measurements
-    model: str = ""  # of `gavel throughput fit`; "" = the shipped one
-    profile_gpu_s: float = 720.0  # GPU-seconds of profiling in each allocation; 0 = none
-    warm_up_s: float = 30.0  # of a lease; measurements are ignored
-
-    def __post_init__(self) -> None:
-        _in_range("profile_gpu_s", self.profile_gpu_s, 0.0, 1e9)
-        _in_range("warm_up_s", self.warm_up_s, 0.0, 3600.0)
-
-
-class LimitSettings(Section, frozen=True):
-    """[limits]: limits of requests, calls and streams."""
-
-    message_bytes_max: int = 4 * MIB
-    jobs_a_request_max: int = 10_000
-    jobs_living_max: int = 100_000
-    calls_a_user_max: int = 1_000  # concurrent, including waiting ones
-    streams_a_user_max: int = 200  # concurrent streams of events and logs
-    calls_an_address_max: int = 2_000
-    streams_an_address_max: int = 400
-    calls_max: int = 10_000  # of all users, without agents' streams
-    connection_idle_s: float = 300.0  # a connection without a call is closed after this
-
-    def __post_init__(self) -> None:
-        _in_range("message_bytes_max", self.message_bytes_max, 64 << 10, 256 * MIB)
-        _in_range("jobs_a_request_max", self.jobs_a_request_max, 1, 1_000_000)
-        _in_range("jobs_living_max", self.jobs_living_max, 1, 10_000_000)
-        for name in ("calls_a_user_max", "streams_a_user_max", "calls_an_address_max", "streams_an_address_max"):
-            _in_range(name, getattr(self, name), 1, 100_000)
-        _in_range("calls_max", self.calls_max, 1, 100_000)
-        _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
-
-
-class NotificationSettings(Section, frozen=True):
-    """[notifications]: where jobs may send notifications; by default nowhere."""
-
-    webhook_hosts: tuple[str, ...] = ()  # HOST (port 443 or 80) or HOST:PORT
-    mail_domains: tuple[str, ...] = ()  # of recipients
-    smtp: str = ""  # HOST:PORT of the mail server; "" = no mail
-    smtp_security: str = "starttls"
-    smtp_from: str = ""
-    smtp_user: str = ""
-    smtp_password_file: str = ""
-    timeout_s: float = 10.0  # of each call
-
-    def __post_init__(self) -> None:
-        _in_range("timeout_s", self.timeout_s, 0.1, 60.0)
-        if self.smtp_security not in ("none", "starttls", "tls"):
-            raise InvalidInput(f"smtp_security must be 'none', 'starttls' or 'tls', got {self.smtp_security!r}")
-        host, _, port = self.smtp.rpartition(":")
-        if self.smtp and not (host and port.isdecimal() and int(port) < 1 << 16):
-            raise InvalidInput(f"smtp must be HOST:PORT, got {self.smtp!r}")
-        if self.smtp and "@" not in self.smtp_from:
-            raise InvalidInput(f"smtp_from must be the address of the sender if smtp is given, got {self.smtp_from!r}")
-        if bool(self.smtp_user) != bool(self.smtp_password_file):
-            raise InvalidInput(f"smtp_user must be given together with smtp_password_file, got {self.smtp_user!r}")
 
 
 # Defaults of [mechanism] that differ from the library's: the policy runs at most once a second, ends of leases may be
@@ -351,14 +222,6 @@ def _check_policy(source: _Source, settings: PolicySettings) -> None:
         raise source.complaint("policy", "parameters", f"policy.parameters: {error.args[0]}") from None
 
 
-def _is_http_address(listen: str) -> bool:
-    """Whether it is HOST:PORT on loopback; raises InvalidInput if it is not HOST:PORT."""
-    try:
-        return is_loopback(listen)
-    except InvalidInput:
-        raise InvalidInput(f"http_listen must be HOST:PORT or [IPv6]:PORT, got {listen[:200]!r}") from None
-
-
 def _names(kind: type[Any]) -> list[str]:  # of the fields, of either library
     if kind is MechanismSettings:
         return [name for name in settings_values(MechanismSettings()) if name != PRIORITIES]
@@ -382,8 +245,3 @@ def _explained(section: str, error: msgspec.ValidationError, given: Mapping[str,
 def _line_in(text: str) -> int:
     found = re.search(r"at line (\d+)", text)
     return int(found[1]) if found else 0
-
-
-def _in_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high or math.isnan(value):
-        raise InvalidInput(f"{name} must be in [{low:g}, {high:g}], got {value!r}")

@@ -16,7 +16,7 @@ from gavelpy.errors import EventsLost, GavelError, InvalidInput, missing_extra
 from gavelpy.runtime.service_manager import quiet_grpc, set_up_logging
 
 if TYPE_CHECKING:
-    from gavelpy.runtime.daemon.config import ThroughputSettings
+    from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 
 OK, WORLD_FAILED, BAD_INPUT, EVENTS_LOST, INTERRUPTED = 0, 1, 2, 3, 130
 # Base of all errors of a wrong command line: click's UsageError, which some versions of typer vendor.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.model.job import JobSpec
 from gavelpy.model.notify import host_and_port
-from gavelpy.runtime.daemon.config import NotificationSettings
+from gavelpy.runtime.daemon.config_sections import NotificationSettings
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notices import Notice
 from gavelpy.runtime.daemon.queries.jobs import JobQueries

@@ -37,7 +37,7 @@ from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.agent.leases.orders import LeaseOrder, NodeAssignment, OrderKind, Orders
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.job_history import JobHistory
 from gavelpy.runtime.daemon.leases.lease import Order
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics

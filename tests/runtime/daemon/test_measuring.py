@@ -10,7 +10,7 @@ import pytest
 from gavelpy.estimator.learning_loop import KnownJob, MeasuredJob, RatesLearned
 from gavelpy.mechanism.events import JobCancelled, ThroughputEstimated
 from gavelpy.model.job import NodeId
-from gavelpy.runtime.daemon.config import ThroughputSettings
+from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 from gavelpy.runtime.daemon.engine.measuring import Measuring
 from gavelpy.runtime.daemon.leases.lease import Lease, Part, PartReport, Phase
 from tests.mechanism.builders import make_core, make_spec, tell

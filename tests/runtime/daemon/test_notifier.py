@@ -22,7 +22,7 @@ from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.model.notify import Notify
 from gavelpy.runtime.daemon import notifier
-from gavelpy.runtime.daemon.config import NotificationSettings
+from gavelpy.runtime.daemon.config_sections import NotificationSettings
 from gavelpy.runtime.local_cluster import SCHEDULER, LocalCluster, LocalNode, free_port, wait_until
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live.cluster import patiently, submit

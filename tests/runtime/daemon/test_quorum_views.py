@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.nodes.quorum_views import SETTLE_S, QuorumViews
 from gavelpy.runtime.quorum import Member
 

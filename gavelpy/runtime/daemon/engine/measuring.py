@@ -24,7 +24,7 @@ from gavelpy.estimator.learning_loop import (
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import ThroughputEstimated
 from gavelpy.mechanism.lifecycle import ALIVE
-from gavelpy.runtime.daemon.config import ThroughputSettings
+from gavelpy.runtime.daemon.config_sections import ThroughputSettings
 from gavelpy.runtime.daemon.leases.lease import Lease, is_by_time
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gavelpy.errors import JournalCorrupt
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 
 VIEWS = "views"  # name of the value in the store

@@ -23,7 +23,7 @@ from gavelpy.mechanism.events import NodeLost, NodeUnreachable, Outcome
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.model.job import NodeId
 from gavelpy.runtime import lease_files
-from gavelpy.runtime.daemon.config import NodeSettings
+from gavelpy.runtime.daemon.config_sections import NodeSettings
 from gavelpy.runtime.daemon.leases.lease import Part, PartReport, Phase
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]  # the stubs lack it
 
 from gavelpy.errors import InvalidInput
-from gavelpy.runtime.daemon.config import LimitSettings
+from gavelpy.runtime.daemon.config_sections import LimitSettings
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService
 from gavelpy.runtime.daemon.rpc.client_service import SchedulerService
 from gavelpy.runtime.daemon.scheduler import Scheduler
