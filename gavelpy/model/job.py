@@ -294,6 +294,16 @@ class JobSpec:
         vars(spec).update(begin_s=max(spec.begin_at_s - unix_s, 0.0) if spec.begin_at_s else spec.begin_s)
         return spec
 
+    def limited(self, time_s: float, stall_s: float) -> JobSpec:
+        """The same job with these limits. Only they are validated again."""
+        if (time_s, stall_s) == (self.time_s, self.stall_s):
+            return self
+        spec = self.renamed(self.id, self.owner)
+        vars(spec).update(time_s=time_s, stall_s=stall_s)
+        _not_negative(spec.id, "time_s", time_s)
+        _not_negative(spec.id, "stall_s", stall_s)
+        return spec
+
     def with_rates(self, rates_steps_per_s: Mapping[str, float]) -> JobSpec:
         """The same job with these rates."""
         return replace(self, rates_steps_per_s=dict(rates_steps_per_s))

@@ -24,6 +24,7 @@ from gavelpy.mechanism.settings import (
 )
 from gavelpy.policies.base import Policy, policy_named, varies_with_time
 from gavelpy.runtime.daemon.config_sections import (
+    JobSettings,
     LimitSettings,
     NodeSettings,
     NotificationSettings,
@@ -62,6 +63,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     security: SecuritySettings
     throughputs: ThroughputSettings
     limits: LimitSettings
+    jobs: JobSettings
     notifications: NotificationSettings
     path: str
 
@@ -85,6 +87,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "security": SecuritySettings,
     "throughputs": ThroughputSettings,
     "limits": LimitSettings,
+    "jobs": JobSettings,
     "notifications": NotificationSettings,
 }
 Settings = TypeVar("Settings")

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from gavelpy.errors import InvalidInput
+from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.problem import BlindView
 from gavelpy.runtime.security.exposure import is_loopback
 
 MIB = 1 << 20
+_LIMIT_S_MAX = 1e9  # about 30 years
 _JOURNALS = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -122,6 +124,36 @@ class LimitSettings(Section, frozen=True):
             _in_range(name, getattr(self, name), 1, 100_000)
         _in_range("calls_max", self.calls_max, 1, 100_000)
         _in_range("connection_idle_s", self.connection_idle_s, 1.0, 86_400.0)
+
+
+class JobSettings(Section, frozen=True):
+    """[jobs]: limits of each job, with defaults for jobs that are submitted without; 0 = none."""
+
+    time_s: float = 0.0  # running time; if 0, time_max_s
+    time_max_s: float = 0.0
+    stall_s: float = 0.0  # time without progress; if 0, stall_max_s; not of interactive jobs
+    stall_max_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("time_s", "stall_s"):
+            most_s = getattr(self, f"{name[:-2]}_max_s")
+            _in_range(f"{name[:-2]}_max_s", most_s, 0.0, _LIMIT_S_MAX)
+            _in_range(name, getattr(self, name), 0.0, most_s or _LIMIT_S_MAX)
+
+    def limited(self, spec: JobSpec) -> JobSpec:
+        """The job with the limits that hold for it. Raises InvalidInput for limits above the largest."""
+        for name, value_s, most_s in (
+            ("time_s", spec.time_s, self.time_max_s),
+            ("stall_s", spec.stall_s, self.stall_max_s),
+        ):
+            if most_s and value_s > most_s:
+                raise InvalidInput(
+                    f"{name} must be at most {most_s:g} here ({name[:-2]}_max_s in the scheduler's [jobs]), "
+                    f"got {value_s:g}"
+                )
+        time_s = spec.time_s or self.time_s or self.time_max_s
+        default_s = 0.0 if spec.kind is JobKind.INTERACTIVE else self.stall_s or self.stall_max_s
+        return spec.limited(time_s, spec.stall_s or default_s)
 
 
 class NotificationSettings(Section, frozen=True):

@@ -61,7 +61,7 @@ def gavel_scheduler(
     \b
     Run:          gavel-scheduler --config /etc/gavel/scheduler.toml
     Check first:  gavel-scheduler check-config /etc/gavel/scheduler.toml
-    Reload:       kill -HUP PID   (policy, mechanism, throughputs; other changes need a restart)
+    Reload:       kill -HUP PID   (policy, mechanism, priorities, jobs, throughputs; the rest needs a restart)
     Stop:         kill -TERM PID  (jobs continue: the agents extend their leases for up to orphan_max_s)
 
     \b

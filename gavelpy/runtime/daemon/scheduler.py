@@ -255,6 +255,7 @@ class Scheduler:
             policy=config.policy,
             mechanism=config.mechanism,
             mechanism_given=config.mechanism_given,
+            jobs=config.jobs,
             throughputs=msgspec.structs.replace(self.config.throughputs, file=file),
         )
         await self.read_journal(lambda store: store.set_meta(CONFIGURED, configured_text(config)))

@@ -83,6 +83,8 @@ class Submissions:
         self._check_names(specs, owner, len(names))
         self._check_after(specs)
         check_known(specs, self._scheduler.core.settings, owner)
+        limited = self._scheduler.config.jobs.limited
+        specs = [limited(spec) for spec in specs]
         self._names_under_way |= names
         try:
             first = await self._scheduler.driver.submit(

@@ -283,3 +283,27 @@ def test_values_of_variables_are_shown_to_the_owner_and_admins_on_request_only(s
     assert dict(shown.environment) == dict(to_admin.environment) == {"API_KEY": "s3cret"}
     assert [dict(each.environment) for each in found] == [{"API_KEY": "***"}] * 2
     assert dict(shown.secrets) == {"TOKEN": "HF"}
+
+
+def test_a_submission_and_a_forecast_show_limits_that_the_job_gets_by_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, users=USERS, jobs={"time_s": 60.0, "stall_max_s": 30.0}) as served:
+        with served.client("alice") as client:
+            plain, own = client.submit([make_description("plain"), make_description("own", time_s=9.0)]).jobs
+            planned = client.submit([make_description("planned", stall_s=5.0)], dry_run=True).jobs[0]
+            with pytest.raises(InvalidInput, match=r"stall_s must be at most 30 here \(stall_max_s in "):
+                client.submit([make_description(stall_s=31.0)], dry_run=True)
+        token = tmp_path / "token"
+        token.write_text(served.tokens["alice"])
+        token.chmod(0o600)
+        assert gavel(["explain", "plain", "--scheduler", served.address, "--token-file", str(token)]) == 0
+
+    assert "it runs for at most 60 s, the default here; --time sets another limit" in plain.note
+    assert "it ends after 30 s without progress, the default here" in plain.note
+    assert "runs for at most" not in own.note
+    assert "it ends after 30 s" in own.note
+    assert "it runs for at most 60 s" in planned.note
+    assert "it ends after" not in planned.note
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.partition("Limits: ")[2].startswith("running time 0.0 s of at most 60 s; ended after 30 s"), shown

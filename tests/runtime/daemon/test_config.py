@@ -82,6 +82,8 @@ def test_every_section_is_read() -> None:
         (LEAST + "[priorities]\nhigh = 1\n", r"f.toml:4: priorities.high must be a table, \[priorities.high\], got 1"),
         (LEAST + '[priorities."a b"]\nvalue = 1\n', "f.toml.* priorities must be named by 1 to 63 letters"),
         (LEAST + "[mechanism]\npriorities = []\n", "f.toml:4: mechanism.priorities is not known"),
+        (LEAST + "[jobs]\ntime_max_s = 60\ntime_s = 90\n", r"f.toml:5: jobs.time_s must be in \[0, 60\], got 90"),
+        (LEAST + "[jobs]\nstall_max_s = -1\n", r"f.toml:4: jobs.stall_max_s must be in \[0, 1e\+09\], got -1"),
         (LEAST + "[colours]\n", r"f.toml:3: \[colours\] is not known; allowed are scheduler, policy, "),
         ("scheduler = 1\n", r"f.toml:1: scheduler must be a table, \[scheduler\], got 1"),
         (LEAST + "round_s = \n", "f.toml:3: must be TOML: "),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput, LimitReached
-from gavelpy.model.job import JobId, JobSpec, Software
+from gavelpy.model.job import JobId, JobKind, JobSpec, Software
 from gavelpy.runtime.daemon.submissions import digest_of
 from tests.runtime.daemon.harness import make_config, make_spec, running
 
@@ -100,6 +100,38 @@ def test_a_priority_class_must_exist_and_be_open_to_the_owner(tmp_path: Path) ->
             await cluster.scheduler.submit([make_spec(priority="high"), make_spec()], "", "bob")
 
             assert cluster.core.jobs.rank[:2].tolist() == [0, 1]
+
+    run(scenario())
+
+
+def test_jobs_get_the_limits_of_the_scheduler_and_keep_them_over_a_reload(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = {"time_s": 60.0, "time_max_s": 90.0, "stall_max_s": 30.0}
+        async with running(make_config(tmp_path, jobs=limits)) as cluster:
+            shell = make_spec(kind=JobKind.INTERACTIVE, one_process_a_node=True)
+            await cluster.submit(make_spec(), make_spec(time_s=90.0, stall_s=5.0), shell, key="k")
+            assert await cluster.scheduler.reload(make_config(tmp_path, jobs={"time_s": 7.0})) == []
+            await cluster.submit(make_spec(), make_spec(time_s=1e6))
+            again = await cluster.scheduler.submit(
+                [make_spec(), make_spec(time_s=90.0, stall_s=5.0), shell], "k", "alice"
+            )
+
+            assert (again.first_job, again.repeated) == (0, True), "what was requested is the same"
+            limited = [(spec.time_s, spec.stall_s) for spec in cluster.core.jobs.specs[:5]]
+            assert limited == [(60.0, 30.0), (90.0, 5.0), (60.0, 0.0), (7.0, 0.0), (1e6, 0.0)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("limit", "most"), [("time_s", "time_max_s"), ("stall_s", "stall_max_s")])
+def test_a_job_with_a_limit_above_the_largest_is_refused_with_all_of_its_request(
+    tmp_path: Path, limit: str, most: str
+) -> None:
+    async def scenario() -> None:
+        async with running(make_config(tmp_path, jobs={most: 90.0})) as cluster:
+            with pytest.raises(InvalidInput, match=rf"{limit} must be at most 90 here \({most} in .* got 91"):
+                await cluster.submit(make_spec(), make_spec(**{limit: 91.0}))
+            assert cluster.core.jobs.count == 0
 
     run(scenario())
 

@@ -177,9 +177,10 @@ class Explainer:
         scheduler = self._scheduler
         check_known(specs, scheduler.core.settings, owner)
         first = scheduler.core.jobs.count
-        now_s = time.time()
+        now_s, limited = time.time(), scheduler.config.jobs.limited
         tried = [
-            spec.submitted(JobId(full_id(spec.id, first + k)), owner, first + k, now_s) for k, spec in enumerate(specs)
+            limited(spec).submitted(JobId(full_id(spec.id, first + k)), owner, first + k, now_s)
+            for k, spec in enumerate(specs)
         ]
         wanted = range(first, first + min(len(specs), _FORECASTS_MAX))
         ahead = await self._forecaster.ask(
@@ -196,9 +197,9 @@ class Explainer:
             PlannedJob(
                 name=name_of(spec.id),
                 forecast=_forecast(expected, HELD if spec.hold else ahead.why_not or left_out),
-                note=submission_note(spec, scheduler),
+                note=submission_note(spec, asked, scheduler),
             )
-            for spec, expected in zip(tried, [*ahead.expected, *omitted], strict=True)
+            for spec, asked, expected in zip(tried, specs, [*ahead.expected, *omitted], strict=True)
         ]
 
     def _assumption(self, job: int) -> str:
@@ -274,9 +275,13 @@ def preemption_note(spec: JobSpec, settings: MechanismSettings) -> str:
     return NEVER_SAVED if settings.keep_unsaved and not spec.preemptible and not spec.no_preempt else ""
 
 
-def submission_note(spec: JobSpec, scheduler: Scheduler) -> str:
-    """What the owner of a submitted job should know; empty = nothing."""
+def submission_note(spec: JobSpec, asked: JobSpec, scheduler: Scheduler) -> str:
+    """What the owner of a submitted job should know; empty = nothing. `asked`: the job of the request."""
     notes = [preemption_note(spec, scheduler.core.settings)]
+    if spec.time_s and not asked.time_s:
+        notes.append(f"it runs for at most {spec.time_s:g} s, the default here; --time sets another limit")
+    if spec.stall_s and not asked.stall_s:
+        notes.append(f"it ends after {spec.stall_s:g} s without progress, the default here; --stall sets another limit")
     if spec.software.image and not any(node.hello.runs_images for node in scheduler.nodes):
         notes.append("no node that is up runs containers (`gavel nodes`), so the job waits for one")
     return "; ".join(filter(None, notes))

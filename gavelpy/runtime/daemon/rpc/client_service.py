@@ -127,7 +127,7 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
             rows = np.arange(first, min(first + _AT_ONCE, last))
             warnings = self._jobs.warnings(rows)
             for job in rows.tolist():
-                note = submission_note(known[job], self._scheduler)
+                note = submission_note(known[job], specs[job - submitted.first_job], self._scheduler)
                 answer.jobs.add(job=job, name=name_of(known[job].id), warning=warnings.get(job, ""), note=note)
             await asyncio.sleep(0)
         return answer
