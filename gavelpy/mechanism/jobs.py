@@ -319,7 +319,7 @@ class JobTable:
         """Running time of these jobs under all their leases so far, (K,)."""
         since_s = self.since_s[rows]
         booked_s: Floats = self.attained_gpu_s[rows] / self.gpus[rows]
-        return booked_s + np.where(since_s >= 0, now_s - since_s, 0.0)
+        return booked_s + np.where((self.lease[rows] >= 0) & (since_s >= 0), now_s - since_s, 0.0)
 
     def with_partners(self, rows: Ints) -> Ints:
         """These jobs and their co-located partners."""

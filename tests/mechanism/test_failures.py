@@ -222,6 +222,13 @@ def test_time_left_counts_the_running_time_of_all_leases_and_no_waiting() -> Non
     assert core.jobs.state[0] == JobState.WAITING or core.jobs.lease[0] >= 0
 
 
+def test_a_job_that_never_started_has_no_running_time() -> None:
+    core = make_core(make_spec("a", time_s=100.0), make_spec("b", time_s=100.0))
+    run(core)
+
+    assert core.jobs.ran_s(np.array([0, 1]), core.now_s + 30.0).tolist() == [30.0, 0.0]
+
+
 def test_job_that_is_preempted_when_its_time_is_over_gets_no_other_lease() -> None:
     core = make_core(make_spec("a", time_s=100.0))
     run(core)
