@@ -126,8 +126,8 @@ def _apptainer(launch: Launch, directory: Path) -> list[str]:
 
 
 def container_name(directory: Path, lease: int, rank: int) -> str:
-    """podman's name of a rank's container. Agents of two clusters may run jobs of one account on a node: the directory
-    of the job tells their leases apart.
+    """podman's name of a rank's container. Agents of two clusters may run jobs of one account on a node, so the name
+    includes a hash of the directory of the job.
     """
     return f"gavel-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:8]}-{lease}-{rank}"
 
