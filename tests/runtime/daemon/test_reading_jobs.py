@@ -121,7 +121,7 @@ def test_secrets_that_mean_nothing_are_refused(secrets: dict[str, str], message:
 @pytest.mark.parametrize("software", [Software(), Software(venv="/v"), Software(conda="/c")])
 def test_no_secret_is_in_a_variable_that_nodes_set(software: Software) -> None:
     of_job = JobSoftware(venv=software.venv, conda=software.conda)
-    account = Account("alice", 1001, 1001, (1001,), "/home/alice", "/bin/sh")
+    account = Account("alice", 1001, 1001, (1001,), "/data/alice", "/bin/sh")
     lease = LeaseContext(8, 5, Path("/leases/8"), "token", None, 0.0, account=account)
     node = NodeEnvironment("n0", "v100", ("0",), {"PATH": "/bin", "LANG": "C"}, Path("/ck"), "127.0.0.1:9")
     assignment = NodeAssignment(("true",), "/", (0,), "v100", software=of_job)
