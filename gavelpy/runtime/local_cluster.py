@@ -207,12 +207,19 @@ def reserved_port() -> Iterator[int]:
 
 
 def wait_until(holds: Callable[[], bool], what: str, patience_s: float = START_S) -> None:
-    """Waits until a condition is true; raises RemoteViolation with its description at the timeout."""
+    """Waits until a condition is true; raises RemoteViolation with its description at the timeout.
+
+    Asks for at most a third of the time, so that an expensive condition does not delay what it waits for.
+    """
     deadline_s = time.monotonic() + patience_s
-    while not holds():
-        if time.monotonic() > deadline_s:
+    while True:
+        asked_s = time.monotonic()
+        if holds():
+            return
+        answered_s = time.monotonic()
+        if answered_s > deadline_s:
             raise RemoteViolation(f"not within {patience_s:g} s: {what}")
-        time.sleep(_LOOK_S)
+        time.sleep(max(_LOOK_S, 2 * (answered_s - asked_s)))
 
 
 def _kill_below(directory: Path) -> None:

@@ -17,6 +17,7 @@ from gavelpy.mechanism.events import Event
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon.service import Service, open_state
+from gavelpy.runtime.local_cluster import wait_until
 from gavelpy.runtime.security.tokens import Role, TokenFile
 from gavelpy.runtime.wire import agent_pb2, agent_pb2_grpc
 from gavelpy.runtime.wire import client_pb2 as pb
@@ -139,7 +140,4 @@ def make_description(name: str = "", *, steps: float = 1e6, **fields: Any) -> pb
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Waits for a condition; fails after the time limit."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"in vain: {what}"
-        time.sleep(0.02)
+    wait_until(condition, what, PATIENCE_S)
