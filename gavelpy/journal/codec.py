@@ -72,6 +72,7 @@ ORDERED = 7  # holds and begins of jobs; jobs that announce their steps
 CLASSED = 7  # the class of a failed lease; settings: how many failures of the system a job may have
 RANKED = 8  # priority classes: of jobs, and in the settings
 PLACED = 8  # the nodes that a job may use
+FEATURED = 8  # what the agent of a node lacks
 NEWEST = 8
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
@@ -83,7 +84,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
     "ConfigChanged": RANKED,
-    "NodeJoined": NAMED,
+    "NodeJoined": FEATURED,
     "NodeHindered": NAMED,
     "NodeDraining": SAVING,
     "NodeLost": FORGOTTEN,
@@ -95,7 +96,7 @@ _LATER = {  # newest version of an event, if above VERSION
 }
 _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each later version added to an event
     "AllocationSolved": {PACKED: 3, WARNED: 1},
-    "NodeJoined": {NAMED: 1},
+    "NodeJoined": {NAMED: 1, FEATURED: 2},
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
     "LeaseEnded": {CLASSED: 1},
@@ -193,8 +194,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = ORDERED
         case TotalAnnounced():
             version = ORDERED
-        case NodeJoined() if event.state_id:
-            version = NAMED
+        case NodeJoined() if event.state_id or event.lacks:
+            version = FEATURED if event.lacks else NAMED
         case NodeUnhealthy():
             version = NAMED
         case NodeLost() if event.is_forgotten:

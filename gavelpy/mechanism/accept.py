@@ -220,6 +220,9 @@ def _joined(event: NodeJoined) -> None:
             raise InvalidInput(f"{name} must be a non-empty name without control characters, got {value!r}")
     if not event.state_id.isprintable():
         raise InvalidInput(f"state_id of {event.node_id!r} must be without control characters, got {event.state_id!r}")
+    for text in (*event.lacks, event.agent):
+        if not text.isprintable():
+            raise InvalidInput(f"lacks of {event.node_id!r} must be without control characters, got {text!r}")
     if not 1 <= event.gpu_count <= GPU_COUNT_MAX:
         raise InvalidInput(f"gpu_count of {event.node_id!r} must be in [1, {GPU_COUNT_MAX}], got {event.gpu_count!r}")
 

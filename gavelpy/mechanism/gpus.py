@@ -31,6 +31,9 @@ class GpuPool:
         self.node_forced: list[bool] = []  # drained by force
         self.node_reserved: list[str] = []  # by which reservation, for people; empty = it is not
         self.node_unhealthy: list[str] = []  # why it cannot start leases; empty = it can
+        self.node_lacks: list[tuple[str, ...]] = []  # features of jobs that its agent does not have
+        self.node_agent: list[str] = []  # name and version of an agent that lacks features
+        self.any_lacking = False
         self.node_directory: list[int] = []  # row of the directory it writes checkpoints to, as last seen
         self.directories: list[str] = [""]  # ids; the cluster's is empty until a node reports it
         self.is_scattered = False  # active jobs have checkpoints or leases in other directories than CLUSTERS
@@ -70,6 +73,8 @@ class GpuPool:
             self.node_forced.append(False)
             self.node_reserved.append("")
             self.node_unhealthy.append("")
+            self.node_lacks.append(())
+            self.node_agent.append("")
             self.node_directory.append(directory)
             self.node_type.append(kind)
             self.shares_checkpoints = self.shares_checkpoints and directory == CLUSTERS
@@ -115,6 +120,12 @@ class GpuPool:
             if len(room) < count:
                 room = np.concatenate([column, np.zeros(max(count, len(column)), dtype=column.dtype)])
             setattr(self, name, room[:count])
+
+    def set_lacks(self, node_id: NodeId, lacks: tuple[str, ...], agent: str) -> None:
+        """Sets the features that a node's agent does not have."""
+        row = self.node_row[node_id]
+        self.node_lacks[row], self.node_agent[row] = lacks, agent
+        self.any_lacking = any(self.node_lacks)
 
     def set_directory(self, row: int, directory: int) -> None:
         """Sets the directory that a node writes checkpoints to."""

@@ -4,6 +4,9 @@ Theory of operation. The owner of a job can choose the nodes that it may run on 
 (`exclude`). `node_sets` turns that into sets of GPUs: one for each distinct choice, and set 0, all GPUs, for all other
 jobs. While no unfinished job has such a choice there are no sets, and plans count GPUs by domain only.
 
+A job that needs a feature, such as a container image, may not use nodes with an agent that is too old for it: such an
+agent would ignore the field and run the job without it. A job that already has a lease there keeps it.
+
 With sets, counts are not enough: a job that may use n1 or n2 and one that may use n2 or n3 compete for n2 only if n1
 and n3 are full. GPUs of a domain that belong to the same sets are a *group*; `Room` has the number of free GPUs in each
 group, and how many of them the jobs of each set take. A job fits if and only if the GPUs taken by others can be moved
@@ -21,7 +24,7 @@ Source: L. R. Ford and D. R. Fulkerson, Maximal flow through a network (1956).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,10 +32,22 @@ import numpy as np
 from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.model.arrays import Bools, Ints
+from gavelpy.model.job import JobKind, JobSpec
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.selection import Chosen
 
+# What a job can need of the agents on its nodes, by option. An agent announces those that it has.
+FEATURES: Mapping[str, Callable[[JobSpec], object]] = {
+    "conda": lambda spec: spec.software.conda,
+    "image": lambda spec: spec.software.image,
+    "pty": lambda spec: spec.kind is JobKind.INTERACTIVE,
+    "secret": lambda spec: spec.secrets,
+    "snapshot": lambda spec: spec.software.snapshot,
+    "stall": lambda spec: spec.stall_s,
+    "time": lambda spec: spec.time_s,
+    "venv": lambda spec: spec.software.venv,
+}
 ALL_GPUS = 0
 _OUTSIDE = -1
 _Change = tuple[int, int, int]  # a kind, or _OUTSIDE for free GPUs; a group; how many were added
@@ -73,25 +88,43 @@ class NodeSets:
 
 def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
     """The sets that unfinished jobs may use now; None if they are not limited."""
-    if not jobs.limited:
+    if not jobs.limited and not pool.any_lacking:
         return None
     known: dict[object, int] = {}
     masks: list[Bools] = [np.ones(len(pool.node_ids), dtype=np.bool_)]
     of_job = np.zeros(jobs.count, dtype=np.int64)
-    for row in jobs.limited:
+    for row in jobs.active.tolist() if pool.any_lacking else jobs.limited:
         spec = jobs.specs[row]
-        key = (spec.nodes, spec.exclude)
-        if key not in known:
+        lacking = nodes_lacking(pool, spec) if pool.any_lacking else ()
+        held = pool.node_of[jobs.gpus_held(row)].tolist() if lacking and jobs.lease[row] >= 0 else ()
+        lacking = tuple(node for node in lacking if node not in held)
+        key = (spec.nodes, spec.exclude, lacking)
+        if key not in known and any(key):
             known[key] = len(masks)
             masks.append(_mask(pool, *key))
-        of_job[row] = known[key]
+        of_job[row] = known.get(key, ALL_GPUS)
+    if len(masks) == 1:
+        return None
     return NodeSets(*_distinct(of_job, np.array(masks)[:, pool.node_of]))
 
 
-def _mask(pool: GpuPool, nodes: tuple[str, ...], exclude: tuple[str, ...]) -> Bools:
-    """Whether each node is among `nodes` (empty = all are) and not in `exclude`."""
+def features_needed(spec: JobSpec) -> tuple[str, ...]:
+    """The features that a job needs of its nodes."""
+    return tuple(name for name, is_needed in FEATURES.items() if is_needed(spec))
+
+
+def nodes_lacking(pool: GpuPool, spec: JobSpec) -> tuple[int, ...]:
+    """Rows of the nodes with agents that lack a feature that a job needs."""
+    needed = set(features_needed(spec))
+    return tuple(row for row, lacks in enumerate(pool.node_lacks) if not needed.isdisjoint(lacks))
+
+
+def _mask(pool: GpuPool, nodes: tuple[str, ...], exclude: tuple[str, ...], lacking: tuple[int, ...]) -> Bools:
+    """Whether each node is among `nodes` (empty = all are) and not in `exclude` or `lacking`."""
     named, excluded = frozenset(nodes), frozenset(exclude)
-    return np.array([(not named or node in named) and node not in excluded for node in pool.node_ids], dtype=np.bool_)
+    mask = np.array([(not named or node in named) and node not in excluded for node in pool.node_ids], dtype=np.bool_)
+    mask[list(lacking)] = False
+    return mask
 
 
 def _distinct(of_job: Ints, gpus: Bools) -> tuple[Ints, Bools]:

@@ -69,6 +69,7 @@ def joined(leases: LeaseBook, event: NodeJoined, now_s: float) -> Changed:
     is_new_type = pool.join(event.node_id, event.gpu_type, event.gpu_count, _directory(leases, event))
     if is_new_type:
         jobs.add_type(event.gpu_type)
+    pool.set_lacks(event.node_id, tuple(event.lacks), event.agent)
     _relate(leases)
     return Changed(kills, is_new_type)
 

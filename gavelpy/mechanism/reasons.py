@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, priority_classes, windows
+from gavelpy.mechanism import eligibility, node_sets, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
 from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
@@ -25,6 +25,7 @@ class ReasonKind(StrEnum):
     RUNS_ON_NO_TYPE = "runs-on-no-type"
     GANG_TOO_LARGE = "gang-too-large"
     NODES_AWAY = "nodes-away"  # there are enough GPUs, but on draining or unreachable nodes
+    NODES_TOO_OLD = "nodes-too-old"  # there are enough GPUs, but on nodes with agents that lack what the job needs
     NODES_EXCLUDED = "nodes-excluded"  # there are enough GPUs, but not on the nodes that its owner allows
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
@@ -96,10 +97,12 @@ def _not_allowed(core: SchedulerCore, row: int) -> str:
 def _why_not_there(core: SchedulerCore, row: int, is_usable: Bools, among: Bools) -> str:
     """That other nodes than its owner allows have enough of these GPUs (G,) for a job; empty = it is not so."""
     jobs, pool = core.jobs, core.pool
-    if row not in jobs.limited:
-        return ""
     spec, gpus = jobs.specs[row], int(jobs.gpus[row])
-    may_use = np.array([spec.may_use(node) for node in pool.node_ids], dtype=np.bool_)[pool.node_of]
+    lacking = node_sets.nodes_lacking(pool, spec)
+    if row not in jobs.limited and not lacking:
+        return ""
+    allowed = [spec.may_use(node) and row not in lacking for row, node in enumerate(pool.node_ids)]
+    may_use = np.array(allowed, dtype=np.bool_)[pool.node_of]
     if not (is_usable & (pool.type_counts(among) >= gpus)).any():
         return ""
     size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
@@ -109,7 +112,8 @@ def _why_not_there(core: SchedulerCore, row: int, is_usable: Bools, among: Bools
     where = f"{most} there" if most else "none there"
     unknown = [node for node in spec.nodes if node not in pool.node_row]
     tail = f"; {_names(unknown)} {'has' if len(unknown) == 1 else 'have'} not joined" if unknown else ""
-    return f"needs {size}, with {where}: {chosen_in_words(spec)}{tail}"
+    why = "; ".join(filter(None, [f"{chosen_in_words(spec)}{tail}", lacking_in_words(pool, spec)]))
+    return f"needs {size}, with {where}: {why}"
 
 
 def chosen_in_words(spec: JobSpec) -> str:
@@ -117,6 +121,17 @@ def chosen_in_words(spec: JobSpec) -> str:
     parts = [f"runs on {_names(list(spec.nodes), 'or')} only"] if spec.nodes else []
     parts += [f"excluded from {_names(list(spec.exclude))}"] if spec.exclude else []
     return f"{' and '.join(parts)} by its owner" if parts else ""
+
+
+def lacking_in_words(pool: GpuPool, spec: JobSpec) -> str:
+    """The nodes with agents that are too old for a job, as a clause; empty = none."""
+    rows = node_sets.nodes_lacking(pool, spec)
+    if not rows:
+        return ""
+    lacks = [name for name in node_sets.features_needed(spec) if name in pool.node_lacks[rows[0]]]
+    more = f" ({len(rows) - 1} more nodes lack what it needs)" if len(rows) > 1 else ""
+    where = f"node {pool.node_ids[rows[0]]} runs {pool.node_agent[rows[0]] or 'an older agent'}"
+    return f"{where}, which has no {_names([f'--{name}' for name in lacks], 'or')}{more}"
 
 
 def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
@@ -160,8 +175,10 @@ class _Explanation:
 
     def __call__(self, k: int, row: int) -> Reason:
         reason = self._reason(k, row)
-        if row in self.jobs.limited and reason.kind in _BEHIND:
-            return Reason(reason.kind, f"{reason.text}; {chosen_in_words(self.jobs.specs[row])}")
+        if reason.kind in _BEHIND and (row in self.jobs.limited or self.pool.any_lacking):
+            spec = self.jobs.specs[row]
+            clauses = [reason.text, chosen_in_words(spec), lacking_in_words(self.pool, spec)]
+            return Reason(reason.kind, "; ".join(filter(None, clauses)))
         return reason
 
     def _reason(self, k: int, row: int) -> Reason:
@@ -238,7 +255,8 @@ class _Explanation:
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
         if text := _why_not_there(self.core, row, rate > 0, pool.usable | self.away):
-            return Reason(ReasonKind.NODES_EXCLUDED, text)
+            is_old = bool(node_sets.nodes_lacking(pool, jobs.specs[row]))
+            return Reason(ReasonKind.NODES_TOO_OLD if is_old else ReasonKind.NODES_EXCLUDED, text)
         home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
         if home > CLUSTERS and (older := int(jobs.stopping[row])) >= 0:
             node = int(pool.node_of[jobs.stopping_first[row]])

@@ -65,6 +65,8 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "forced": list(pool.node_forced),
             "hindrance": list(pool.node_unhealthy),
             "reserved": list(pool.node_reserved),
+            "lacks": [list(lacks) for lacks in pool.node_lacks],
+            "agents": list(pool.node_agent),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
@@ -279,6 +281,9 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_forced = list(nodes["forced"])
     pool.node_unhealthy = list(nodes["hindrance"])
     pool.node_reserved = [str(why) for why in nodes["reserved"]]
+    pool.node_lacks = [tuple(lacks) for lacks in nodes.get("lacks", [()] * len(pool.node_ids))]
+    pool.node_agent = list(nodes.get("agents", [""] * len(pool.node_ids)))
+    pool.any_lacking = any(pool.node_lacks)
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]
     pool.is_scattered = bool(state["scattered"])

@@ -78,6 +78,7 @@ OF_LATER_VERSIONS: list[Event] = [
     ConfigChanged(MechanismSettings(late_ends=True)),
     NodeJoined(NodeId("n0"), "v100", 4, True, "5eed"),
     NodeUnhealthy(NodeId("n0"), "its disk is full"),
+    NodeJoined(NodeId("n0"), "v100", 4, True, "5eed", ("image", "time"), "gavelpy 0.3"),
     ConfigChanged(MechanismSettings(keep_unsaved=True)),
     ConfigChanged(MechanismSettings(solve_at_least_every_s=1800.0)),
     NodeDraining(NodeId("n0"), force=True),

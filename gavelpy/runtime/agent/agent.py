@@ -42,7 +42,7 @@ from gavelpy.runtime.agent.job_service import HOST, serve_jobs
 from gavelpy.runtime.agent.leases.containment import Containment, find_containment
 from gavelpy.runtime.agent.leases.environment import node_environment_of
 from gavelpy.runtime.agent.leases.images import ImageRules, find_images
-from gavelpy.runtime.agent.leases.orders import Orders, is_newer
+from gavelpy.runtime.agent.leases.orders import FEATURES, Orders, is_newer
 from gavelpy.runtime.agent.leases.reconcile import Amend, NodeGpus, reconcile
 from gavelpy.runtime.agent.leases.registry import LeaseRegistry, ShimWatch, log_action
 from gavelpy.runtime.agent.leases.retention import OrdersKind, archive, classify_orders, final_orders
@@ -297,6 +297,7 @@ class Agent:
         # With the state of an earlier agent, all leases that may still run are known and reported.
         node.confirmed_dead = self._has_state and not self._was_connected
         node.containment, node.images = self._containment.text, self._images.text
+        node.features.extend(FEATURES)
         node.cluster_id, node.state_id = self._state.cluster_id, self._state.state_id
         node.identity_key = self._state.identity_key
         node.peer_address = self._quorum.me.address

@@ -47,7 +47,14 @@ from gavelpy.runtime.daemon.leases.lease import PartReport, Patience
 from gavelpy.runtime.daemon.leases.table import LeaseTable
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import QuorumViews
-from gavelpy.runtime.daemon.nodes.registry import Node, NodeRegistry, differs, directory_seen, joined
+from gavelpy.runtime.daemon.nodes.registry import (
+    Node,
+    NodeRegistry,
+    differs,
+    directory_seen,
+    has_other_features,
+    joined,
+)
 from gavelpy.runtime.daemon.nodes.watch import NodeWatch
 from gavelpy.runtime.daemon.recovery import SchedulerClock
 from gavelpy.runtime.quorum import Member
@@ -126,7 +133,9 @@ class CommandExecutor:
         """A node has opened a stream; its first report follows at once."""
         state = self._state(node.node_id)
         is_other = state is not None and differs(self.core.pool, node, self.context.cluster_id)
-        if state not in (None, NodeState.LOST) and (is_other or self._is_anew(node)):
+        if state not in (None, NodeState.LOST) and (
+            is_other or self._is_anew(node) or has_other_features(self.core.pool, node)
+        ):
             is_drained = state is NodeState.DRAINING and not is_other
             force = self.core.pool.node_forced[self.core.pool.node_row[node.node_id]]
             self._join(node)

@@ -283,6 +283,7 @@ class Node(_message.Message):
     STATE_ID_FIELD_NUMBER: _builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     PEER_ADDRESS_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     host_id: _builtins.str
@@ -318,6 +319,10 @@ class Node(_message.Message):
     def api_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """of this protocol; the scheduler picks one"""
 
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """options of jobs that this agent knows: image, time, ...; empty = an agent without this field"""
+
     def __init__(
         self,
         *,
@@ -338,11 +343,12 @@ class Node(_message.Message):
         state_id: _builtins.str = ...,
         state_directory: _builtins.str = ...,
         peer_address: _builtins.str = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
         images: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "agent_process", b"agent_process", "agent_process_start", b"agent_process_start", "agent_version", b"agent_version", "api_versions", b"api_versions", "checkpoint_marker", b"checkpoint_marker", "cluster_id", b"cluster_id", "confirmed_dead", b"confirmed_dead", "containment", b"containment", "features", b"features", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "host_id", b"host_id", "identity_key", b"identity_key", "images", b"images", "node_id", b"node_id", "peer_address", b"peer_address", "state_directory", b"state_directory", "state_id", b"state_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

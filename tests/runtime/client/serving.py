@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from gavelpy.mechanism.events import Event
+from gavelpy.runtime.agent.leases.orders import FEATURES
 from gavelpy.runtime.client.connection import Client
 from gavelpy.runtime.client.settings import ClientSettings
 from gavelpy.runtime.daemon.service import Service, open_state
@@ -75,6 +76,7 @@ class Serving:
             address="here",
             containment="cgroup v2",
             images=images,
+            features=FEATURES,
         )
 
         def messages() -> Iterator[agent_pb2.ConnectRequest]:

@@ -15,6 +15,7 @@ import grpc.aio
 from gavelpy.journal.sqlite import BackupSettings
 from gavelpy.journal.store import open_store
 from gavelpy.model.job import JobId, JobSpec
+from gavelpy.runtime.agent.leases.orders import FEATURES
 from gavelpy.runtime.daemon.config import Config, parse_config
 from gavelpy.runtime.daemon.recovery import recover
 from gavelpy.runtime.daemon.rpc.agent_service import AgentService
@@ -108,7 +109,7 @@ class Agent:
     def __init__(self, node_id: str, *, gpus: int = 1, **node: Any) -> None:
         self.node = agent_pb2.Node(
             node_id=node_id, host_id=f"host-{node_id}", api_versions=[1], gpu_type="v100", gpu_count=gpus,
-            address="127.0.0.1", agent_version="1", **node,
+            address="127.0.0.1", agent_version="1", **{"features": FEATURES, **node},
         )  # fmt: skip
         self.leases: dict[int, agent_pb2.LeaseReport] = {}
         self.orders: dict[int, agent_pb2.LeaseOrder] = {}

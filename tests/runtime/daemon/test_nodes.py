@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gavelpy.model.job import NodeId
+from gavelpy.mechanism.node_sets import FEATURES
+from gavelpy.mechanism.reasons import reasons
+from gavelpy.model.job import NodeId, Software
+from gavelpy.runtime.agent.leases.orders import FEATURES as OF_AGENTS
 from gavelpy.runtime.daemon.nodes.registry import Hello, Node, NodeRegistry, Stream, is_alive
 from gavelpy.runtime.shim.processes import process_facts
+from tests.runtime.daemon.harness import Agent, make_config, make_spec, running
 
 ProcessName = tuple[int, int]
 
@@ -247,3 +253,37 @@ def test_after_a_restart_a_newcomer_is_not_taken_for_a_node_with_leases() -> Non
 
     assert "has leases (1)" in newcomer
     assert old_hand == ""
+
+
+def test_an_agent_knows_all_options_that_a_job_can_need() -> None:
+    assert set(OF_AGENTS) == set(FEATURES)
+
+
+def test_an_agent_lacks_what_it_does_not_announce() -> None:
+    hello = Hello(NodeId("n0"), "here", "v100", 1, "127.0.0.1")
+
+    assert set(hello.lacks) == set(FEATURES), "it is older than all of them"
+    assert replace(hello, images="no: there is none").lacks == (), "agents report this since they know all of them"
+    assert replace(hello, images="podman 5", features=frozenset(FEATURES) - {"time"}).lacks == ("time",)
+
+
+def test_a_job_that_an_old_agent_would_run_without_its_container_waits_for_a_newer_agent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        job = make_spec(software=Software(image="docker.io/library/python:3.12"))
+        async with running(make_config(tmp_path, mechanism={"round_s": 1.0})) as cluster:
+            async with Agent("n0", features=[]).connected(cluster) as old:
+                plain, contained = await cluster.submit(make_spec(), job)
+                await cluster.until(lambda: bool(old.launches), "the plain job runs")
+                await cluster.scheduler.cancel([plain])
+                await cluster.until(lambda: not cluster.core.jobs.leased.size, "its GPU is free")
+                await asyncio.sleep(2.0)  # rounds in which it must not start
+                why = reasons(cluster.core)[contained].text
+                assert why == "needs 1 GPU, with none there: node n0 runs gavelpy 1, which has no --image"
+                assert [launch.software.image for _, launch in old.launches] == [""]
+            async with Agent("n0").connected(cluster) as new:
+                await cluster.until(lambda: bool(new.launches), "the newer agent runs it")
+                assert new.launches[0][1].software.image == job.software.image
+        async with running(make_config(tmp_path)) as cluster, Agent("n0", features=[]).connected(cluster):
+            await cluster.until(lambda: cluster.core.pool.any_lacking, "known after a restart of the scheduler")
+
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))

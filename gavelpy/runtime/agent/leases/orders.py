@@ -15,6 +15,8 @@ from gavelpy.model.job import OF_NODE, Software
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2, software_pb2
 
+# Options of jobs whose fields this agent knows. The scheduler places no job that needs another one on this node.
+FEATURES: Final = ("conda", "image", "pty", "secret", "snapshot", "stall", "time", "venv")
 TEXT_MAX: Final = 1 << 20
 RANKS_MAX: Final = 1 << 16
 SIGNALS_MAX: Final = 64

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gavelpy.mechanism.events import DirectorySeen, NodeJoined
 from gavelpy.mechanism.gpus import CLUSTERS, GpuPool
+from gavelpy.mechanism.node_sets import FEATURES
 from gavelpy.model.job import NodeId
 
 _PROC = Path("/proc")
@@ -74,6 +75,16 @@ class Hello:
     images: str = ""  # what runs containers, or why nothing does; empty = not sent
     state_directory: str = ""  # of an agent on the scheduler's host; empty = not sent
     peer_address: str = ""  # for other agents; empty = it does not answer them
+    features: frozenset[str] = frozenset()  # options of jobs that the agent announces; empty = it announces none
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Features that the agent does not have.
+
+        Agents that report what runs containers, but announce no features, have all those of their time.
+        """
+        has = self.features or (FEATURES.keys() if self.images else ())
+        return tuple(name for name in FEATURES if name not in has)
 
     @property
     def identity(self) -> str:
@@ -171,7 +182,10 @@ class Node:
         """The event that it offers its GPUs."""
         hello = self.hello
         uses = self.uses_clusters_directory(cluster_id, is_known=is_known)
-        return NodeJoined(hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity)
+        lacks, agent = hello.lacks, f"gavelpy {hello.agent_version}" if hello.agent_version else ""
+        return NodeJoined(
+            hello.node_id, hello.gpu_type, hello.gpu_count, uses, hello.identity, lacks, agent if lacks else ""
+        )
 
 
 class NodeRegistry:
@@ -301,6 +315,11 @@ def differs(pool: GpuPool, node: Node, cluster_id: str) -> bool:
     is_unreported = node.reported_directory.state is ReportedState.UNREPORTED
     uses = node.uses_clusters_directory(cluster_id, is_known=had[2]) if is_unreported else had[2]
     return had != (node.hello.gpu_type, node.hello.gpu_count, uses)
+
+
+def has_other_features(pool: GpuPool, node: Node) -> bool:
+    """Whether the agent of a node lacks other features than the core has on record."""
+    return pool.node_lacks[pool.node_row[node.node_id]] != node.hello.lacks
 
 
 def directory_seen(pool: GpuPool, node: Node, cluster_id: str) -> DirectorySeen | None:

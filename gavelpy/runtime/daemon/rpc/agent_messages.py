@@ -21,6 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GPUS_A_NODE_MAX = 4_096
 LEASES_A_NODE_MAX = 100_000
 TEXT_MAX = 255
+FEATURES_MAX = 1_000
 PATH_MAX = 4_096
 DETAIL_MAX = 500
 KEY_LENGTHS = (32, 255)
@@ -88,6 +89,8 @@ def hello_of(node: agent_pb2.Node) -> Hello:
     directory = node.state_directory
     if directory and not (directory.startswith("/") and len(directory) <= PATH_MAX and directory.isprintable()):
         raise RemoteViolation(f"state_directory must be an absolute path, got {directory[:80]!r}")
+    if len(node.features) > FEATURES_MAX or not all(NAME.fullmatch(name) for name in node.features):
+        raise RemoteViolation(f"features must be at most {FEATURES_MAX} names, got {list(node.features)[:3]!r}"[:200])
     return Hello(
         node_id=NodeId(node.node_id),
         host_id=node.host_id,
@@ -105,6 +108,7 @@ def hello_of(node: agent_pb2.Node) -> Hello:
         images=node.images,
         state_directory=directory,
         peer_address=node.peer_address,
+        features=frozenset(node.features),
     )
 
 
