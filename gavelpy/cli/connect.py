@@ -66,6 +66,9 @@ def settings(scheduler: str | None, token_file: Path | None, timeout_s: float | 
 @contextmanager
 def connected(scheduler: str | None, token_file: Path | None, timeout_s: float | None) -> Iterator[Client]:
     """A client of the scheduler, closed at the end."""
+    from gavelpy.runtime.service_manager import quiet_grpc
+
+    quiet_grpc()
     from gavelpy.runtime.client.connection import Client
 
     with Client(settings(scheduler, token_file, timeout_s)) as client:

@@ -93,7 +93,7 @@ def demo(
       gavel demo --no-live
     """
     from gavelpy.model.cluster import Cluster
-    from gavelpy.simulator.compare import PolicyRun
+    from gavelpy.policies.base import PolicyRun
     from gavelpy.simulator.settings import preset
     from gavelpy.traces.reader import read_trace
     from gavelpy.traces.workloads import workloads_directory
@@ -128,6 +128,9 @@ def check_installed() -> None:
 
 def run_live(directory: Path) -> None:
     """Runs the jobs until they finish and prints the results; raises RemoteViolation after TIMEOUT_S."""
+    from gavelpy.runtime.service_manager import quiet_grpc
+
+    quiet_grpc()
     from gavelpy.runtime.local_cluster import LocalCluster, LocalNode
 
     nodes = tuple(LocalNode(f"{name}-node", f"{name}:{GPUS[name]}", factor) for name, factor in FACTORS.items())

@@ -1,4 +1,7 @@
-"""The command `gavel`: all subcommands; each error becomes one line on stderr and an exit code."""
+"""The command `gavel`: each error becomes one line on stderr and an exit code.
+
+Imports are late, because they are most of the time of a short command.
+"""
 
 from __future__ import annotations
 
@@ -8,128 +11,18 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
-
-import typer
-
-from gavelpy.cli import (
-    allocate,
-    credentials,
-    demo,
-    init,
-    job_orders,
-    jobs,
-    logs,
-    nodes,
-    policy,
-    profile,
-    reserve,
-    secret,
-    simulate,
-    submit,
-    throughput,
-    top,
-    trace,
-    tunnels,
-    usage,
-    wait,
-)
-from gavelpy.cli.output import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    NAMES,
-    NOT_ALLOWED,
-    OK,
-    PIPE_CLOSED,
-    UNREACHABLE,
-    json_line,
-    printable,
-)
-from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable, missing_extra
-from gavelpy.runtime.service_manager import quiet_grpc
-
-# click's UsageError, which a mistyped command line raises; some versions of typer vendor click.
-_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-_LIBRARY, _CLUSTER = "Library and simulator", "A running cluster"
-
-app = typer.Typer(
-    name="gavel",
-    invoke_without_command=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,
-)
-app.command("demo", rich_help_panel=_LIBRARY)(demo.demo)
-app.command("simulate", rich_help_panel=_LIBRARY)(simulate.simulate)
-app.command("allocate", rich_help_panel=_LIBRARY)(allocate.allocate)
-app.command("policies", rich_help_panel=_LIBRARY)(policy.policies)
-app.add_typer(trace.app, name="trace", rich_help_panel=_LIBRARY)
-app.add_typer(throughput.app, name="throughput", rich_help_panel=_LIBRARY)
-app.command("profile", rich_help_panel=_CLUSTER)(profile.profile)
-app.command("init", rich_help_panel=_CLUSTER)(init.init)
-app.command("submit", rich_help_panel=_CLUSTER)(submit.submit)
-app.command("run", rich_help_panel=_CLUSTER)(tunnels.run)
-app.command("forward", rich_help_panel=_CLUSTER)(tunnels.forward)
-app.command("jobs", rich_help_panel=_CLUSTER)(jobs.jobs)
-app.command("status", rich_help_panel=_CLUSTER)(jobs.status)
-app.command("explain", rich_help_panel=_CLUSTER)(jobs.explain)
-app.command("logs", rich_help_panel=_CLUSTER)(logs.logs)
-app.command("cancel", rich_help_panel=_CLUSTER)(job_orders.cancel)
-app.command("hold", rich_help_panel=_CLUSTER)(job_orders.hold)
-app.command("release", rich_help_panel=_CLUSTER)(job_orders.release)
-app.command("reserve", rich_help_panel=_CLUSTER)(reserve.reserve)
-app.command("reservations", rich_help_panel=_CLUSTER)(reserve.reservations)
-app.command("requeue", rich_help_panel=_CLUSTER)(job_orders.requeue)
-app.command("wait", rich_help_panel=_CLUSTER)(wait.wait)
-app.command("top", rich_help_panel=_CLUSTER)(top.top)
-app.command("nodes", rich_help_panel=_CLUSTER)(nodes.nodes)
-app.command("usage", rich_help_panel=_CLUSTER)(usage.usage)
-app.command("drain", rich_help_panel=_CLUSTER)(nodes.drain)
-app.add_typer(nodes.app, name="node", rich_help_panel=_CLUSTER)
-app.add_typer(policy.app, name="policy", rich_help_panel=_CLUSTER)
-app.command("events", rich_help_panel=_CLUSTER)(logs.events)
-app.add_typer(secret.app, name="secret", rich_help_panel=_CLUSTER)
-app.add_typer(credentials.tokens_app, name="token", rich_help_panel=_CLUSTER)
-app.add_typer(credentials.certificates_app, name="cert", rich_help_panel=_CLUSTER)
-
-
-def _show_version(requested: bool) -> None:
-    if requested:
-        from gavelpy import __version__
-
-        typer.echo(f"gavel {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def gavel(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Schedule heterogeneous GPU clusters: run jobs, simulate traces, solve allocations, compare policies.
-
-    \b
-    Start with:   gavel demo; on a cluster, gavel submit --help
-    Exit codes:   0 success, 1 a job or the operation failed, 2 bad input, 3 scheduler unreachable,
-                  4 not allowed, 124 wait timed out, 130 interrupted
-    """
-    if context.invoked_subcommand is None and not version:
-        typer.echo(context.get_help())
+from typing import cast
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; only a bug leaves a traceback."""
     _open_closed_streams()
-    quiet_grpc()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escapes characters that the encoding lacks
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=given, prog_name="gavel", standalone_mode=False)
+        code = _print_version() if given == ["--version"] else _run(given)
         sys.stdout.flush()
     except SystemExit as exit_request:
         if not isinstance(exit_request.__context__, BrokenPipeError):
@@ -137,15 +30,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _abandon_stdout()
     except BrokenPipeError:
         return _abandon_stdout()
-    except (OSError, KeyboardInterrupt, typer.Abort, ModuleNotFoundError, GavelError, _USAGE_ERROR) as error:
+    except _reported() as error:
         return _fail(error, given)
-    if code == INTERRUPTED:
-        return _fail(KeyboardInterrupt(), given)
+    return code
+
+
+def _print_version() -> int:
+    """Prints the version without the imports that parsing needs."""
+    from gavelpy import __version__
+
+    sys.stdout.write(f"gavel {__version__}\n")
+    return 0
+
+
+def _run(given: list[str]) -> int:
+    """Runs a command and returns its exit code."""
+    from gavelpy.cli.commands import app
+    from gavelpy.cli.output import INTERRUPTED, OK
+
+    code = app(args=given, prog_name="gavel", standalone_mode=False)
+    if code == INTERRUPTED:  # typer has caught the signal
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else OK
+
+
+def _reported() -> tuple[type[BaseException], ...]:
+    """The errors that end a command with one line; others are bugs."""
+    import typer
+
+    from gavelpy.errors import GavelError
+
+    # The base of BadParameter is click's UsageError, a mistyped command line; some versions of typer vendor click.
+    usage_error = typer.BadParameter.__bases__[0]
+    return (OSError, KeyboardInterrupt, typer.Abort, ModuleNotFoundError, GavelError, usage_error)
 
 
 def _fail(error: BaseException, given: Sequence[str]) -> int:
     """Writes the error on stderr, as one line of text or JSON, and returns the exit code."""
+    from gavelpy.cli.output import INTERRUPTED, NAMES, json_line, printable
+    from gavelpy.errors import InvalidInput
+
     message, code = _message_and_code(error, given)
     message = printable(" ".join(message.split()))
     if _is_json(given):
@@ -159,6 +83,11 @@ def _fail(error: BaseException, given: Sequence[str]) -> int:
 
 
 def _message_and_code(error: BaseException, given: Sequence[str]) -> tuple[str, int]:
+    import typer
+
+    from gavelpy.cli.output import BAD_INPUT, FAILED, INTERRUPTED, NOT_ALLOWED, UNREACHABLE
+    from gavelpy.errors import GavelError, InvalidInput, NotAllowed, SchedulerUnreachable, missing_extra
+
     match error:
         case InvalidInput():
             return str(error), BAD_INPUT
@@ -201,5 +130,7 @@ def _open_closed_streams() -> None:
 
 def _abandon_stdout() -> int:
     """Points stdout at /dev/null, so that the interpreter's last flush does not fail on the closed pipe."""
+    from gavelpy.cli.output import PIPE_CLOSED
+
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

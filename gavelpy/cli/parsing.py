@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gavelpy.model.job import Trace
     from gavelpy.model.problem import AllocationProblem
     from gavelpy.model.throughput import ThroughputTable
-    from gavelpy.simulator.compare import PolicyRun
+    from gavelpy.policies.base import PolicyRun
     from gavelpy.traces.generator import GeneratorOptions
 
 
@@ -98,7 +98,7 @@ def prices(text: str) -> dict[str, float]:
 
 def runs(text: str, *, blind: bool) -> list[PolicyRun]:
     """The runs of `fifo,max_min_fairness@blind`; `blind` makes all of them blind."""
-    from gavelpy.simulator.compare import PolicyRun
+    from gavelpy.policies.base import PolicyRun
 
     chosen: list[PolicyRun] = []
     for name in text.split(","):

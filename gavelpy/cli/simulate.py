@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gavelpy.model.cluster import Cluster
     from gavelpy.model.job import Trace
     from gavelpy.model.throughput import ThroughputTable
-    from gavelpy.simulator.compare import PolicyRun
+    from gavelpy.policies.base import PolicyRun
     from gavelpy.simulator.estimation import Learning
     from gavelpy.simulator.metrics import SimulationResult
     from gavelpy.simulator.settings import SimulationSettings

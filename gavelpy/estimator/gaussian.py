@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
-from scipy.optimize import minimize
+from numpy.linalg import LinAlgError
 
 from gavelpy.model.arrays import Floats
 
@@ -54,17 +53,23 @@ class Posterior:
 
     def explained(self, cross: Floats) -> Floats:
         """(n, m); the product of columns p and q is the covariance of points p and q that the observations explain."""
+        from scipy.linalg import solve_triangular
+
         return np.asarray(solve_triangular(self.factor, cross, lower=True, check_finite=False))
 
 
 def conditioned(covariance: Floats, noise_variance: Floats, residual: Floats) -> Posterior:
     """The posterior after observing `residual`, (n,)."""
+    from scipy.linalg import cho_solve, cholesky
+
     factor = cholesky(covariance + np.diag(noise_variance), lower=True, check_finite=False)
     return Posterior(np.asarray(factor), np.asarray(cho_solve((factor, True), residual, check_finite=False)))
 
 
 def by_evidence(start: Floats, model: Callable[[Floats], tuple[Floats, Floats]], residual: Floats) -> Floats:
     """Log hyper-parameters of the largest evidence; `model` maps hyper-parameters to covariance and noise variance."""
+
+    from scipy.optimize import minimize
 
     def cost(x: Floats) -> float:
         covariance, noise = model(np.exp(x))

@@ -18,9 +18,7 @@ from enum import Enum
 from typing import ClassVar, Final
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.lapack import dpotri
-from scipy.optimize import minimize
+from numpy.linalg import LinAlgError
 
 from gavelpy.estimator.kinds import Sides
 from gavelpy.model.arrays import Floats, Ints
@@ -187,6 +185,8 @@ class _Problem:
 
     def most_probable(self, x: Floats, likeness: Floats, steps: int) -> Floats:
         """The most probable scales for a likeness of types, starting from x."""
+        from scipy.optimize import minimize
+
         likeness_of = likeness[np.ix_(self.observed.column, self.observed.column)]
 
         def cost(at: Floats) -> tuple[float, Floats]:
@@ -321,6 +321,9 @@ class _Problem:
 
 def _inverted(covariance: Floats) -> tuple[float, Floats]:
     """Half the log determinant, and the inverse."""
+    from scipy.linalg import cholesky
+    from scipy.linalg.lapack import dpotri
+
     factor = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
     half_log = float(np.log(np.diag(factor)).sum())
     lower, _ = dpotri(factor, lower=True, overwrite_c=True)  # the upper half stays that of the factor: zeros

@@ -46,6 +46,15 @@ _GPU_LENGTH = 1.0  # doublings of peak rates and bandwidth over which GPU types 
 _EXTRA_SD = {Provenance.MEASURED: 0.0, Provenance.PUBLISHED: 0.25, Provenance.ESTIMATED: 0.5, Provenance.PRIOR: 0.8}
 
 
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Log rates against their predictions from all others."""
+
+    entries: Ints  # (n, 2) row and column
+    off: Floats  # (n,) deviation from the prediction
+    sd: Floats  # (n,) standard deviation of the prediction
+
+
 @dataclass(frozen=True)
 class IsolatedModel:
     """Hyper-parameters and prior mean, without measurements."""
@@ -59,6 +68,24 @@ class IsolatedModel:
     def given(self, table: ThroughputTable) -> IsolatedPosterior:
         """The model conditioned on the table's positive rates."""
         return IsolatedPosterior(self.anchored(table), table)
+
+    def covariance(self, table: ThroughputTable, entries: Ints) -> tuple[Floats, Floats]:
+        """Covariance of these entries, (n, n), and the variance of their noise, (n,)."""
+        s, row, column = self.sides(table.keys), entries[:, 0], entries[:, 1]
+        covariance = _covariance(self.scales, s, self.between(table.gpu_types), row, column)
+        return covariance, self.scales.noise**2 + _extra_variance(table, entries)
+
+    def left_out(self, table: ThroughputTable) -> LeftOut:
+        """The table's log rates against their predictions from all others.
+
+        Source: Rasmussen and Williams (2006), equations 5.12. It is computed without scipy, because commands check
+        their input with it: scipy takes longer to load than they take otherwise.
+        """
+        anchored, entries = self.anchored(table), _entries(table, OBSERVATIONS_MAX)
+        covariance, noise = anchored.covariance(table, entries)
+        inverse = np.linalg.inv(covariance + np.diag(noise))
+        precision = np.diagonal(inverse)
+        return LeftOut(entries, inverse @ anchored.residual(table, entries) / precision, 1.0 / np.sqrt(precision))
 
     def calibrated(self, table: ThroughputTable) -> IsolatedModel:
         """The model with the roofline that fits the table best (takes milliseconds); hyper-parameters are unchanged."""
@@ -195,9 +222,8 @@ class IsolatedPosterior:
         self.model, self.table = model, table
         self.entries = _entries(table, OBSERVATIONS_MAX)
         self._row = {key: row for row, key in enumerate(table.keys)}
-        s, row, column = model.sides(table.keys), self.entries[:, 0], self.entries[:, 1]
-        covariance = _covariance(model.scales, s, model.between(table.gpu_types), row, column)
-        noise = model.scales.noise**2 + _extra_variance(table, self.entries)
+        row, column = self.entries[:, 0], self.entries[:, 1]
+        covariance, noise = model.covariance(table, self.entries)
         self.posterior: Posterior = conditioned(covariance, noise, model.residual(table, self.entries))
         self._is_in = np.zeros(table.rate_steps_per_s.shape, dtype=np.bool_)
         self._is_in[row, column] = True
@@ -224,16 +250,6 @@ class IsolatedPosterior:
         mean = self.model.mean(keys, gpu_types) + self.posterior.mean(cross).reshape(N, T)
         blocks = self._widened(keys, self._with_own(keys, gpu_types, Blocks(mean, covariance)))
         return self._stacked(keys, gpu_types, blocks)
-
-    def left_out(self) -> tuple[Floats, Floats]:
-        """Deviation of each log rate from the prediction of all others, and its standard deviation, (n,) each.
-
-        Source: Rasmussen and Williams (2006), equations 5.12.
-        """
-        size = len(self.entries)
-        inverse_factor = self.posterior.explained(np.eye(size))
-        precision = np.square(inverse_factor).sum(axis=0)
-        return self.posterior.weight / precision, 1.0 / np.sqrt(precision)
 
     def _stacked(self, keys: Sequence[Key], gpu_types: Sequence[str], blocks: Blocks) -> Blocks:
         """The blocks with the means and widths of the mixture, where the table has the key and the type."""

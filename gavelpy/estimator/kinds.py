@@ -13,6 +13,7 @@ import numpy as np
 from gavelpy.model.arrays import Floats, Ints
 
 Key = tuple[str, int]  # (job type, GPUs)
+RATE_MAX_STEPS_PER_S = 1e9
 _BATCH = re.compile(r"(?P<family>.*?)\s*\(batch size (?P<batch>[1-9]\d{0,8})\)")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gavelpy.estimator.completion import Completion, Estimates, EstimatorModel, aligned
 from gavelpy.estimator.gaussian import UNKNOWN_VARIANCE, Blocks, updated, with_claims
 from gavelpy.estimator.interference import ColocatedReadings
-from gavelpy.estimator.kinds import Key
+from gavelpy.estimator.kinds import RATE_MAX_STEPS_PER_S, Key
 from gavelpy.estimator.pairs import Alone, Slowdowns, slowdown_quantile
 from gavelpy.estimator.rate_filter import RateFilter, Reading, Verdict
 from gavelpy.model.arrays import Floats
@@ -25,7 +25,6 @@ from gavelpy.model.throughput import Provenance, ThroughputTable
 
 WARM_UP_S = 30.0  # start of a lease, of which readings are refused
 STUCK_S = 600.0  # without a step: the job does not run on this type
-RATE_MAX_STEPS_PER_S = 1e9
 _FAR = math.log(1000.0)  # distance from the expectation at which a reading is refused, if also beyond _FAR_SD
 _FAR_SD = 6.0
 _AGREEING, _AGREE = 3, math.log(1.5)  # far readings in a row that are accepted if each is close to the last

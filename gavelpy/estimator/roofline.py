@@ -60,14 +60,14 @@ class Roofline:
 
         Estimated rates are ignored.
         """
-        from scipy.optimize import least_squares
-
         terms = self._terms(table.keys, table.gpu_types)
         with np.errstate(divide="ignore", invalid="ignore"):
             target = np.log(table.rate_steps_per_s)
         known = np.isfinite(target) & np.isfinite(terms.compute_s) & (table.provenance <= Provenance.PUBLISHED)
         if not known.any():
             return self
+        from scipy.optimize import least_squares
+
         start = np.log(_START)
 
         def residuals(x: Floats) -> Floats:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gavelpy.estimator.isolated import IsolatedModel
-from gavelpy.estimator.kinds import Key
-from gavelpy.estimator.online import RATE_MAX_STEPS_PER_S
+from gavelpy.estimator.kinds import RATE_MAX_STEPS_PER_S, Key
 from gavelpy.estimator.roofline import Roofline
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.throughput import ThroughputTable
@@ -140,15 +139,14 @@ def _outvoted(table: ThroughputTable, roofline: Roofline) -> list[tuple[int, int
     rates, model = table.rate_steps_per_s.copy(), IsolatedModel(roofline=roofline)
     for _ in range(_SWEEPS):
         left = replace(table, rate_steps_per_s=rates)
-        posterior = model.calibrated(left).given(left)
-        off, sd = posterior.left_out()
-        excess = np.abs(off) / np.maximum(FAR, FAR_SD * sd)
+        others = model.calibrated(left).left_out(left)
+        excess = np.abs(others.off) / np.maximum(FAR, FAR_SD * others.sd)
         worst = float(excess.max(initial=0.0))
         if worst <= 1.0:
             break
         for entry in np.flatnonzero(excess > max(1.0, worst / 2.0)).tolist():
-            row, column = posterior.entries[entry].tolist()
-            found.append((row, column, math.exp(float(np.clip(off[entry], -700.0, 700.0)))))
+            row, column = others.entries[entry].tolist()
+            found.append((row, column, math.exp(float(np.clip(others.off[entry], -700.0, 700.0)))))
             rates[row, column] = math.nan
     return found
 

@@ -6,7 +6,7 @@ Built-in and plug-in policies register in the entry point group `gavelpy.policie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -147,6 +147,7 @@ def flag(name: str, value: object) -> bool:
 
 
 GROUP = "gavelpy.policies"
+BLIND_SUFFIX = "@blind"
 
 
 def policy_named(name: str, **parameters: Any) -> Policy:  # Any: a policy's hyper-parameters are its own
@@ -189,6 +190,26 @@ def policy_from(text: str) -> Policy:
         except ValueError:
             parameters[parameter] = value
     return policy_named(name, **parameters)
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """A policy (a name, or name:parameter=value), and whether it is blind to GPU types."""
+
+    policy: str
+    blind: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> PolicyRun:
+        """`name` or `name@blind`; raises InvalidInput when there is no such policy."""
+        name = text.removesuffix(BLIND_SUFFIX)
+        policy_from(name)
+        return cls(name, blind=name != text)
+
+    @property
+    def label(self) -> str:
+        """Name in results."""
+        return self.policy + (BLIND_SUFFIX if self.blind else "")
 
 
 def registered() -> Mapping[str, type[Policy]]:

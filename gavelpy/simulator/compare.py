@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gavelpy.engine import Engine
@@ -13,6 +13,7 @@ from gavelpy.journal.file import JournalWriter
 from gavelpy.model.cluster import Cluster
 from gavelpy.model.job import Trace
 from gavelpy.model.throughput import ThroughputTable
+from gavelpy.policies.base import PolicyRun as PolicyRun
 from gavelpy.policies.base import planned_over_rounds, policy_from
 from gavelpy.simulator.estimation import Estimation, Learning
 from gavelpy.simulator.metrics import SimulationResult, with_fairness
@@ -20,27 +21,6 @@ from gavelpy.simulator.settings import SimulationSettings
 from gavelpy.simulator.simulate import Progress, Simulation
 
 ISOLATED = "isolated"
-BLIND_SUFFIX = "@blind"
-
-
-@dataclass(frozen=True)
-class PolicyRun:
-    """A policy (a name, or name:parameter=value), and whether it is blind to GPU types."""
-
-    policy: str
-    blind: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> PolicyRun:
-        """`name` or `name@blind`; raises InvalidInput when there is no such policy."""
-        name = text.removesuffix(BLIND_SUFFIX)
-        policy_from(name)
-        return cls(name, blind=name != text)
-
-    @property
-    def label(self) -> str:
-        """Name in results."""
-        return self.policy + (BLIND_SUFFIX if self.blind else "")
 
 
 def compare(

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gavelpy.cli.main import app as gavel
+from gavelpy.cli.commands import app as gavel
 from gavelpy.runtime.agent.main import app as gavel_node
 from gavelpy.runtime.daemon.main import app as gavel_scheduler
 

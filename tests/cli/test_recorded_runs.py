@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gavelpy.cli.main import app
+from gavelpy.cli.commands import app
 
 RECORDED = Path(__file__).with_name("recorded_runs.json")
 SMALL = "--generate 24 --rate-per-h 12 --cluster v100:8,p100:8,k80:8 --seed 7"

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from gavelpy import AllocationProblem
-from gavelpy.cli.main import app
+from gavelpy.cli.commands import app
 from tests.conftest import PROJECT
 
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
