@@ -78,6 +78,28 @@ def test_a_gang_reserves_the_type_on_which_the_fewest_gpus_are_missing_then_the_
     assert (core.jobs.lease[4], core.jobs.lease_type[5]) == (-1, 1)
 
 
+def test_a_gang_reserves_no_type_on_which_it_does_not_run() -> None:
+    core = behind_two(make_spec("gang", gpus=2), servers=[("v100", 2), ("k80", 3)])
+    tell(core, JobSubmitted(make_spec("c")), 20.0)
+
+    finish(core, 0, 20.0)
+    plan(core, 20.0)
+
+    assert core.jobs.lease[[2, 3]].tolist() == [-1, -1]
+    assert reasons(core)[3].kind is ReasonKind.BEHIND_GANG
+
+
+def test_a_gang_reserves_no_type_of_which_its_nodes_have_too_few_gpus() -> None:
+    gang = make_spec("gang", gpus=3, rates=BOTH, nodes=("n0", "n2"))
+    core = behind_two(gang, servers=[("v100", 3), ("k80", 2), ("k80", 2)])
+    tell(core, JobSubmitted(make_spec("c")), 20.0)
+
+    plan(core, 20.0)
+
+    assert core.jobs.lease[[2, 3]].tolist() == [-1, -1]
+    assert reasons(core)[3].kind is ReasonKind.BEHIND_GANG
+
+
 def test_the_oldest_gang_reserves_first_and_the_next_another_type() -> None:
     specs = [make_spec("old", gpus=2, rates=BOTH), make_spec("young", gpus=2, rates=BOTH)]
     core = make_core(make_spec("a"), make_spec("b", rates={"k80": 1.0}), servers=[("v100", 2), ("k80", 2)])
