@@ -38,6 +38,10 @@ _STATUS_EVERY_S = 1.0
 _PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 _SIZE = struct.Struct("HHHH")
 
+ImageOption = Annotated[
+    str, typer.Option(metavar="IMAGE", help="Run the command in a container of this image. Default command: /bin/sh.")
+]
+
 
 def run(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Default: your shell.")] = None,
@@ -71,6 +75,7 @@ def run(
     ] = None,
     venv: Annotated[str, typer.Option(metavar="DIR", help="Virtual environment to activate, by its path.")] = "",
     conda: Annotated[str, typer.Option(metavar="DIR", help="Conda environment to activate, by its path.")] = "",
+    image: ImageOption = "",
     scheduler: c.SchedulerOption = None,
     token_file: c.TokenFileOption = None,
     timeout: c.TimeoutOption = None,
@@ -84,6 +89,7 @@ def run(
     Examples:
       gavel run --pty
       gavel run --pty --gpus 2 --gpu-type v100 -- python -m pdb train.py
+      gavel run --pty --image docker.io/library/python:3.12 -- bash
     """
     if not pty:
         raise InvalidInput("run needs --pty, got none; for a job without a terminal use gavel submit --wait")
@@ -91,7 +97,7 @@ def run(
     with c.connected(scheduler, token_file, timeout) as client:
         types = gpu_type or [found.gpu_type for found in client.cluster().types]
         job = f.JobTemplate(
-            command=shlex.join(command or [os.environ.get("SHELL", "/bin/sh")]),
+            command=shlex.join(command or ["/bin/sh" if image else os.environ.get("SHELL", "/bin/sh")]),
             steps_total=expected,
             name=name,
             gpus=gpus,
@@ -103,6 +109,7 @@ def run(
             one_process_a_node=True,
             venv=venv and f.absolute(Path.cwd(), venv),
             conda=conda and f.absolute(Path.cwd(), conda),
+            image=image,
         ).message()
         job.interactive = True
         number = str(client.submit([job]).jobs[0].job)

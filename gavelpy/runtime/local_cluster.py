@@ -209,7 +209,7 @@ def reserved_port() -> Iterator[int]:
 def wait_until(holds: Callable[[], bool], what: str, patience_s: float = START_S) -> None:
     """Waits until a condition is true; raises RemoteViolation with its description at the timeout.
 
-    Requests for at most a third of the time, so that an expensive condition does not delay what it waits for.
+    Evaluates the condition for at most a third of the time, so that an expensive one does not delay what it waits for.
     """
     deadline_s = time.monotonic() + patience_s
     while True:

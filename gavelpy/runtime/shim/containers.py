@@ -91,6 +91,8 @@ def _podman(launch: Launch, directory: Path, environment: Mapping[str, str], nam
         "--network=host",
         "--security-opt=no-new-privileges",
         "--cap-drop=all",
+        # A terminal in the container, connected to the shim's; no keys of the user detach podman's client.
+        *(["--interactive", "--tty", "--detach-keys="] if launch.terminal_away_s > 0 else []),
         *(["--init"] if any(init.exists() for init in INITS) else []),
         *(f"--device=nvidia.com/gpu={device}" for device in devices),
         *(f"--env={variable}" for variable in variables),

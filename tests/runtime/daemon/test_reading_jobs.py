@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.job import JobSpec
+from gavelpy.model.job import JobKind, JobSpec
 from gavelpy.model.job import Software as JobSoftware
 from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, rank_environment
@@ -76,11 +76,13 @@ def test_jobs_without_names_are_many() -> None:
     assert [job.id for job in read(make_description(), make_description())] == ["-", "-"]
 
 
-def test_interactive_job_has_no_image() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"jobs\[0\].software.image must be empty for an interactive job, got 'torch'"
-    ):
-        read(make_description(software=Software(image="torch"), interactive=True, working_directory="/srv"))
+def test_interactive_job_may_have_an_image() -> None:
+    software = Software(image="torch")
+    shell = make_description(software=software, interactive=True, one_process_a_node=True, working_directory="/srv")
+
+    (job,) = read(shell)
+
+    assert (job.kind, job.software.image) == (JobKind.INTERACTIVE, "torch")
 
 
 @pytest.mark.parametrize("directory", ["", "/", "/usr/", "/etc"])

@@ -6,26 +6,18 @@ Apptainer is not in Debian: its command line is recorded by a program of this na
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gavelpy.runtime.lease_files import LEASE_DIRECTORY_VARIABLE, Launch, LeaseOutcome
 from gavelpy.runtime.shim import containers, processes
-from tests.runtime.agent.owners import open_place
+from tests.runtime.shim.container_place import IMAGE, Place, left_of
 from tests.runtime.shim.driver import processes_left, started, wait_for
 
-IMAGE = "localhost/gavel-test:1"
 SECRET = "value-that-is-not-in-argv"
-CGROUPS = Path("/sys/fs/cgroup/unified")
 
 
 def launch_with(tool: str, **more: object) -> Launch:
@@ -79,6 +71,15 @@ def test_command_of_podman_names_variables_and_mounts_without_their_values() -> 
     assert environment["PATH"] != "/opt/bin"
     assert "LD_PRELOAD" not in environment
     assert environment[LEASE_DIRECTORY_VARIABLE] == "/jobs/7"
+
+
+def test_only_an_interactive_job_has_a_terminal_in_its_container() -> None:
+    with_one, without = (
+        containers.command(launch_with("podman", terminal_away_s=away_s), Path("/jobs/7"), {}, 0)[0]
+        for away_s in (60.0, 0.0)
+    )
+
+    assert set(with_one) - set(without) == {"--interactive", "--tty", "--detach-keys="}
 
 
 def test_directory_within_another_is_mounted_once() -> None:
@@ -152,79 +153,6 @@ def test_image_file_that_does_not_exist_fails_the_job(tmp_path: Path) -> None:
 
     assert (end.outcome, end.exit_code) == (LeaseOutcome.FAILED, 127)
     assert end.detail == "the image /nowhere/image.sif does not exist on node n1"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where real containers run: an account with subordinate ids, and its home directory with an image."""
-
-    account: pwd.struct_passwd
-    home: Path
-    prefix: tuple[str, ...]  # of the shim's command
-
-    def launch(self, *argv: str, **more: object) -> dict[str, object]:
-        """The fields of a launch that runs a command in a container."""
-        software = {"image": IMAGE, "tool": "podman", "program": "/usr/bin/podman", "home": str(self.home)}
-        return {
-            "argv": argv,
-            "software": software,
-            "working_directory": str(self.home / "work"),
-            "uid": self.account.pw_uid,
-            "gid": self.account.pw_gid,
-            "groups": (self.account.pw_gid,),
-            "job_directory": str(self.home / "job"),
-            "prefix": self.prefix,
-            **more,
-        }
-
-
-def account_with_subordinate_ids() -> pwd.struct_passwd | None:
-    file = Path("/etc/subuid")
-    names = [line.split(":")[0] for line in file.read_text().splitlines()] if file.exists() else []
-    known = {entry.pw_name: entry for entry in pwd.getpwall()}
-    return next((known[name] for name in names if name in known and known[name].pw_uid), None)
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    account = account_with_subordinate_ids()
-    needed = ("/usr/bin/podman", "/usr/bin/crun", "/usr/bin/newuidmap", "/bin/busybox")
-    if os.geteuid() != 0 or account is None or not all(map(os.path.exists, needed)):
-        pytest.skip("rootless podman needs root, an account in /etc/subuid, podman, crun, newuidmap and busybox")
-    with open_place() as home:
-        prefix = ("unshare", "--mount", "sh", "-c", f'if [ -d {CGROUPS} ]; then umount {CGROUPS}; fi; exec "$@"', "sh")
-        found = Place(account, home, prefix)
-        import_image(found)
-        yield found
-
-
-def import_image(place: Place) -> None:
-    """An image of busybox alone; crun refuses hybrid control groups, so the part of version 2 is unmounted."""
-    root, home = place.home / "image", place.home
-    for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "run"):
-        (root / name).mkdir(parents=True)
-    shutil.copy("/bin/busybox", root / "bin/busybox")
-    for name in ("sh", "cat", "id", "sleep", "env", "ls", "grep", "touch", "tr", "setsid"):
-        (root / "bin" / name).symlink_to("busybox")
-    (home / ".config/containers").mkdir(parents=True)
-    (home / ".config/containers/storage.conf").write_text('[storage]\ndriver = "vfs"\n')
-    for directory in (home / "job", home / "work"):
-        directory.mkdir()
-    owner = f"{place.account.pw_uid}:{place.account.pw_gid}"
-    subprocess.run(["chown", "-R", owner, str(home)], check=True)
-    become = [f"--reuid={place.account.pw_uid}", f"--regid={place.account.pw_gid}", "--clear-groups"]
-    load = f"tar -C {root} -cf - . | podman import -q - {IMAGE}"
-    found = subprocess.run(
-        [*place.prefix, "setpriv", *become, "sh", "-c", load], env={"HOME": str(home), "PATH": os.environ["PATH"]},
-        cwd="/", capture_output=True, check=False,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr.decode()
-
-
-def left_of(place: Place) -> list[str]:
-    """podman's records of containers."""
-    storage = place.home / ".local/share/containers/storage/vfs-containers/containers.json"
-    return [each["names"][0] for each in json.loads(storage.read_text() or "[]")] if storage.exists() else []
 
 
 def test_container_runs_as_the_owner_with_its_directories_and_variables(place: Place, tmp_path: Path) -> None:

@@ -205,7 +205,6 @@ def _notify(field: str, given: client_pb2.Notify) -> Notify:
 
 def _software(field: str, job: client_pb2.JobDescription) -> Software:
     given = job.software
-    require(not (job.interactive and given.image), f"{field}.image", "empty for an interactive job", given.image)
     if given.image:
         where = str(PurePosixPath(job.working_directory)) if job.working_directory else ""
         is_own = bool(where) and where not in OF_SYSTEM
