@@ -24,7 +24,7 @@ from gavelpy.estimator.probes import (
     value_alone,
     with_probes,
 )
-from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers
+from gavelpy.mechanism.class_tiers import TiersLeft, joined_answers, part_of
 from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, ThroughputEstimated
 from gavelpy.model.allocation import Allocation
@@ -90,7 +90,28 @@ class Engine:
         """The policy's allocation as an event; if the solver fails, an event after which the old allocation stays."""
         assert question.problem.runs_alone, "the mechanism sends single jobs; pairs are added here"
         self._forget(question.jobs)
+        if question.parts:
+            return self._solved_by_part(question)
         return self._solved_by_class(question) if question.tiers else self._solved(question)
+
+    def _solved_by_part(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        """The answers for each part of the cluster. Objective and marginal values as for classes, first parts first."""
+        answers: list[AllocationSolved] = []
+        prices: dict[str, float] = {}
+        budget_s, measured_s = self.profile_budget_s, self.profiled.gpu_s
+        for one in question.parts:
+            part = part_of(question, one)
+            self.profile_budget_s = max(budget_s - (self.profiled.gpu_s - measured_s), 0.0)
+            try:
+                answer = self._solved_by_class(part) if part.tiers else self._solved(part)
+            finally:
+                self.profile_budget_s = budget_s
+            if isinstance(answer, AllocationFailed):
+                return answer
+            answers.append(answer)
+            prices = {name: prices.get(name) or price for name, price in self.shadow_prices.items()}
+        self.shadow_prices = prices
+        return joined_answers(question.epoch, answers)
 
     def _solved_by_class(self, question: SolveAllocation) -> AllocationSolved | AllocationFailed:
         """The answers for each priority class, the highest first, on the whole GPUs that the classes above leave.

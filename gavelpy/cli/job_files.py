@@ -74,6 +74,7 @@ class JobTemplate:
     gpu_types: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    reservation: str = ""
     array: str = ""
     array_size: int = 0  # set by `expand`
     array_position: int = 0
@@ -366,5 +367,6 @@ _FIELDS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "constraint": ("a string such as v100|p100", lambda value: gpu_types(_text(value))),
     "nodes": (NODES_ALLOWED, lambda value: _nodes("nodes", value)),
     "exclude": (NODES_ALLOWED, lambda value: _nodes("exclude", value)),
+    "reservation": ("the name of a reservation", _text),
     "array": ("a string such as 0-9 or 0-99%4", _text),
 }

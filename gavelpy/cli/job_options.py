@@ -210,6 +210,14 @@ NodesOption = Annotated[
 ExcludeOption = Annotated[
     str | None, typer.Option(metavar="NODE,NODE", rich_help_panel=_JOB, help="Do not run the job on these nodes.")
 ]
+ReservationOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_JOB,
+        help="Run the job within this reservation only, on its nodes (gavel reservations).",
+    ),
+]
 JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any: typer's types of all kinds
     "name": (NameOption, ""),
     "steps": (StepsOption, None),
@@ -243,6 +251,7 @@ JOB_OPTIONS: Mapping[str, tuple[Any, Any]] = {  # type and default of each; Any:
     "constraint": (ConstraintOption, None),
     "nodes": (NodesOption, None),
     "exclude": (ExcludeOption, None),
+    "reservation": (ReservationOption, ""),
 }
 
 
@@ -293,6 +302,7 @@ def _fields(values: Mapping[str, Any]) -> dict[str, Any]:
         "hold",
         "priority",
         "no_preempt",
+        "reservation",
     )
     warning_s, signal = (0.0, 0) if values["warning"] is None else f.warning(values["warning"])
     return {name: values[name] for name in same} | {

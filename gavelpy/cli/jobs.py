@@ -219,6 +219,7 @@ def _sentences(found: client_pb2.GetJobResponse) -> list[str]:
     limits = [f"runs on {' or '.join(found.description.gpu_types)} only"] if found.description.gpu_types else []
     limits += [f"runs on {' or '.join(found.description.nodes)} only"] if found.description.nodes else []
     limits += [f"excluded from {', '.join(found.description.exclude)}"] if found.description.exclude else []
+    limits += [f"runs within reservation {found.description.reservation} only"] if job.reservation else []
     if found.description.time_s:
         limits.append(f"running time {duration(job.ran_s)} of at most {duration(found.description.time_s)}")
     if found.description.stall_s:

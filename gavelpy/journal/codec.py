@@ -73,13 +73,14 @@ CLASSED = 7  # the class of a failed lease; settings: how many failures of the s
 RANKED = 8  # priority classes: of jobs, and in the settings
 PLACED = 8  # the nodes that a job may use
 FEATURED = 8  # what the agent of a node lacks
-NEWEST = 8
+BOOKED = 9  # reservations for users, and jobs that run within one
+NEWEST = 9
 OLDEST = 1  # that can be read
 _LATER = {  # newest version of an event, if above VERSION
     "AllocationSolved": WARNED,
-    "JobSubmitted": RANKED,
+    "JobSubmitted": BOOKED,
     "JobsHeld": ORDERED,
-    "ReservationAdded": ORDERED,
+    "ReservationAdded": BOOKED,
     "ReservationRemoved": ORDERED,
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
@@ -100,6 +101,7 @@ _LAST_FIELDS: dict[str, dict[int, int]] = {  # number of last fields that each l
     "NodeDraining": {SAVING: 1},
     "NodeLost": {FORGOTTEN: 1},
     "LeaseEnded": {CLASSED: 1},
+    "ReservationAdded": {BOOKED: 1},
 }
 # The name of each event in journals, which never changes, and its class today. Fields are written by position.
 EVENT_NAMES: dict[str, type[Event]] = {
@@ -152,6 +154,7 @@ _LATER_OF_JOBS = {  # a job without them needs no version
     "gpu_types": ORDERED,
     "nodes": PLACED,
     "exclude": PLACED,
+    "reservation": BOOKED,
     "hold": ORDERED,
     "begin_at_s": ORDERED,
     "begin_s": ORDERED,
@@ -190,6 +193,8 @@ def encode(event: Event, now_s: float) -> bytes:
         case JobSubmitted():
             later = [version for field, version in _LATER_OF_JOBS.items() if getattr(event.spec, field)]
             version = max([VERSION, *later])
+        case ReservationAdded() if event.users:
+            version = BOOKED
         case JobsHeld() | JobsReleased() | JobsRequeued() | ReservationAdded() | ReservationRemoved():
             version = ORDERED
         case TotalAnnounced():

@@ -246,6 +246,13 @@ def _reservation(core: SchedulerCore, event: ReservationAdded) -> None:
     ):
         times = f"{event.begin_s:g} to {event.end_s:g} at {core.now_s:g}"
         raise InvalidInput(f"reservation {event.name!r} must end after its begin and after now, got {times}")
+    if not all(user and user.isprintable() for user in event.users) or len(set(event.users)) < len(event.users):
+        raise InvalidInput(f"users of reservation {event.name!r} must be names, each once, got {list(event.users)!r}")
+    for other in core.windows.values() if event.users else ():
+        both = other.overlaps(event.begin_s, event.end_s, event.node_ids) if other.users else []
+        if both and other.name != event.name:
+            taken = f"{', '.join(both[:NAMES_SHOWN])} {'is' if len(both) == 1 else 'are'} in {other.name!r}"
+            raise InvalidInput(f"reservation {event.name!r} must not overlap others for users: {taken} at that time")
 
 
 def _skipped(core: SchedulerCore, event: IdsReserved) -> None:

@@ -8,6 +8,8 @@ gets no more GPUs than it holds, so GPUs that become free are not taken again be
 Within a round: free GPUs go to waiting jobs of the highest class first. A job that still waits takes back leases of
 lower classes at once, if enough of them can be preempted: of the lowest class first, then the leases that began last,
 which lose the least work.
+
+While a reservation for users is in force, each part of the cluster (see `windows`) is planned alone.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import numpy as np
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS
-from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.leases import leases_on
 from gavelpy.mechanism.planning import Planner, joined, protected_leases, taken
 from gavelpy.mechanism.priority_classes import held_by_class, is_ranked, ranking
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen
+from gavelpy.mechanism.windows import OUTSIDE
 from gavelpy.model.arrays import Bools, Ints
 
 
@@ -30,13 +32,25 @@ def round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
 
     `capacity` (L,): GPUs of each domain that may be allocated.
     """
+    pool = planner.leases.pool
+    if not pool.is_divided:
+        return _round(planner, rows, capacity)
+    parts = [planner.of_part(part) for part in sorted({*pool.node_part, OUTSIDE})]
+    open_gpus = planner.leases.open_gpus(planner.fixed)
+    found = [_round(one, one.among(rows), pool.domain_counts(one.own_gpus(open_gpus))) for one in parts]
+    return joined(*(chosen for chosen, _ in found)), all(is_by_urgency for _, is_by_urgency in found)
+
+
+def _round(planner: Planner, rows: Ints, capacity: Ints) -> tuple[Chosen, bool]:
+    """As `round`, of one part of the cluster."""
     if not is_ranked(planner.settings):
         return planner.round(rows, capacity)
     jobs = planner.leases.jobs
     left, chosen, is_by_urgency = capacity.copy(), NONE_CHOSEN, True
     queue = _ClassQueue(planner, rows)
     for rank in queue.ranks:
-        mine, members = rows[jobs.rank[rows] == rank], np.flatnonzero(jobs.rank[: jobs.count] == rank)
+        mine = rows[jobs.rank[rows] == rank]
+        members = planner.among(np.flatnonzero(jobs.rank[: jobs.count] == rank))
         free = np.maximum(left - queue.kept(rank), 0)
         free = np.where(queue.is_blocked(rank), np.minimum(free, queue.held[rank]), free)
         picked, is_plain = planner.below(chosen, queue.kept_jobs(rank)).within(mine, free, members)
@@ -52,11 +66,21 @@ def filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
 
     `rows` are all jobs that can run. A job that loses its GPUs may get others in the same plan.
     """
+    pool = planner.leases.pool
+    if not pool.is_divided:
+        return _filled(planner, rows)
+    parts = [planner.of_part(part) for part in sorted({*pool.node_part, OUTSIDE})]
+    found = [_filled(one, one.among(rows)) for one in parts]
+    return joined(*(chosen for chosen, _ in found)), np.unique(np.concatenate([leaving for _, leaving in found]))
+
+
+def _filled(planner: Planner, rows: Ints) -> tuple[Chosen, Ints]:
+    """As `filled`, of one part of the cluster."""
     waiting = rows[planner.leases.jobs.lease[rows] < 0]
     if not is_ranked(planner.settings):
         return planner.filled(waiting), rows[:0]
     leases, jobs, pool = planner.leases, planner.leases.jobs, planner.leases.pool
-    free_gpus = pool.usable & (pool.job == NONE)
+    free_gpus = planner.free_gpus
     left, chosen, leaving = pool.domain_counts(free_gpus), NONE_CHOSEN, rows[:0]
     queue = _ClassQueue(planner, _preemptible(planner))
     for rank in queue.ranks:
@@ -98,7 +122,8 @@ class _ClassQueue:
         self.held = held_by_class(jobs, pool, planner.settings, _gpus_of(planner, self.leased))  # (C, L)
         self._protected = self.leased[:0]
         if planner.settings.lease_min_s and any(one.respect_lease_min for one in self._order.classes):
-            self._protected = protected_leases(leases, planner.settings, planner.now_s, planner.exempt.jobs).jobs
+            protected = protected_leases(leases, planner.settings, planner.now_s, planner.exempt.jobs).jobs
+            self._protected = planner.among(protected)
         self._wanted = np.zeros((len(self._order.classes), len(pool.gpu_types)), dtype=np.bool_)  # (C, T)
 
     def kept(self, rank: int) -> Ints:
@@ -140,16 +165,18 @@ class _ClassQueue:
         planner, jobs, pool = self._planner, self._planner.leases.jobs, self._planner.leases.pool
         waits = (jobs.lease[jobs.active] < 0) | jobs.marks(leaving)[jobs.active]
         rows = jobs.active[waits & (jobs.rank[jobs.active] == rank)]
-        rows = rows[~jobs.marks(chosen)[rows]]
+        rows = planner.among(rows[~jobs.marks(chosen)[rows]])
         rows = planner.settings.rules.candidates(jobs, rows)
         rows = rows[non_preemptible.may_begin(jobs, rows, planner.now_s)]
         if not planner.settings.fill_leftover:  # a job without a share waits for its share, not for GPUs
             rows = rows[jobs.total("target")[rows].any(axis=1)]
         if pool.any_unreachable:
             rows = rows[~jobs.marks(leases_on(jobs, pool, pool.unreachable))[rows]]
-        if planner.closing is not None:  # such a job may not start before a reservation of nodes
-            rows = rows[~planner.closing.barred[rows]]
-        self._wanted[rank] = can_run(jobs, pool, rows).any(axis=0)
+        runs = can_run(jobs, pool, rows)
+        if planner.closing is not None and planner.sets is not None:
+            for k in np.flatnonzero(planner.closing.any_barred[rows]).tolist():
+                runs[k] &= pool.type_counts(pool.usable & planner.sets.of(rows[k])) >= jobs.gpus[rows[k]]
+        self._wanted[rank] = runs.any(axis=0)
 
 
 def _preemptible(planner: Planner) -> Ints:
@@ -158,7 +185,7 @@ def _preemptible(planner: Planner) -> Ints:
     fixed = np.concatenate([leases.pinned, planner.exempt.jobs])
     rows = jobs.leased[~jobs.marks(fixed)[jobs.leased]]
     rows = rows[~non_preemptible.is_finishing(jobs, rows)]
-    return rows[~jobs.marks(pool.jobs_holding(~pool.usable))[rows]]
+    return planner.among(rows[~jobs.marks(pool.jobs_holding(~pool.usable))[rows]])
 
 
 def _gpus_of(planner: Planner, rows: Ints) -> Bools:

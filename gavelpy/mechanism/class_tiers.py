@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.commands import ClusterPart, SolveAllocation
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem
@@ -43,9 +43,7 @@ class TiersLeft:
         rows = tier.rows[is_able]
         if not len(rows):
             return None
-        job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
-        part = _of_rows(problem, rows, rate[is_able], free)
-        return replace(question, problem=part, jobs=question.jobs[rows], job_types=job_types, tiers=())
+        return _of_jobs(question, rows, rate[is_able], free)
 
     def answered(self, k: int, part: SolveAllocation, answer: AllocationSolved) -> None:
         """Subtracts what a tier uses."""
@@ -61,6 +59,19 @@ class TiersLeft:
             if k not in higher.preempts:
                 free = np.where(self._waits[at], np.minimum(free, self._tiers[k].held), free)
         return free
+
+
+def part_of(question: SolveAllocation, part: ClusterPart) -> SolveAllocation:
+    """The request of a part of the cluster alone."""
+    rate = question.problem.member_rate_steps_per_s[part.rows]
+    return replace(_of_jobs(question, part.rows, rate, part.gpus), tiers=part.tiers)
+
+
+def _of_jobs(question: SolveAllocation, rows: Ints, rate: Floats, free: Ints) -> SolveAllocation:
+    """The request of some of its jobs, with these rates (K, T) and GPUs (T,)."""
+    job_types = tuple(question.job_types[row] for row in rows.tolist()) if question.job_types else ()
+    problem = _of_rows(question.problem, rows, rate, free)
+    return replace(question, problem=problem, jobs=question.jobs[rows], job_types=job_types, tiers=(), parts=())
 
 
 def _of_rows(problem: AllocationProblem, rows: Ints, rate: Floats, free: Ints) -> AllocationProblem:

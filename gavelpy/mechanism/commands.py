@@ -19,6 +19,15 @@ class Tier:
 
 
 @dataclass(frozen=True, eq=False)
+class ClusterPart:
+    """The jobs and GPUs of one part of the cluster in a request: see `windows`."""
+
+    rows: Ints  # of the part's jobs in the problem
+    gpus: Ints  # (T,) of the problem's capacity
+    tiers: tuple[Tier, ...] = ()  # of its jobs, whose rows count within the part
+
+
+@dataclass(frozen=True, eq=False)
 class SolveAllocation:
     """Run the policy; reply with AllocationSolved or AllocationFailed of the same epoch."""
 
@@ -29,6 +38,7 @@ class SolveAllocation:
     job_types: tuple[str, ...] = ()  # J, if packing: co-location slowdowns are known by job type
     tiers: tuple[Tier, ...] = ()  # priority classes, the highest first; empty = one class
     fills_leftover: bool = True  # jobs also use GPUs of which they have no share
+    parts: tuple[ClusterPart, ...] = ()  # that are allocated independently, without `tiers`; empty = one part
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,6 +118,7 @@ class SchedulerCore:
             job_orders.blockers_ended(self)
         if not isinstance(event, _KEEPS_NOTHING):
             non_preemptible.keep(self)
+            windows.end_round(self)
         return commands
 
     def _apply(self, event: Event, now_s: float) -> list[Command]:
@@ -214,6 +215,7 @@ class SchedulerCore:
             windows.enter(self)
         self.attention_s, self.woken_s = NEVER_S, self.now_s
         non_preemptible.keep(self)  # time has passed
+        windows.end_round(self)
         if self.now_s >= self.retry_due_s:
             self._retried()
         if len(waiting := eligibility.with_unused_share(self.jobs, self.now_s)):
@@ -234,7 +236,7 @@ class SchedulerCore:
             rows = active[self.runnable(active)]
             commands.extend(self.question.ask(self.jobs, self.pool, rows, self.now_s, self.settings, self.exempt))
         patience_ends_s = self.question.asked_s + self.settings.solve_patience_s
-        may_wait = self.now_s < patience_ends_s and not windows.must_leave(self.pool)
+        may_wait = self.now_s < patience_ends_s and not windows.must_leave(self)
         self.awaiting = self.question.open_epoch != NONE_OPEN and may_wait
         return commands if self.awaiting else [*commands, *self._decide()]
 

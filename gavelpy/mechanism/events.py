@@ -177,13 +177,14 @@ class PolicyChanged(_Exogenous):
 
 @dataclass(frozen=True, eq=False)
 class ReservationAdded(_Exogenous):
-    """Nodes are reserved for maintenance, or a reservation of this name is replaced."""
+    """Nodes are reserved for users or, without users, for maintenance; a reservation of this name is replaced."""
 
     name: str
     node_ids: tuple[str, ...]
     begin_s: float  # of the core's time
     end_s: float
     reason: str = ""
+    users: tuple[str, ...] = ()  # owners of the jobs that may use it
 
 
 @dataclass(frozen=True, eq=False)

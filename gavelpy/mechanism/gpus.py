@@ -30,6 +30,7 @@ class GpuPool:
         self.node_unreachable: list[bool] = []  # no heartbeat
         self.node_forced: list[bool] = []  # drained by force
         self.node_reserved: list[str] = []  # by which reservation, for people; empty = it is not
+        self.node_part: list[int] = []  # a number for each reservation for users in force; 0 = in none
         self.node_unhealthy: list[str] = []  # why it cannot start leases; empty = it can
         self.node_lacks: list[tuple[str, ...]] = []  # features of jobs that its agent does not have
         self.node_agent: list[str] = []  # name and version of an agent that lacks features
@@ -72,6 +73,7 @@ class GpuPool:
             self.node_unreachable.append(False)
             self.node_forced.append(False)
             self.node_reserved.append("")
+            self.node_part.append(0)
             self.node_unhealthy.append("")
             self.node_lacks.append(())
             self.node_agent.append("")
@@ -199,15 +201,25 @@ class GpuPool:
         return is_up and not self.node_unreachable[row]
 
     def set_reserved(self, row: int, why: str) -> None:
-        """Sets by which reservation a node runs no jobs; empty: by none."""
+        """Sets by which reservation for maintenance a node runs no jobs; empty: by none."""
         if self.node_reserved[row] != why:
             self.node_reserved[row] = why
             self.any_reserved = any(self.node_reserved)
             self._open(row)
 
     @property
+    def is_divided(self) -> bool:
+        """Whether a reservation for users is in force."""
+        return any(self.node_part)
+
+    @property
+    def part_of(self) -> Ints:
+        """The part of the cluster that each GPU belongs to, (G,)."""
+        return np.array(self.node_part, dtype=np.int64)[self.node_of]
+
+    @property
     def reserved(self) -> Bools:
-        """Whether each GPU is on a reserved node, (G,)."""
+        """Whether each GPU is on a node that is reserved for maintenance, (G,)."""
         return np.array([bool(why) for why in self.node_reserved], dtype=np.bool_)[self.node_of]
 
     def jobs_on(self, node_id: NodeId) -> Ints:

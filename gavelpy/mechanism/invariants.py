@@ -215,7 +215,25 @@ def _check_windows(core: SchedulerCore) -> None:
         "a reservation begins or ends without a wakeup"
     )
     assert core.wakeup_s <= max(core.window_due_s, core.now_s), "no wakeup is due when a reservation begins or ends"
-    if windows.must_leave(core.pool):
+    jobs, pool = core.jobs, core.pool
+    assert jobs.booked.keys() <= set(jobs.active.tolist()), "a job that is over is in a reservation"
+    apart = {row: windows.own(core, row) for row in jobs.booked}
+    names = [window.name for window in windows.divisions(core)]
+    for row in jobs.active.tolist():
+        window = apart.get(row)
+        at = windows.OUTSIDE if row not in apart else windows.NOWHERE
+        at = names.index(window.name) + 1 if window is not None and window.name in names else at
+        assert jobs.part[row] == at, f"job {row} is in part {jobs.part[row]} of the cluster, not in {at}"
+        assert window is not None or row not in apart or jobs.hold[row] >= 0, (
+            f"the reservation of job {row} is over, and it is not held"
+        )
+    where = {node: part for part, window in enumerate(windows.divisions(core), 1) for node in window.node_ids}
+    assert pool.node_part == [where.get(node, windows.OUTSIDE) for node in pool.node_ids], "the parts are out of date"
+    strangers = np.setdiff1d(windows.outsiders(core), np.union1d(core.exempt.jobs, core.leases.pinned))
+    assert not len(strangers) or core.wakeup_s <= core.now_s, (
+        f"jobs {strangers.tolist()} have leases on nodes that are reserved from them"
+    )
+    if windows.must_leave(core):
         assert core.wakeup_s <= core.now_s, "leases on reserved nodes are in force and no wakeup is due"
         assert core.round_end_s <= core.now_s, "leases on reserved nodes are in force, and the round goes on"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from gavelpy.mechanism import eligibility, non_preemptible, priority_classes
+from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, windows
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
@@ -37,7 +37,8 @@ def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
                 core.disturb()
             return []
         case JobsReleased():
-            if len(eligibility.release(core.jobs, order.jobs, Hold(order.by_admin))):
+            if len(rows := eligibility.release(core.jobs, order.jobs, Hold(order.by_admin))):
+                windows.released(core, rows)
                 core.disturb()
             return []
         case JobsRequeued():
@@ -73,6 +74,8 @@ def _cancel_unmet(core: SchedulerCore, never: list[tuple[int, int]]) -> None:
 def _submitted(core: SchedulerCore, order: JobSubmitted) -> None:
     row = core.jobs.add(order.spec, core.pool.gpu_types, core.now_s)
     priority_classes.rank_jobs(core.jobs, core.settings, row)
+    if order.spec.reservation:
+        windows.assign(core, row)
     core.jobs.received_s[row] = core.settings.rules.newcomer_received_s(core.settings)
     begin_s = float(core.jobs.begin_at_s[row])
     if begin_s > core.now_s:

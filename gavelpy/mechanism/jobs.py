@@ -100,7 +100,7 @@ INT_COLUMNS = (
     "state", "gpus", "failures", "lease", "lease_type", "stopping", "gpu_first", "stopping_first", "saved_lease",
     "saved_in", "lease_in", "stopping_in", "solved", "entity", "partner", "misses", "losses", "avoid", "held_type",
     "slow_lease", "done_lease", "resumes", "hold", "taken_by",
-    "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures", "total_by",
+    "unmet", "array", "array_limit", "failure", "system_failures", "memory_failures", "total_by", "part",
 )  # fmt: skip
 FLOAT_COLUMNS = (
     "weight", "steps_total", "steps_done", "steps_saved", "submitted_s", "deadline_at_s", "since_s",
@@ -139,6 +139,7 @@ class JobTable:
     slow_lease: Ints  # (N,) the last lease that was protected as the job had reported no progress; see planning
     resumes: Ints  # (N,) Resumes: whether the job is known to resume after a stop
     unmet: Ints  # (N,) jobs that it comes after and that are not over
+    part: Ints  # (N,) part of the cluster that the job may use, -1 = none now; see windows
     array: Ints  # (N,) serial of the first job of its array
     array_limit: Ints  # (N,) how many jobs of the array compete for GPUs at once, 0 = all
     taken_by: Ints  # (N,) the job of a higher priority class that got its last GPUs; until its next lease
@@ -183,6 +184,7 @@ class JobTable:
         self.loss_nodes: dict[int, list[int]] = {}  # rows of the nodes of consecutive losses, by job; see eligibility
         self.dependents: dict[int, list[int]] = {}  # jobs that come after a job that is not over; see eligibility
         self.limited: dict[int, None] = {}  # unfinished jobs with a choice of nodes, in order; see node_sets
+        self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
@@ -215,6 +217,9 @@ class JobTable:
         self.array_limit[row] = spec.array_limit
         if spec.is_limited:
             self.limited[row] = None
+        self.part[row] = -1 if spec.reservation else 0
+        if spec.reservation:
+            self.booked[row] = spec.reservation
         self.unmet[row] = 0
         self.hold[row] = 0 if spec.hold else -1
         self.begin_at_s[row] = now_s + spec.begin_s
@@ -255,8 +260,9 @@ class JobTable:
             self._active = None
             if self.dependents:
                 self.ended_blockers += [row for row in rows.tolist() if row in self.dependents]
-            for row in rows.tolist() if self.lost_leases or self.loss_nodes or self.limited else ():
+            for row in rows.tolist() if self.lost_leases or self.loss_nodes or self.limited or self.booked else ():
                 self.limited.pop(row, None)
+                self.booked.pop(row, None)
                 self.lost_leases.pop(row, None)
                 self.loss_nodes.pop(row, None)
 

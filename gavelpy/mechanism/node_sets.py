@@ -1,8 +1,10 @@
 """Node sets: the nodes that each job may use, and whether jobs fit on their nodes together.
 
 Theory of operation. The owner of a job can choose the nodes that it may run on (`nodes`) and those that it may not
-(`exclude`). `node_sets` turns that into sets of GPUs: one for each distinct choice, and set 0, all GPUs, for all other
-jobs. While no unfinished job has such a choice there are no sets, and plans count GPUs by domain only.
+(`exclude`). A reservation for users divides the cluster while it is in force: its jobs may use its nodes only, and all
+other jobs the other nodes (see `windows`). `node_sets` turns that into sets of GPUs: one for each distinct choice in
+each part, and set 0, all GPUs, for all other jobs. While no unfinished job has a choice, and no reservation for users
+is in force, there are no sets, and plans count GPUs by domain only.
 
 A job that needs a feature, such as a container image, may not use nodes with an agent that is too old for it: such an
 agent would ignore the field and run the job without it. A job that already has a lease there keeps it.
@@ -88,21 +90,28 @@ class NodeSets:
 
 def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
     """The sets that unfinished jobs may use now; None if they are not limited."""
-    if not jobs.limited and not pool.any_lacking:
+    is_divided = pool.is_divided or any(jobs.part[row] < 0 <= jobs.lease[row] for row in jobs.booked)
+    if not jobs.limited and not is_divided and not pool.any_lacking:
         return None
     known: dict[object, int] = {}
     masks: list[Bools] = [np.ones(len(pool.node_ids), dtype=np.bool_)]
     of_job = np.zeros(jobs.count, dtype=np.int64)
+    if is_divided:
+        parts, rows = np.unique(jobs.part[: jobs.count], return_inverse=True)
+        masks += [np.array(pool.node_part) == part for part in parts.tolist()]
+        of_job = rows.ravel() + 1
     for row in jobs.active.tolist() if pool.any_lacking else jobs.limited:
         spec = jobs.specs[row]
         lacking = nodes_lacking(pool, spec) if pool.any_lacking else ()
         held = pool.node_of[jobs.gpus_held(row)].tolist() if lacking and jobs.lease[row] >= 0 else ()
         lacking = tuple(node for node in lacking if node not in held)
-        key = (spec.nodes, spec.exclude, lacking)
-        if key not in known and any(key):
+        if not (spec.nodes or spec.exclude or lacking):
+            continue
+        key = (spec.nodes, spec.exclude, lacking, int(of_job[row]))
+        if key not in known:
             known[key] = len(masks)
-            masks.append(_mask(pool, *key))
-        of_job[row] = known.get(key, ALL_GPUS)
+            masks.append(_mask(pool, spec.nodes, spec.exclude, lacking) & masks[of_job[row]])
+        of_job[row] = known[key]
     if len(masks) == 1:
         return None
     return NodeSets(*_distinct(of_job, np.array(masks)[:, pool.node_of]))

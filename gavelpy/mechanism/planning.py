@@ -30,7 +30,7 @@ from gavelpy.mechanism.node_sets import NodeSets, Room, keepers, node_sets, room
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.selection import NONE_CHOSEN, Chosen, Reserved
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.mechanism.windows import Closing
+from gavelpy.mechanism.windows import OUTSIDE, Closing
 from gavelpy.model.arrays import Bools, Floats, Ints
 
 ALL_TIME = 1 - 2.0**-20  # a share this large is all of a job's time
@@ -48,6 +48,7 @@ class Planner:
     now_s: float
     fixed: Ints  # jobs whose leases no plan ends
     closing: Closing | None = None  # what coming reservations of nodes close
+    part: int = OUTSIDE  # of the cluster, if it is divided; see windows
     higher: Chosen = NONE_CHOSEN  # with node sets: the jobs of higher classes in this plan
     kept: Ints = field(
         default_factory=lambda: NONE_CHOSEN.jobs
@@ -58,7 +59,8 @@ class Planner:
 
         `capacity` (L,): GPUs of each domain that may be allocated.
         """
-        chosen, is_by_urgency = self.within(rows, capacity, slice(self.leases.jobs.count))
+        members = self.members if self.leases.pool.is_divided else slice(self.leases.jobs.count)
+        chosen, is_by_urgency = self.within(rows, capacity, members)
         self.book(chosen)
         return chosen, is_by_urgency
 
@@ -87,6 +89,32 @@ class Planner:
         vars(found).update(sets=self.sets, reserved=self.reserved, protected=self.protected)
         return found
 
+    def of_part(self, part: int) -> Planner:
+        """The planner of the jobs and GPUs of one part of the cluster."""
+        found = replace(self, part=part)
+        vars(found).update(sets=self.sets, protected=self.protected)
+        return found
+
+    @cached_property
+    def members(self) -> Ints:
+        """The jobs of this part of the cluster; serials, ascending."""
+        jobs = self.leases.jobs
+        return np.flatnonzero(jobs.part[: jobs.count] == self.part)
+
+    def among(self, rows: Ints) -> Ints:
+        """Those of these jobs that are of this part of the cluster."""
+        return rows[self.leases.jobs.part[rows] == self.part] if self.leases.pool.is_divided else rows
+
+    def own_gpus(self, gpus: Bools) -> Bools:
+        """Those of these GPUs (G,) that are of this part of the cluster."""
+        pool = self.leases.pool
+        return np.asarray(gpus & (pool.part_of == self.part)) if pool.is_divided else gpus
+
+    @property
+    def free_gpus(self) -> Bools:
+        """The usable GPUs of this part without a lease, (G,)."""
+        return self.own_gpus(self.leases.pool.usable & (self.leases.pool.job == NONE))
+
     def can_have(self, chosen: Chosen, gpus: Bools) -> bool:
         """Whether these GPUs (G,) suffice for these jobs on the nodes that they may use."""
         return self.sets is None or (room_for(self.leases.jobs, self.leases.pool, self.sets, gpus, chosen) is not None)
@@ -110,9 +138,8 @@ class Planner:
 
     def filled(self, waiting: Ints) -> Chosen:
         """Waiting jobs that get free GPUs within a round."""
-        pool = self.leases.pool
-        open_gpus = pool.usable & (pool.job == NONE)
-        chosen = self.fill(waiting, pool.domain_counts(open_gpus), open_gpus)
+        open_gpus = self.free_gpus
+        chosen = self.fill(waiting, self.leases.pool.domain_counts(open_gpus), open_gpus)
         self.book(chosen)
         return chosen
 
@@ -180,7 +207,8 @@ class Planner:
     @cached_property
     def reserved(self) -> Reserved | None:
         """GPUs that only some jobs may take."""
-        return reservations.reserved(self.leases, self.settings, self.exempt, self.now_s, is_solved=self.is_solved)
+        gangs = reservations.waiting_gangs(self.leases, self.settings, self.exempt, self.now_s, self.is_solved)
+        return reservations.reserved(self.leases, self.exempt, self.among(gangs), self.sets)
 
     @cached_property
     def protected(self) -> Chosen:
@@ -197,7 +225,7 @@ class Planner:
             return sets
         if sets is None:
             sets = NodeSets.unlimited(self.leases.jobs.count, len(self.leases.pool.job))
-        return sets.without(self.closing.barred, self.closing.gpus)
+        return self.closing.narrowed(sets)
 
     @cached_property
     def _open_gpus(self) -> Bools:

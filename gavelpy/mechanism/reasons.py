@@ -10,12 +10,20 @@ import numpy as np
 from gavelpy.mechanism import eligibility, node_sets, priority_classes, windows
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.domains import NOT_PINNED, max_gang, pinned_directory
-from gavelpy.mechanism.gpus import CLUSTERS, NONE, GpuPool
+from gavelpy.mechanism.feasibility import (
+    chosen_in_words,
+    ever,
+    lacking_in_words,
+    listed,
+    may_come_back,
+    not_allowed,
+    why_not_there,
+)
+from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.leases import leases_on
-from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
+from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.selection import Reserved
 from gavelpy.model.arrays import Bools, Ints
-from gavelpy.model.job import JobSpec
 
 
 class ReasonKind(StrEnum):
@@ -29,6 +37,8 @@ class ReasonKind(StrEnum):
     NODES_EXCLUDED = "nodes-excluded"  # there are enough GPUs, but not on the nodes that its owner allows
     CHECKPOINT_AWAY = "checkpoint-away"  # no node that sees the checkpoint is large enough for the job
     BEHIND_UNSAVED = "behind-unsaved"  # jobs that never saved a checkpoint hold the GPUs, and are not preempted
+    AWAITS_RESERVATION = "awaits-reservation"  # it runs within a reservation only, which begins later
+    RESERVED = "reserved"  # there are enough GPUs, but on nodes that are reserved for others
     BEFORE_RESERVATION = "before-reservation"  # it would not end before a reservation of the free nodes begins
     PREEMPTED = "preempted"  # a job of a higher priority class took its GPUs
     BEHIND_CLASS = "behind-class"  # jobs of higher priority classes come first
@@ -67,81 +77,6 @@ def reasons(core: SchedulerCore, rows: Ints | None = None) -> dict[int, Reason]:
     return {row: explain(k, row) for k, row in enumerate(waiting.tolist())}
 
 
-def cannot_run(core: SchedulerCore, rows: Ints) -> dict[int, str]:
-    """Why jobs can run on no node of the cluster, drained and unreachable ones included, by serial.
-
-    A rate that is still unknown may turn out to be positive.
-    """
-    jobs, pool = core.jobs, core.pool
-    if not pool.gpu_types:
-        return dict.fromkeys(rows.tolist(), "no node has joined the cluster yet")
-    there = max_gang(jobs, pool, rows, pool.usable | _may_come_back(pool))  # (K, T)
-    is_usable = jobs.rate[rows] != 0  # (K, T) NaN, unknown, is
-    is_stuck = ~(is_usable & (there >= jobs.gpus[rows, None])).any(axis=1)
-    return {
-        int(rows[k]): _not_allowed(core, int(rows[k]))
-        or _why_not_there(core, int(rows[k]), jobs.rate[rows[k]] != 0, pool.usable | _may_come_back(pool))
-        or _why_never(pool, jobs.gpus[rows[k]], is_usable[k], there[k])
-        for k in np.flatnonzero(is_stuck)
-    }
-
-
-def _not_allowed(core: SchedulerCore, row: int) -> str:
-    """That the cluster has none of the GPU types that a job's owner allows; empty = it has one."""
-    spec, types = core.jobs.specs[row], core.pool.gpu_types
-    if any(spec.may_run_on(name) for name in types):
-        return ""
-    return f"its constraint allows {_names(list(spec.gpu_types), 'or')}; the cluster has {_names(list(types))}"
-
-
-def _why_not_there(core: SchedulerCore, row: int, is_usable: Bools, among: Bools) -> str:
-    """That other nodes than its owner allows have enough of these GPUs (G,) for a job; empty = it is not so."""
-    jobs, pool = core.jobs, core.pool
-    spec, gpus = jobs.specs[row], int(jobs.gpus[row])
-    lacking = node_sets.nodes_lacking(pool, spec)
-    if row not in jobs.limited and not lacking:
-        return ""
-    allowed = [spec.may_use(node) and row not in lacking for row, node in enumerate(pool.node_ids)]
-    may_use = np.array(allowed, dtype=np.bool_)[pool.node_of]
-    if not (is_usable & (pool.type_counts(among) >= gpus)).any():
-        return ""
-    size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
-    most = int(np.max(pool.type_counts(among & may_use)[is_usable], initial=0))
-    if most >= gpus:
-        return ""
-    where = f"{most} there" if most else "none there"
-    unknown = [node for node in spec.nodes if node not in pool.node_row]
-    tail = f"; {_names(unknown)} {'has' if len(unknown) == 1 else 'have'} not joined" if unknown else ""
-    why = "; ".join(filter(None, [f"{chosen_in_words(spec)}{tail}", lacking_in_words(pool, spec)]))
-    return f"needs {size}, with {where}: {why}"
-
-
-def chosen_in_words(spec: JobSpec) -> str:
-    """The nodes that the owner of a job chose or excluded, as a clause; empty = neither."""
-    parts = [f"runs on {_names(list(spec.nodes), 'or')} only"] if spec.nodes else []
-    parts += [f"excluded from {_names(list(spec.exclude))}"] if spec.exclude else []
-    return f"{' and '.join(parts)} by its owner" if parts else ""
-
-
-def lacking_in_words(pool: GpuPool, spec: JobSpec) -> str:
-    """The nodes with agents that are too old for a job, as a clause; empty = none."""
-    rows = node_sets.nodes_lacking(pool, spec)
-    if not rows:
-        return ""
-    lacks = [name for name in node_sets.features_needed(spec) if name in pool.node_lacks[rows[0]]]
-    more = f" ({len(rows) - 1} more nodes lack what it needs)" if len(rows) > 1 else ""
-    where = f"node {pool.node_ids[rows[0]]} runs {pool.node_agent[rows[0]] or 'an older agent'}"
-    return f"{where}, which has no {_names([f'--{name}' for name in lacks], 'or')}{more}"
-
-
-def _why_never(pool: GpuPool, gpus: int, is_usable: Bools, there: Ints) -> str:
-    if not is_usable.any():
-        return f"its throughput is zero on every GPU type of the cluster ({', '.join(pool.gpu_types)})"
-    best = int(np.argmax(np.where(is_usable, there, -1)))
-    size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
-    return f"it needs {size}; the cluster has at most {there[best]} {pool.gpu_types[best]} that it can use together"
-
-
 class _Explanation:
     """Values that all waiting jobs (K,) share."""
 
@@ -157,14 +92,15 @@ class _Explanation:
         self.is_eligible = eligibility.is_eligible(jobs, waiting, core.now_s)  # (K,)
         self.is_due = eligibility.is_pause_over(jobs, waiting, core.now_s)  # (K,)
         self.wanted: Bools = jobs.share[waiting] > 0  # (K, T) types with a share
-        self.reserved = core.planner.reserved
+        self.planner = core.planner
+        self.reserved: dict[int, Reserved | None] = {}  # by part of the cluster
         self.closing = windows.closing(core)
         self.free_gpus = pool.usable & (pool.job == NONE)  # (G,)
         self.free = pool.domain_counts(self.free_gpus)  # (L,)
         self.in_turn: dict[bytes, Reason] = {}  # by row of `wanted`
         self.ahead: dict[bytes, Reason | None] = {}  # by rank and usable types
         self.leases = np.bincount(jobs.lease_type[jobs.leased], minlength=len(pool.gpu_types))
-        self.away = _may_come_back(pool)
+        self.away = may_come_back(pool)
         self.most_back = max_gang(jobs, pool, waiting, pool.usable | self.away) if self.away.any() else self.most
         self.unclear = set(leases_on(jobs, pool, pool.unreachable).tolist()) if pool.any_unreachable else set[int]()
         self.ending: Bools = np.zeros(len(pool.job), dtype=np.bool_)  # (G,) a stopping lease may still use it
@@ -175,11 +111,14 @@ class _Explanation:
 
     def __call__(self, k: int, row: int) -> Reason:
         reason = self._reason(k, row)
-        if reason.kind in _BEHIND and (row in self.jobs.limited or self.pool.any_lacking):
-            spec = self.jobs.specs[row]
-            clauses = [reason.text, chosen_in_words(spec), lacking_in_words(self.pool, spec)]
-            return Reason(reason.kind, "; ".join(filter(None, clauses)))
-        return reason
+        if reason.kind not in _BEHIND:
+            return reason
+        spec, is_limited = self.jobs.specs[row], row in self.jobs.limited or self.pool.any_lacking
+        clauses = [chosen_in_words(spec), lacking_in_words(self.pool, spec)] if is_limited else []
+        if self.pool.is_divided and self.jobs.part[row] == windows.OUTSIDE:
+            runs = self.jobs.rate[row, self.pool.type_of] > 0
+            clauses.append(windows.division_in_words(self.core, runs & ever(self.core, row)))
+        return Reason(reason.kind, "; ".join(filter(None, [reason.text, *clauses])))
 
     def _reason(self, k: int, row: int) -> Reason:
         if self.jobs.state[row] == JobState.GRANTED:
@@ -196,7 +135,10 @@ class _Explanation:
             return reason
         if self.jobs.solved[row] < 0:
             return Reason(ReasonKind.AWAITS_ALLOCATION, "waits for its first allocation")
-        if self.reserved is not None and (reason := self._behind_gang(self.reserved, row)):
+        part = int(self.jobs.part[row])
+        if part not in self.reserved:
+            self.reserved[part] = self.planner.of_part(part).reserved
+        if (reserved := self.reserved[part]) is not None and (reason := self._behind_gang(reserved, row)):
             return reason
         if self.closing is not None and (text := windows.in_words(self.core, row, self.closing, self.free_gpus)):
             return Reason(ReasonKind.BEFORE_RESERVATION, text)
@@ -216,17 +158,21 @@ class _Explanation:
     def _unclear(self, row: int) -> Reason:
         jobs, pool = self.jobs, self.pool
         held = jobs.gpus_stopping(row)
-        where = _names([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.unreachable[held]]])])
+        where = listed([pool.node_ids[node] for node in np.unique(pool.node_of[held[pool.unreachable[held]]])])
         lease = int(jobs.stopping[row])
         text = f"{where} is unreachable and may still run lease {lease}; the job restarts when that is resolved"
         return Reason(ReasonKind.LEASE_UNCLEAR, text)
 
     def _not_eligible(self, row: int) -> Reason:
+        own = windows.own_in_words(self.core, row)
         if (hold := int(self.jobs.hold[row])) != eligibility.NOT_HELD:
-            return Reason(ReasonKind.HELD, eligibility.hold_in_words(hold))
+            is_over = own and windows.own(self.core, row) is None
+            return Reason(ReasonKind.HELD, own if is_over else eligibility.hold_in_words(hold))
         if len(others := eligibility.unmet(self.jobs, row)):
-            shown = _names([f"{self.jobs.specs[other].id!r} (job {other})" for other in others])
+            shown = listed([f"{self.jobs.specs[other].id!r} (job {other})" for other in others])
             return Reason(ReasonKind.COMES_AFTER, f"starts after {shown}")
+        if own:
+            return Reason(ReasonKind.AWAITS_RESERVATION, own)
         if self.jobs.begin_at_s[row] <= self.core.now_s:
             limit, first = int(self.jobs.array_limit[row]), int(self.jobs.array[row])
             text = f"array limit {limit}: as many jobs of the array that begins with job {first} come first"
@@ -241,20 +187,22 @@ class _Explanation:
         usable, unknown = np.flatnonzero(rate > 0), np.flatnonzero(np.isnan(rate))
         job_type, elsewhere = jobs.specs[row].job_type, ""
         if len(unknown):
-            on = "" if len(unknown) == len(rate) else f" of {_names([pool.gpu_types[t] for t in unknown], 'or')}"
+            on = "" if len(unknown) == len(rate) else f" of {listed([pool.gpu_types[t] for t in unknown], 'or')}"
             elsewhere = f"the throughput of {job_type!r} on {size}{on} is unknown"
         if not len(usable):
             here = ", ".join(pool.gpu_types) or "none"
             text = f"its throughput is zero on every GPU type of the cluster ({here})"
             nowhere = Reason(
-                ReasonKind.RUNS_ON_NO_TYPE, (_not_allowed(self.core, row) if pool.gpu_types else "") or text
+                ReasonKind.RUNS_ON_NO_TYPE, (not_allowed(self.core, row) if pool.gpu_types else "") or text
             )
             return Reason(ReasonKind.UNKNOWN_THROUGHPUT, elsewhere) if elsewhere else nowhere
         if len(here := usable[self.most_open[k][usable] >= gpus]):
             return self._kept_by_class(row, here)
         if (self.most_usable[k][usable] >= gpus).any():
             return self._behind_unsaved(usable[self.most_usable[k][usable] >= gpus], gpus)
-        if text := _why_not_there(self.core, row, rate > 0, pool.usable | self.away):
+        if text := self._reserved(row, rate > 0, size):
+            return Reason(ReasonKind.RESERVED, text)
+        if text := why_not_there(self.core, row, rate > 0, pool.usable | self.away):
             is_old = bool(node_sets.nodes_lacking(pool, jobs.specs[row]))
             return Reason(ReasonKind.NODES_TOO_OLD if is_old else ReasonKind.NODES_EXCLUDED, text)
         home = NOT_PINNED if pool.shares_checkpoints else int(pinned_directory(jobs, np.array([row]))[0])
@@ -282,8 +230,8 @@ class _Explanation:
         holders = np.unique(pool.job[kept])
         names = priority_classes.ranking(settings.priorities).names
         owners = "1 job" if len(holders) == 1 else f"{len(holders)} jobs"
-        lower = _names([names[k] for k in np.unique(jobs.rank[holders]).tolist()], "or")
-        where = _names([pool.gpu_types[t] for t in types], "or")
+        lower = listed([names[k] for k in np.unique(jobs.rank[holders]).tolist()], "or")
+        where = listed([pool.gpu_types[t] for t in types], "or")
         text = f"waits for {jobs.gpus[row]} {where}, held by {owners} of class {lower}"
         return Reason(ReasonKind.KEPT_BY_CLASS, f"{text}, which class {names[rank]} may not preempt")
 
@@ -312,7 +260,7 @@ class _Explanation:
             here = ahead[jobs.rank[ahead] == higher]
             running = int((jobs.lease[here] >= 0).sum())
             counts.append(f"class {names[higher]} ({running} with GPUs, {len(here) - running} waiting)")
-        return Reason(ReasonKind.BEHIND_CLASS, f"jobs of {_names(counts)} come before class {names[rank]}")
+        return Reason(ReasonKind.BEHIND_CLASS, f"jobs of {listed(counts)} come before class {names[rank]}")
 
     def _behind_unsaved(self, types: Ints, gpus: int) -> Reason:
         """GPUs of these types would suffice if jobs that are not preempted did not hold them."""
@@ -320,7 +268,7 @@ class _Explanation:
         exempt = exempt[np.isin(jobs.lease_type[exempt], types)]
         owner = "a job that has" if len(exempt) == 1 else f"{len(exempt)} jobs that have"
         tail = "is not preempted" if len(exempt) == 1 else "are not preempted"
-        where = _names([pool.gpu_types[t] for t in types], "or")
+        where = listed([pool.gpu_types[t] for t in types], "or")
         text = f"waits for {gpus} {where}, held by {owner} never saved a checkpoint and {tail}"
         return Reason(ReasonKind.BEHIND_UNSAVED, text)
 
@@ -329,7 +277,7 @@ class _Explanation:
         jobs, pool = self.jobs, self.pool
         if not reserved.barred[row]:
             return None
-        sets = self.core.planner.sets
+        sets = self.planner.sets
         free = self.free if sets is None else pool.domain_counts(self.free_gpus & sets.of(row))
         fits = (jobs.rate[row, pool.domain_type] > 0) & (free >= jobs.gpus[row])
         domains = np.flatnonzero(fits & (free - reserved.gpus < jobs.gpus[row]) & (reserved.gang != row))
@@ -339,17 +287,27 @@ class _Explanation:
         held = f"{reserved.gpus[domains[0]]} {gpu_type} are reserved for the gang {jobs.specs[gang].id!r}"
         return Reason(ReasonKind.BEHIND_GANG, f"{held}; a job that is not preemptible cannot use them meanwhile")
 
+    def _reserved(self, row: int, runs: Bools, size: str) -> str:
+        """That nodes which are reserved for others have enough GPUs for a job; empty = it is not so."""
+        core, pool = self.core, self.pool
+        if not pool.is_divided or self.jobs.part[row] != windows.OUTSIDE:
+            return ""
+        gpus = (pool.usable | self.away) & ever(core, row)
+        if not (runs & (pool.type_counts(gpus) >= self.jobs.gpus[row])).any():
+            return ""
+        return f"needs {size}; {windows.division_in_words(core, gpus & runs[pool.type_of])}"
+
     def _away(self, usable: Ints, size: str) -> Reason:
         pool = self.pool
         away = self.away & np.isin(pool.type_of, usable)
-        nodes = _names([self._node_name(node) for node in np.unique(pool.node_of[away])])
+        nodes = listed([self._node_name(node) for node in np.unique(pool.node_of[away])])
         return Reason(ReasonKind.NODES_AWAY, f"needs {size}; only enough with those of {nodes}")
 
     def _in(self, directory: int) -> str:
         """Where a directory is, for people."""
         here = [node for node, where in enumerate(self.pool.node_directory) if where == directory]
         if here:
-            return f"on {_names([self._node_name(node) for node in here])}"
+            return f"on {listed([self._node_name(node) for node in here])}"
         return f"in directory {self.pool.directories[directory]}, which no node sees now"
 
     def _node_name(self, node: int) -> str:
@@ -382,19 +340,4 @@ class _Explanation:
         if not pool.any_unhealthy:
             return ""
         here = np.unique(pool.node_of[pool.unhealthy & np.isin(pool.type_of, types)])
-        return f"; no job can start on {_names([self._node_name(node) for node in here])}" if len(here) else ""
-
-
-def _may_come_back(pool: GpuPool) -> Bools:
-    """GPUs (G,) that are not usable now, on nodes that can return."""
-    away: Bools = pool.present & ~pool.usable
-    if away.any():
-        is_lost = np.array([state is NodeState.LOST for state in pool.node_state], dtype=np.bool_)
-        away = away & ~is_lost[pool.node_of]
-    return away
-
-
-def _names(names: list[str], last: str = "and") -> str:
-    """Names in a sentence; many are counted."""
-    shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    return f" {last} ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+        return f"; no job can start on {listed([self._node_name(node) for node in here])}" if len(here) else ""

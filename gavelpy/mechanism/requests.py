@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from gavelpy.mechanism import priority_classes
-from gavelpy.mechanism.commands import EstimateThroughput, SolveAllocation
+from gavelpy.mechanism.commands import ClusterPart, EstimateThroughput, SolveAllocation
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import NO_INTS, AllocationSolved, ThroughputEstimated
 from gavelpy.mechanism.gpus import GpuPool
@@ -19,7 +19,7 @@ from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.lifecycle import ALIVE
 from gavelpy.mechanism.non_preemptible import ALL_PREEMPTIBLE, NonPreemptible
 from gavelpy.mechanism.settings import MechanismSettings
-from gavelpy.model.arrays import Floats, Ints
+from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.model.problem import THOUSANDTHS, AllocationProblem, Entity
 
 NONE_OPEN = -1
@@ -86,8 +86,10 @@ class AllocationRequest:
         self.open_epoch, self.asked_s, self.asked_jobs = self.epoch, now_s, rows
         problem = problem_of(jobs, pool, rows, now_s, exempt)
         job_types = tuple(jobs.specs[row].job_type for row in rows.tolist()) if settings.packing else ()
-        tiers = priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
-        return [SolveAllocation(self.epoch, problem, rows, settings.packing, job_types, tiers, settings.fill_leftover)]
+        parts = _parts(jobs, pool, settings, rows, exempt.open_gpus)
+        tiers = () if parts else priority_classes.tiers(jobs, pool, settings, rows, exempt.open_gpus)
+        settled = (settings.packing, job_types, tiers, settings.fill_leftover, parts)
+        return [SolveAllocation(self.epoch, problem, rows, *settled)]
 
     def forget(self) -> bool:
         """Drops the open request; returns whether there was one. It may be sent again at once."""
@@ -115,6 +117,22 @@ class AllocationRequest:
             _put_pairs(answer, jobs, forgotten_s)
         asked = self.asked_jobs
         jobs.solved[asked] = np.where(jobs.solved[asked] < 0, answer.epoch, jobs.solved[asked])
+
+
+def _parts(
+    jobs: JobTable, pool: GpuPool, settings: MechanismSettings, rows: Ints, open_gpus: Bools | None
+) -> tuple[ClusterPart, ...]:
+    """The parts of the cluster with some of these jobs, in order of their numbers; empty if it is not divided."""
+    if not pool.is_divided:
+        return ()
+    found, part_of = [], pool.part_of
+    for part in np.unique(jobs.part[rows]).tolist():
+        here = np.flatnonzero(jobs.part[rows] == part)
+        gpus = (pool.usable if open_gpus is None else open_gpus) & (part_of == part)
+        found.append(
+            ClusterPart(here, pool.type_counts(gpus), priority_classes.tiers(jobs, pool, settings, rows[here], gpus))
+        )
+    return tuple(found)
 
 
 def _put_pairs(answer: AllocationSolved, jobs: JobTable, forgotten_s: float) -> None:

@@ -28,9 +28,10 @@ import numpy as np
 
 from gavelpy.mechanism import non_preemptible
 from gavelpy.mechanism.domains import NOT_PINNED, NOT_THERE, can_run, pinned_directory
+from gavelpy.mechanism.events import NO_INTS
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook, leases_on
-from gavelpy.mechanism.node_sets import node_sets
+from gavelpy.mechanism.node_sets import NodeSets
 from gavelpy.mechanism.non_preemptible import NonPreemptible
 from gavelpy.mechanism.priority_classes import can_run_in_class, is_ranked
 from gavelpy.mechanism.selection import Chosen, Reserved
@@ -41,21 +42,16 @@ NO_GANG = -1
 NOT_HELD = -1
 
 
-def reserved(
-    leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, now_s: float, *, is_solved: bool
-) -> Reserved | None:
-    """What is reserved now; None where nothing is.
+def reserved(leases: LeaseBook, exempt: NonPreemptible, gangs: Ints, sets: NodeSets | None) -> Reserved | None:
+    """What is reserved now for these gangs, the first come first; None where nothing is.
 
-    `is_solved`: the allocation in force answers for the jobs and GPUs that there are.
+    `sets`: the GPUs that jobs may use; None = all.
     """
-    if not settings.keep_unsaved:
-        return None
-    gangs = _waiting_gangs(leases, settings, exempt, now_s, is_solved)
     if not len(gangs):
         return None
     jobs, pool = leases.jobs, leases.pool
     open_gpus = pool.usable_counts if exempt.open_gpus is None else pool.domain_counts(exempt.open_gpus)
-    usable, sets = pool.usable_counts, node_sets(jobs, pool)
+    usable = pool.usable_counts
     gang_of = np.full(len(pool.domain_type), NO_GANG)
     for row in gangs.tolist():
         if sets is not None:
@@ -131,11 +127,16 @@ def less_held(leases: LeaseBook, rows: Ints, free: Ints) -> Ints:
     return np.asarray(np.maximum(free - held[pool.domain_type], 0))
 
 
-def _waiting_gangs(
+def waiting_gangs(
     leases: LeaseBook, settings: MechanismSettings, exempt: NonPreemptible, now_s: float, is_solved: bool
 ) -> Ints:
-    """Gangs that have or deserve a reservation, those of the highest priority class first, then the oldest."""
+    """Gangs that have or deserve a reservation, those of the highest priority class first, then the oldest.
+
+    `is_solved`: the allocation in force answers for the jobs and GPUs that there are.
+    """
     jobs, pool = leases.jobs, leases.pool
+    if not settings.keep_unsaved:
+        return NO_INTS
     active = jobs.active
     rows = active[(jobs.lease[active] < 0) & (jobs.gpus[active] > 1)]
     if not len(exempt.jobs) and not is_ranked(settings):

@@ -29,16 +29,16 @@ from gavelpy.mechanism.lifecycle import NodeState, Resumes
 from gavelpy.mechanism.original_gavel import DEFICIT
 from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
-from gavelpy.mechanism.windows import Window, due_s
+from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
 from gavelpy.model.notify import Notify
 
-VERSION = 8
+VERSION = 9
 OLDEST = 1  # version that can still be read
 _SHARED = -2  # up to version 5: location of a checkpoint in the directory that nodes share
 _CORE = ("now_s", "settled_s", "incarnation", "round", "round_began_s", "round_end_s", "attention_s", "awaiting",
-         "retry_due_s", "woken_s")  # fmt: skip
+         "retry_due_s", "woken_s", "window_due_s")  # fmt: skip
 _QUESTION = ("stale", "epoch", "open_epoch", "asked_s", "failures", "retry_s")
 _GPU_COLUMNS = ("type_of", "node_of", "job", "number", "present", "beside")
 _JOB_FIELDS = tuple(field.name for field in fields(JobSpec))
@@ -67,10 +67,13 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
             "reserved": list(pool.node_reserved),
             "lacks": [list(lacks) for lacks in pool.node_lacks],
             "agents": list(pool.node_agent),
+            "parts": list(pool.node_part),
             "directories": list(pool.node_directory),
             "types": list(pool.node_type),
         },
-        "windows": [[w.name, list(w.node_ids), w.begin_s, w.end_s, w.reason] for w in core.windows.values()],
+        "windows": [
+            [w.name, list(w.node_ids), w.begin_s, w.end_s, w.reason, list(w.users)] for w in core.windows.values()
+        ],
         "directories": list(pool.directories),
         "scattered": pool.is_scattered,
         "gpu_types": list(pool.gpu_types),
@@ -82,6 +85,7 @@ def snapshot(core: SchedulerCore) -> dict[str, Any]:
         | {DEFICIT: jobs.rule_columns.get(DEFICIT, np.zeros_like(jobs.owed_s))[:n].copy()},
         "pairs": {name: getattr(jobs.pairs, name).copy() for name in (*PAIR_INT_COLUMNS, *PAIR_FLOAT_COLUMNS)},
         "entities": list(jobs.entities),
+        "booked": {str(row): name for row, name in jobs.booked.items()},
         "gangs": {str(row): gpus.copy() for row, gpus in jobs.gang_gpus.items()},
         "stopping_gangs": {str(row): gpus.copy() for row, gpus in jobs.stopping_gangs.items()},
         "loss_nodes": {str(row): list(nodes) for row, nodes in jobs.loss_nodes.items()},
@@ -104,7 +108,8 @@ def restore(state: dict[str, Any]) -> SchedulerCore:
         state = _from_version_4(state) if version <= 4 else state
         state = _from_version_5(state) if version <= 5 else state
         state = _from_version_6(state) if version <= 6 else state
-        return _restored(_from_version_7(state) if version <= 7 else state)
+        state = _from_version_7(state) if version <= 7 else state
+        return _restored(_from_version_8(state) if version <= 8 else state)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalCorrupt(f"snapshot is not whole: {error!r}") from None
 
@@ -246,6 +251,19 @@ def _from_version_7(state: dict[str, Any]) -> dict[str, Any]:
     return state | {"jobs": state["jobs"] | {"taken_by": np.full(len(state["specs"]), -1)}}
 
 
+def _from_version_8(state: dict[str, Any]) -> dict[str, Any]:
+    """Version 8 as version 9: no reservations for users."""
+    windows = [[*row, []] for row in state["windows"]]
+    known = {row[0]: Window(row[0], tuple(row[1]), row[2], row[3]) for row in windows}
+    return state | {
+        "core": state["core"] | {"window_due_s": due_s(known, state["core"]["woken_s"])},
+        "windows": windows,
+        "nodes": state["nodes"] | {"parts": [OUTSIDE] * len(state["nodes"]["ids"])},
+        "booked": {},
+        "jobs": state["jobs"] | {"part": np.full(len(state["specs"]), OUTSIDE)},
+    }
+
+
 def _restored(state: dict[str, Any]) -> SchedulerCore:
     state = state | {"jobs": {"total_by": np.full(len(state["specs"]), -1)} | state["jobs"]}  # all as submitted
     core = SchedulerCore(settings_of(state["settings"]))
@@ -258,8 +276,9 @@ def _restored(state: dict[str, Any]) -> SchedulerCore:
     core.throughput.wanted = list(state["unmeasured"])
     core.throughput.asked = np.array(state["asked_rates"], dtype=np.int64)
     core.leases.next_lease = state["next_lease"]
-    core.windows = {row[0]: Window(row[0], tuple(row[1]), *row[2:]) for row in state["windows"]}
-    core.window_due_s = due_s(core.windows, core.now_s)
+    core.windows = {
+        row[0]: Window(row[0], tuple(row[1]), row[2], row[3], row[4], tuple(row[5])) for row in state["windows"]
+    }
     core.question = AllocationRequest()
     for name in _QUESTION:
         setattr(core.question, name, state["question"][name])
@@ -284,6 +303,7 @@ def _restore_pool(pool: GpuPool, state: dict[str, Any]) -> None:
     pool.node_lacks = [tuple(lacks) for lacks in nodes.get("lacks", [()] * len(pool.node_ids))]
     pool.node_agent = list(nodes.get("agents", [""] * len(pool.node_ids)))
     pool.any_lacking = any(pool.node_lacks)
+    pool.node_part = [int(part) for part in nodes["parts"]]
     pool.node_directory = [int(directory) for directory in nodes["directories"]]
     pool.directories = [str(name) for name in state["directories"]]
     pool.is_scattered = bool(state["scattered"])
@@ -320,6 +340,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     jobs.reserve(jobs.count)
     for name in (*INT_COLUMNS, *FLOAT_COLUMNS, *WIDE_COLUMNS):
         getattr(jobs, name)[: jobs.count] = state["jobs"][name]
+    jobs.booked = {int(row): str(name) for row, name in state["booked"].items()}
     jobs.limited = {row: None for row in jobs.active.tolist() if jobs.specs[row].is_limited}
     for row in np.flatnonzero(jobs.unmet[: jobs.count] > 0).tolist():
         for other in eligibility.unmet(jobs, row):

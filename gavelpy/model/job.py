@@ -152,6 +152,7 @@ class JobSpec:
     open_ended: bool = False  # steps_total is assumed: the program announces its own, or ends without
     nodes: tuple[str, ...] = ()  # it runs on no other nodes; empty = on all
     exclude: tuple[str, ...] = ()  # nodes on which it does not run
+    reservation: str = ""  # it runs within this reservation only, on its nodes; empty = outside of all
 
     def __post_init__(self) -> None:
         self._check_id()
@@ -214,6 +215,8 @@ class JobSpec:
         if not all(isinstance(name, str) and name for name in self.gpu_types):
             raise InvalidInput(f"gpu_types of job {self.id!r} must be names of GPU types, got {self.gpu_types!r}")
         self._check_nodes()
+        if not isinstance(self.reservation, str) or not self.reservation.isprintable():
+            raise InvalidInput(f"reservation of job {self.id!r} must be the name of one, got {self.reservation!r}")
         _not_negative(self.id, "checkpoint_every_s", self.checkpoint_every_s)
         _not_negative(self.id, "warning_s", self.warning_s)
         number = self.warning_signal

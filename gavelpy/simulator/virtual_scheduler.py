@@ -72,8 +72,8 @@ class VirtualScheduler:
         commands = self.core.handle(event, self.now_s)
         if self.agents is not None and isinstance(event, NodeJoined):
             self._join(self.agents)
-        for command in commands:
-            self._execute(command)
+        for command in sorted(commands, key=lambda one: isinstance(one, SolveAllocation)):
+            self._execute(command)  # answers to requests come later than the plans of the same instant
 
     def observe(self, event: Event) -> None:
         """Called with each event before the core."""

@@ -23,6 +23,7 @@ from gavelpy.cli.output import BAD_INPUT
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until
 from gavelpy.runtime.wire import client_pb2
 from tests.conftest import PROJECT
+from tests.docs.reservation_trials import RESERVATION_TRIALS, prepare_reservation, runs_within_reservation
 from tests.docs.shell import Ran, User, page_at, posted_to
 
 PAGE = (PROJECT / "docs" / "coming-from-slurm.md").read_text(encoding="utf-8")
@@ -131,8 +132,7 @@ def outputs(text: str) -> Callable[[Ran], None]:
 
 
 def _warned(ran: Ran) -> None:
-    described = ran.user.description(ran.job)
-    ran.user(f"gavel cancel {ran.job}")
+    described, _ = ran.user.description(ran.job), ran.user(f"gavel cancel {ran.job}")
     assert (described["warning_s"], described["warning_signal"]) == (60, signal.SIGUSR1)
 
 
@@ -251,6 +251,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`sbatch --constraint=v100`": submitted(lambda job: job["gpu_types"] == ["v100"]),
     "`sbatch --nodelist=n1`": outputs("on n1"),
     "`sbatch --exclude=n2,n3`": submitted(lambda job: job["exclude"] == ["n2", "n3"]),
+    "`sbatch --reservation=course`": runs_within_reservation,
     "`PreemptMode=OFF`": submitted(lambda job: job["no_preempt"]),
     "`sbatch --test-only`": _dry_run,
     "`sbatch --export=LR=0.1`": outputs("LR = 0.1"),
@@ -296,6 +297,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`scontrol update State=DRAIN`": _drained,
     "`scontrol update State=RESUME`": _resumed,
     "`scontrol update State=DOWN`": _lost,
+    **RESERVATION_TRIALS,
     "`scontrol show config`": prints("max_min_fairness"),
     "`scontrol ping`": prints("max_min_fairness"),
     "`slurmctld.log`": prints("submitted by local", "started: job"),
@@ -320,7 +322,7 @@ MISSING = {  # options that a row calls missing
 
 
 def prepare(user: User, row: Row) -> None:
-    """What a row's command needs."""
+    """What a row's command needs, other than a reservation."""
     if row.slurm == "`scancel 1 2`" and not user.has("typo"):
         user("gavel submit --name typo --rate v100:10 --steps 1000 -- python long.py")
     if row.slurm == "`scancel --state=PENDING --name=...`":
@@ -368,6 +370,7 @@ def test_every_row_has_a_trial() -> None:
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.slurm)
 def test_the_command_of_the_row_works(row: Row, user: User) -> None:
     prepare(user, row)
+    prepare_reservation(user, row.slurm)
 
     ran = run_of(user, row)
 

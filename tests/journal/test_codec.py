@@ -51,6 +51,7 @@ from gavelpy.mechanism.events import (
 )
 from gavelpy.mechanism.settings import MechanismSettings, rules_of
 from gavelpy.model.job import JobId, JobSpec, NodeId
+from tests.mechanism.builders import make_spec
 
 TWO = np.array([3, 5])
 STEPS = np.array([1.5, np.inf])
@@ -272,3 +273,9 @@ def test_a_damaged_record_raises_nothing_but_corrupt(cut: int, value: int, which
 def test_a_snapshot_that_is_no_map_is_corrupt(data: bytes) -> None:
     with pytest.raises(JournalCorrupt):
         decode_state(data)
+
+
+def test_reservation_of_a_job_comes_back_from_the_journal() -> None:
+    event = JobSubmitted(make_spec("a", owner="ann", reservation="x"))
+
+    assert decode(encode(event, 0.0))[1].spec == event.spec

@@ -10,7 +10,8 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, decode_state, encode, encode_state
 from gavelpy.mechanism.events import JobSubmitted, NodeJoined, ThroughputEstimated
-from gavelpy.mechanism.reasons import cannot_run, reasons
+from gavelpy.mechanism.feasibility import cannot_run
+from gavelpy.mechanism.reasons import reasons
 from gavelpy.mechanism.snapshot import restore, snapshot
 from gavelpy.model.job import NodeId
 from tests.mechanism.builders import make_core, make_spec, questions, tell, wake

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from gavelpy.engine import Engine
-from gavelpy.mechanism.commands import Command, RoundPlan, SolveAllocation
+from gavelpy.mechanism.commands import Command, SolveAllocation
 from gavelpy.mechanism.domains import can_run
 from gavelpy.mechanism.events import ConfigChanged, Event, JobCancelled, JobSubmitted, LeaseEnded, LeaseStarted, Outcome
 from gavelpy.mechanism.gpus import NONE
@@ -98,16 +98,16 @@ class SmallCluster:
         self.obey(tell(self.core, event))
 
     def obey(self, commands: list[Command]) -> None:
-        for command in commands:
+        for plan in plans(commands):
+            for job, lease in zip(plan.revoke_jobs.tolist(), plan.revoke_leases.tolist(), strict=True):
+                tell(self.core, _ended(job, lease, Outcome.STOPPED))
+            self.start([job for job in plan.grant_jobs.tolist() if self.core.jobs.lease[job] >= 0])  # else it is over
+        for command in commands:  # answers come later than the plans of the same instant
             if isinstance(command, SolveAllocation):
                 before = self.held()
                 answered = tell(self.core, self.engine.solve(command))
                 self.check_plans(answered, before)
                 self.obey(answered)
-            if isinstance(command, RoundPlan):
-                for job, lease in zip(command.revoke_jobs.tolist(), command.revoke_leases.tolist(), strict=True):
-                    tell(self.core, _ended(job, lease, Outcome.STOPPED))
-                self.start(command.grant_jobs.tolist())
 
     def start(self, jobs: list[int]) -> None:
         for job in jobs:
@@ -142,7 +142,7 @@ class SmallCluster:
         if core.awaiting or core.wakeup_s <= core.now_s:
             return
         exempt, held = set(core.exempt.jobs.tolist()), pool.job.tolist()
-        assert all(self.may_use(job, gpu) for gpu, job in enumerate(held) if job != NONE)
+        self.check_places()
         for job in self.contenders():
             rank = int(jobs.rank[job])
             for gpu_type in np.flatnonzero(jobs.rate[job] > 0).tolist():
@@ -153,6 +153,9 @@ class SmallCluster:
                 free = sum(other == NONE for other in here)
                 taken = sum(o != NONE and o not in exempt and bool(may[rank, jobs.rank[o]]) for o in here)
                 assert free + taken < jobs.gpus[job], f"job {job} waits for {free} free and {taken} preemptible GPUs"
+
+    def check_places(self) -> None:
+        assert all(self.may_use(job, gpu) for gpu, job in enumerate(self.core.pool.job.tolist()) if job != NONE)
 
     def check_plans(self, commands: list[Command], before: list[list[int]]) -> None:
         """Of single GPUs of one type: which class may lose or get GPUs in a plan."""

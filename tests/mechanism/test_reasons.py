@@ -9,7 +9,8 @@ import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
 from gavelpy.mechanism.events import AllocationSolved, JobCancelled, JobSubmitted, NodeDraining, NodeJoined
-from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
+from gavelpy.mechanism.feasibility import cannot_run
+from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
 from gavelpy.model.job import JobSpec, NodeId
 from tests.mechanism.builders import answer, make_core, make_spec, running_core, tell, wake
 

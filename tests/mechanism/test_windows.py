@@ -128,7 +128,9 @@ def test_job_that_would_lose_its_work_waits_rather_than_start_and_preemptible_on
 
     assert waits == ""
     assert why.kind is ReasonKind.BEFORE_RESERVATION
-    assert why.text == "would not end before the reservation 'disks' of free nodes, and cannot be preempted"
+    assert why.text == (
+        "would not end before the reservation 'disks' of free nodes, which begins at 100 s, and cannot be preempted"
+    )
     assert (node_of(core, 0), node_of(core, 1)) == ("", "n0")
 
 

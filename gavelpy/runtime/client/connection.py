@@ -140,10 +140,10 @@ class Client:
         request = pb.CancelJobsRequest(jobs=jobs)
         return list(self._called(self._stub.CancelJobs, request, pb.CancelJobsResponse).jobs)
 
-    def reserve(self, reservation: pb.Reservation) -> list[pb.Reservation]:
-        """Reserves nodes, or replaces the reservation of this name; returns all reservations."""
-        request = pb.ReserveNodesRequest(reservation=reservation)
-        return list(self._called(self._stub.ReserveNodes, request, pb.ReserveNodesResponse).reservations)
+    def reserve(self, reservation: pb.Reservation, *, force: bool = False) -> pb.ReserveNodesResponse:
+        """Reserves nodes, or replaces the reservation of this name; `force`: although jobs of others may stay there."""
+        request = pb.ReserveNodesRequest(reservation=reservation, force=force)
+        return self._called(self._stub.ReserveNodes, request, pb.ReserveNodesResponse)
 
     def delete_reservation(self, name: str) -> list[pb.Reservation]:
         """Deletes a reservation; returns those that are left."""

@@ -22,7 +22,9 @@ import numpy as np
 from gavelpy.errors import GavelError, InvalidInput
 from gavelpy.estimator.learning_loop import RatesLearned
 from gavelpy.journal.store import EventStore
+from gavelpy.mechanism.accept import NAMES_SHOWN
 from gavelpy.mechanism.events import (
+    NO_INTS,
     AllocationSolved,
     ConfigChanged,
     Event,
@@ -37,6 +39,7 @@ from gavelpy.mechanism.events import (
     ReservationRemoved,
 )
 from gavelpy.mechanism.settings import MechanismSettings
+from gavelpy.mechanism.windows import Window, in_the_way
 from gavelpy.model.job import JobSpec, NodeId
 from gavelpy.runtime.daemon.command_executor import CommandExecutor
 from gavelpy.runtime.daemon.config import Config
@@ -45,6 +48,7 @@ from gavelpy.runtime.daemon.engine.engine_process import Answer as EngineAnswer
 from gavelpy.runtime.daemon.engine.engine_process import EngineProcess
 from gavelpy.runtime.daemon.engine.policy_choice import EstimationChoice, PolicyChoice
 from gavelpy.runtime.daemon.engine.throughput_files import rates_again, read_table
+from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.metrics import SchedulerMetrics
 from gavelpy.runtime.daemon.nodes.quorum_views import VIEWS
 from gavelpy.runtime.daemon.nodes.registry import joined
@@ -210,11 +214,26 @@ class Scheduler:
                 event = NodeLost(NodeId(node_id), is_forgotten=True)
         await self.driver.apply([event])
 
-    async def reserve(self, name: str, node_ids: Sequence[str], begin_at_s: float, end_at_s: float, why: str) -> None:
-        """Reserves nodes between two Unix times, or replaces the reservation of this name. Raises InvalidInput."""
+    async def reserve(self, wanted: Window, *, force: bool = False) -> list[str]:
+        """Reserves nodes, or replaces the reservation of this name; its times are Unix times. Raises InvalidInput.
+
+        Returns notes on jobs that are not preempted and would still run there at the begin: only with `force`.
+        """
         now_s = self.now_s()
-        begin_s, end_s = (now_s + moment - self.wall_s(now_s) for moment in (begin_at_s, end_at_s))
-        await self.driver.apply([ReservationAdded(name, tuple(node_ids), begin_s, end_s, why)])
+        begin_s, end_s = (now_s + moment - self.wall_s(now_s) for moment in (wanted.begin_s, wanted.end_s))
+        window = replace(wanted, begin_s=begin_s, end_s=end_s)
+        stay = in_the_way(self.core, window) if wanted.users else NO_INTS
+        notes = [f"job {job} ({name_of(self.core.jobs.specs[job].id)})" for job in stay.tolist()]
+        if notes and not force:
+            more = f" and {len(notes) - NAMES_SHOWN} more" if len(notes) > NAMES_SHOWN else ""
+            jobs = f"{', '.join(notes[:NAMES_SHOWN])}{more}"
+            raise InvalidInput(
+                f"reservation {wanted.name!r}: {jobs} cannot be preempted and may still run there when it begins; "
+                "choose other nodes or times, or add --force: it gets their GPUs when they end"
+            )
+        event = ReservationAdded(wanted.name, wanted.node_ids, begin_s, end_s, wanted.reason, wanted.users)
+        await self.driver.apply([event])
+        return [f"{note} runs on; the reservation gets its GPUs when it ends" for note in notes]
 
     async def delete_reservation(self, name: str) -> None:
         """Deletes a reservation; its nodes are usable again. Raises InvalidInput if there is none."""

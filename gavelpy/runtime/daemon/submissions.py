@@ -17,6 +17,7 @@ from gavelpy.journal.store import Submission
 from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import check_known
+from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 
@@ -82,6 +83,7 @@ class Submissions:
         names = {(owner, str(spec.id)) for spec in specs if spec.id != NAMELESS}
         self._check_names(specs, owner, len(names))
         self._check_after(specs)
+        check_reservations(specs, self._scheduler.core, owner)
         check_known(specs, self._scheduler.core.settings, owner)
         limited = self._scheduler.config.jobs.limited
         specs = [limited(spec) for spec in specs]

@@ -252,6 +252,7 @@ class JobDescription(_message.Message):
     EXCLUDE_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     INTERACTIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
@@ -292,6 +293,8 @@ class JobDescription(_message.Message):
     """ended after this running time without progress; 0 = never"""
     priority: _builtins.str
     """its priority class; empty = normal"""
+    reservation: _builtins.str
+    """it runs within this reservation only, on its nodes; empty = outside of all"""
     interactive: _builtins.bool
     """its command has a terminal, and ends when no client is attached"""
     @_builtins.property
@@ -356,12 +359,13 @@ class JobDescription(_message.Message):
         exclude: _abc.Iterable[_builtins.str] | None = ...,
         notify: Global___Notify | None = ...,
         priority: _builtins.str = ...,
+        reservation: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         interactive: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notify", b"notify", "software", b"software"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_limit", b"array_limit", "array_position", b"array_position", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "checkpoint_every_s", b"checkpoint_every_s", "command", b"command", "deadline_s", b"deadline_s", "entity", b"entity", "environment", b"environment", "exclude", b"exclude", "gpu_types", b"gpu_types", "gpus", b"gpus", "hold", b"hold", "interactive", b"interactive", "job_type", b"job_type", "name", b"name", "no_preempt", b"no_preempt", "nodes", b"nodes", "notify", b"notify", "one_process_a_node", b"one_process_a_node", "preemptible", b"preemptible", "priority", b"priority", "rates_steps_per_s", b"rates_steps_per_s", "reservation", b"reservation", "secrets", b"secrets", "software", b"software", "stall_s", b"stall_s", "steps_total", b"steps_total", "time_s", b"time_s", "warning_s", b"warning_s", "warning_signal", b"warning_signal", "weight", b"weight", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -569,6 +573,7 @@ class Job(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     EXCLUDE_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
     job: _builtins.int
     name: _builtins.str
     owner: _builtins.str
@@ -634,6 +639,8 @@ class Job(_message.Message):
     """running time under all leases"""
     failure: _builtins.str
     """the same for people, and whether it is retried"""
+    reservation: _builtins.str
+    """it runs within this reservation only; empty = outside of all"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -696,10 +703,11 @@ class Job(_message.Message):
         failure: _builtins.str = ...,
         nodes: _abc.Iterable[_builtins.str] | None = ...,
         exclude: _abc.Iterable[_builtins.str] | None = ...,
+        reservation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "array_first", b"array_first", "array_limit", b"array_limit", "array_size", b"array_size", "begin_at_s", b"begin_at_s", "detail", b"detail", "ended_at_s", b"ended_at_s", "entity", b"entity", "exclude", b"exclude", "failure", b"failure", "failure_class", b"failure_class", "failures", b"failures", "gpu_s", b"gpu_s", "gpu_type", b"gpu_type", "gpus", b"gpus", "held_by", b"held_by", "job", b"job", "job_type", b"job_type", "lease", b"lease", "name", b"name", "node_ids", b"node_ids", "nodes", b"nodes", "owed_s", b"owed_s", "owner", b"owner", "preemptible", b"preemptible", "preemptible_why", b"preemptible_why", "priority", b"priority", "priority_rank", b"priority_rank", "ran_s", b"ran_s", "rate_steps_per_s", b"rate_steps_per_s", "reason", b"reason", "reason_kind", b"reason_kind", "received_s", b"received_s", "reservation", b"reservation", "restarts", b"restarts", "share", b"share", "started_at_s", b"started_at_s", "state", b"state", "steps_done", b"steps_done", "steps_estimated", b"steps_estimated", "steps_saved", b"steps_saved", "steps_total", b"steps_total", "submitted_at_s", b"submitted_at_s", "total_open", b"total_open", "urgency", b"urgency", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1064,15 +1072,26 @@ class Reservation(_message.Message):
     END_AT_S_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     IN_FORCE_FIELD_NUMBER: _builtins.int
+    USERS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPUS_IN_USE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     begin_at_s: _builtins.float
     """Unix times"""
     end_at_s: _builtins.float
     reason: _builtins.str
     in_force: _builtins.bool
-    """its nodes run no jobs now"""
+    """now"""
+    gpus: _builtins.int
+    """on its nodes"""
+    gpus_in_use: _builtins.int
+    """of them, by its jobs"""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def users(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """owners of the jobs that may use it; none = for maintenance, its nodes run no jobs"""
+
     def __init__(
         self,
         *,
@@ -1082,10 +1101,13 @@ class Reservation(_message.Message):
         end_at_s: _builtins.float = ...,
         reason: _builtins.str = ...,
         in_force: _builtins.bool = ...,
+        users: _abc.Iterable[_builtins.str] | None = ...,
+        gpus: _builtins.int = ...,
+        gpus_in_use: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "end_at_s", b"end_at_s", "in_force", b"in_force", "name", b"name", "node_ids", b"node_ids", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_at_s", b"begin_at_s", "end_at_s", b"end_at_s", "gpus", b"gpus", "gpus_in_use", b"gpus_in_use", "in_force", b"in_force", "name", b"name", "node_ids", b"node_ids", "reason", b"reason", "users", b"users"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1096,16 +1118,20 @@ class ReserveNodesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESERVATION_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    force: _builtins.bool
+    """also if jobs that are not preempted would still run on its nodes at its begin"""
     @_builtins.property
     def reservation(self) -> Global___Reservation: ...
     def __init__(
         self,
         *,
         reservation: Global___Reservation | None = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["reservation", b"reservation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reservation", b"reservation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "reservation", b"reservation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1135,18 +1161,24 @@ class ReserveNodesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESERVATIONS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def reservations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reservation]:
         """that are not over, by begin"""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """jobs whose GPUs it gets only when they end"""
 
     def __init__(
         self,
         *,
         reservations: _abc.Iterable[Global___Reservation] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reservations", b"reservations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notes", b"notes", "reservations", b"reservations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

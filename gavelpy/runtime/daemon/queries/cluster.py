@@ -13,6 +13,7 @@ from gavelpy.errors import NotFound
 from gavelpy.mechanism.gpus import CLUSTERS, NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobState, NodeState
 from gavelpy.mechanism.priority_classes import PriorityClass, ranking
+from gavelpy.mechanism.windows import divisions
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import NodeId
 from gavelpy.runtime.daemon.queries.fields import shown
@@ -39,7 +40,7 @@ class GpuTypeStatus:
 
 @dataclass(frozen=True)
 class ReservationStatus:
-    """A reservation of nodes. Times are Unix times."""
+    """A reservation of nodes; without users for maintenance. Times are Unix times."""
 
     name: str
     node_ids: Sequence[str]
@@ -47,6 +48,9 @@ class ReservationStatus:
     end_at_s: float
     reason: str
     in_force: bool
+    users: Sequence[str]
+    gpus: int  # on its nodes
+    gpus_in_use: int  # by its jobs
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class ClusterQueries:
 
     def reservations(self) -> list[ReservationStatus]:
         """The reservations that are not over, by begin."""
-        scheduler = self._scheduler
+        scheduler, pool = self._scheduler, self._scheduler.core.pool
         now_s = scheduler.now_s()
         windows = sorted(scheduler.core.windows.values(), key=lambda window: (window.begin_s, window.name))
         return [
@@ -122,10 +126,19 @@ class ClusterQueries:
                 end_at_s=scheduler.wall_s(window.end_s),
                 reason=window.reason,
                 in_force=window.is_in_force(now_s),
+                users=window.users,
+                gpus=sum(int(pool.present[pool.on(NodeId(node))].sum()) for node in window.node_ids),
+                gpus_in_use=self._gpus_used_within(window.name),
             )
             for window in windows
             if window.end_s > now_s
         ]
+
+    def _gpus_used_within(self, name: str) -> int:
+        """GPUs under leases of jobs of a reservation."""
+        jobs, pool = self._scheduler.core.jobs, self._scheduler.core.pool
+        rows = [row for row, booked in jobs.booked.items() if booked == name and jobs.lease[row] >= 0]
+        return int(np.isin(pool.job, rows).sum())
 
     def cluster(self) -> ClusterStatus:
         """Policy, round, GPUs and jobs in numbers."""
@@ -189,7 +202,7 @@ class ClusterQueries:
             checkpoint_directory_id="" if pool.is_own(directory) else pool.directories[directory],
             agent_version=node.hello.agent_version if node is not None else "",
             jobs=jobs[:_JOBS_SHOWN],
-            detail="; ".join(filter(None, (pool.node_reserved[row], _detail(node)))),
+            detail="; ".join(filter(None, (pool.node_reserved[row] or self._division(row), _detail(node)))),
             containment=node.hello.containment if node is not None else "",
             images=node.hello.images if node is not None else "",
         )
@@ -202,6 +215,12 @@ class ClusterQueries:
         first, end = np.searchsorted(pool.node_of, [row, row + 1]).tolist()
         return np.arange(first, end)
 
+    def _division(self, row: int) -> str:
+        """By which reservation for users a node is reserved; empty = by none."""
+        core = self._scheduler.core
+        part = core.pool.node_part[row]
+        return divisions(core)[part - 1].text if part else ""
+
     def _state(self, row: int, in_use: int) -> str:
         pool = self._scheduler.core.pool
         state = pool.node_state[row]
@@ -209,7 +228,7 @@ class ClusterQueries:
             return "lost"
         if pool.node_unreachable[row]:
             return "silent"
-        if state is NodeState.UP and pool.node_reserved[row]:
+        if state is NodeState.UP and (pool.node_reserved[row] or pool.node_part[row]):
             return "reserved"
         if state is NodeState.DRAINING and not in_use:
             return "drained"

@@ -149,7 +149,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"{what}{' by an admin' * event.by_admin}: {_listed([f'job {job}' for job in values['jobs']])}"
         case ReservationAdded():
             why = f": {event.reason}" if event.reason else ""
-            return f"reservation {event.name!r} of {_listed(list(event.node_ids))}{why}"
+            users = f" for {_listed(list(event.users))}" if event.users else ""
+            return f"reservation {event.name!r} of {_listed(list(event.node_ids))}{users}{why}"
         case ReservationRemoved():
             return f"reservation {event.name!r} deleted"
         case NodeLost():

@@ -16,6 +16,7 @@ from gavelpy.mechanism.non_preemptible import NEVER_SAVED
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.view import account
+from gavelpy.mechanism.windows import check_reservations
 from gavelpy.model.job import JobId, JobSpec
 from gavelpy.runtime.checkpoint_directory import newest
 from gavelpy.runtime.daemon.engine.forecast import Expected, Forecaster, Outlook, Outlooks
@@ -176,6 +177,7 @@ class Explainer:
         """Forecasts for these jobs if they were submitted now."""
         scheduler = self._scheduler
         check_known(specs, scheduler.core.settings, owner)
+        check_reservations(specs, scheduler.core, owner)
         first = scheduler.core.jobs.count
         now_s, limited = time.time(), scheduler.config.jobs.limited
         tried = [

@@ -17,9 +17,10 @@ from gavelpy.errors import InvalidInput, NotFound
 from gavelpy.mechanism import eligibility, failures, non_preemptible, priority_classes
 from gavelpy.mechanism.accept import NAMES_SHOWN
 from gavelpy.mechanism.events import FailureClass
+from gavelpy.mechanism.feasibility import cannot_run
 from gavelpy.mechanism.jobs import OPEN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
-from gavelpy.mechanism.reasons import Reason, ReasonKind, cannot_run, reasons
+from gavelpy.mechanism.reasons import Reason, ReasonKind, reasons
 from gavelpy.mechanism.view import standing
 from gavelpy.model.arrays import Ints
 from gavelpy.model.job import JobId, JobSpec
@@ -106,6 +107,7 @@ class JobStatus:
     failure: str  # the same for people, and whether it is retried
     nodes: Sequence[str]  # it runs on no other nodes; empty = on all
     exclude: Sequence[str]  # nodes on which it does not run
+    reservation: str  # it runs within this reservation only; empty = outside of all
     ran_s: float  # under all leases
     total_open: bool  # steps_total is assumed: neither submitted nor announced
 
@@ -302,6 +304,7 @@ class JobQueries:
             failure=failures.in_words(jobs, job, scheduler.core.settings, is_given_up=state is PublicState.FAILED),
             nodes=spec.nodes,
             exclude=spec.exclude,
+            reservation=jobs.booked.get(job, spec.reservation if jobs.state[job] > ALIVE[-1] else ""),
         )
 
     def _is_estimate(self, job: int) -> bool:
@@ -342,7 +345,12 @@ class JobQueries:
             date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._scheduler.wall_s(begin_s)))
             return eligibility.begin_in_words(f"at {date}, in {max(begin_s - now_s, 0.0):.0f} s")
         end_s = core.round_end_s
-        return why.text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
+        text = why.text
+        for moment_s in {moment for one in core.windows.values() for moment in (one.begin_s, one.end_s)}:
+            date = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._scheduler.wall_s(moment_s)))
+            text = text.replace(f"begins at {moment_s:g} s", f"begins at {date}, in {max(moment_s - now_s, 0.0):.0f} s")
+            text = text.replace(f"until {moment_s:g} s", f"until {date}")
+        return text.replace(f"at {end_s:g} s", f"in {max(end_s - now_s, 0.0):.0f} s")
 
     def _trouble_on(self, node_ids: Sequence[str], why: Reason | None) -> str:
         """Problems that the nodes of a lease have reported; empty = none."""

@@ -52,6 +52,7 @@ def description_message(spec: JobSpec) -> pb.JobDescription:
         gpu_types=spec.gpu_types,
         nodes=spec.nodes,
         exclude=spec.exclude,
+        reservation=spec.reservation,
         no_preempt=spec.no_preempt,
         after=after_in_words(spec),
         array_size=spec.array_size,

@@ -21,6 +21,7 @@ import numpy as np
 from gavelpy.errors import RemoteViolation
 from gavelpy.mechanism.eligibility import Hold
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.windows import Window
 from gavelpy.runtime.daemon.engine.forecast import Forecaster
 from gavelpy.runtime.daemon.job_history import name_of
 from gavelpy.runtime.daemon.notifier import check_notify
@@ -57,6 +58,7 @@ logger = logging.getLogger(__name__)
 API_VERSIONS = (1,)
 WAIT_S_MAX = 60.0
 _FIRST_MESSAGE_S = 10.0
+_USERS_MAX = 1_000  # of a reservation
 _AT_ONCE = 200  # jobs between two yields to the event loop
 _ACTIONS = {
     pb.NODE_WISH_DRAIN: NodeAction.DRAIN,
@@ -219,8 +221,13 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         begin_at_s, end_at_s = (number(f, getattr(wanted, f)) for f in ("begin_at_s", "end_at_s"))
         for node_id in wanted.node_ids:
             self._cluster.node(node_id, caller())
-        await self._scheduler.reserve(name, list(dict.fromkeys(wanted.node_ids)), begin_at_s, end_at_s, why)
-        return pb.ReserveNodesResponse(reservations=self._reservations())
+        nodes, users = (tuple(dict.fromkeys(each)) for each in (wanted.node_ids, wanted.users))
+        require(len(users) <= _USERS_MAX, "users", f"at most {_USERS_MAX} names", len(users))
+        for user in users:
+            require(bool(text("users", user)), "users", "names", user)
+        window = Window(name, nodes, begin_at_s, end_at_s, why, users)
+        notes = await self._scheduler.reserve(window, force=request.force)
+        return pb.ReserveNodesResponse(reservations=self._reservations(), notes=notes)
 
     async def DeleteReservation(
         self, request: pb.DeleteReservationRequest, context: Context

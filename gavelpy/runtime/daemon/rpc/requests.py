@@ -144,6 +144,7 @@ def _job_spec(field: str, job: client_pb2.JobDescription, owner: str) -> JobSpec
         gpu_types=_gpu_types(f"{field}.gpu_types", job),
         nodes=_nodes(f"{field}.nodes", job.nodes),
         exclude=_nodes(f"{field}.exclude", job.exclude),
+        reservation=text(f"{field}.reservation", job.reservation),
         begin_at_s=number(f"{field}.begin_at_s", job.begin_at_s),
         warning_signal=_signal(f"{field}.warning_signal", job.warning_signal, job.warning_s),
     )
