@@ -33,7 +33,7 @@ def prepared(state: Path) -> LeaseDirectory:
 def launched(state: Path) -> Path:
     """The directory of a lease with a shim that was started and has ended."""
     folder = prepared(state)
-    folder.release_port()
+    folder.close_port()
     directory = folder.directory
     lease_files.write_launch(directory, Launch(7, 3, ("true",), "/", {}, ({}, {}), steps_done=30.0))
     return directory
@@ -41,7 +41,7 @@ def launched(state: Path) -> Path:
 
 def test_prepared_lease_is_found_again_with_its_port(tmp_path: Path) -> None:
     before = prepared(tmp_path)
-    before.release_port()
+    before.close_port()
     assert before.assignment is not None
 
     (after,) = make_registry(tmp_path).folders
@@ -50,7 +50,7 @@ def test_prepared_lease_is_found_again_with_its_port(tmp_path: Path) -> None:
     assert after.assignment == before.assignment
     assert after.port is not None
     assert after.port.number == before.assignment.rendezvous_port
-    after.release_port()
+    after.close_port()
 
 
 def test_leases_of_another_boot_are_lost(tmp_path: Path) -> None:

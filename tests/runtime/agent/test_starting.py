@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.gpus import Gpus, find_gpus, gpus_of, parse_gpus, type_of_model
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, launch_of
 from gavelpy.runtime.agent.leases.orders import NodeAssignment, assignment_of
-from gavelpy.runtime.agent.leases.rendezvous_port import ReservedPort
+from gavelpy.runtime.agent.leases.rendezvous_port import LOCAL_RANGE, ReservedPort
 from gavelpy.runtime.agent.leases.resume import (
     CheckpointMissing,
     CheckpointNotVisible,
@@ -254,17 +255,38 @@ def test_launch_keeps_its_fields() -> None:
     assert pb.Launch.FromString(launch.SerializeToString()) == launch
 
 
-def test_reserved_port_is_kept_from_others_until_it_is_released() -> None:
+def test_port_of_a_job_is_kept_from_other_agents_until_its_lease_ends() -> None:
     first = ReservedPort()
-    second = ReservedPort(first.number)
-    assert second.number != first.number
-
+    while_bound = ReservedPort(first.number)
     first.release()
-    third = ReservedPort(first.number)
+    while_released = ReservedPort(first.number)
+    with socket.create_server(("", first.number)):  # rank 0
+        first.close()
+        while_used = ReservedPort(first.number)
+    after = ReservedPort(first.number)
+    reserved = [while_bound, while_released, while_used, after]
+    for port in reserved:
+        port.close()
 
-    assert third.number == first.number
-    second.release()
-    third.release()
+    assert [port.number == first.number for port in reserved] == [False, False, False, True]
+
+
+def test_kernel_gives_the_port_of_a_job_to_no_other_program() -> None:
+    port = ReservedPort()
+    low, high = map(int, Path(LOCAL_RANGE).read_text().split())
+
+    port.close()
+
+    assert not low <= port.number <= high
+
+
+def test_port_is_the_kernels_where_it_may_choose_all(tmp_path: Path) -> None:
+    (tmp_path / "range").write_text("1024\t65535\n")
+
+    port = ReservedPort(local_range=str(tmp_path / "range"))
+
+    assert port.number >= 1024
+    port.close()
 
 
 @pytest.mark.parametrize(

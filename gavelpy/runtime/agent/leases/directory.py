@@ -205,15 +205,10 @@ class LeaseDirectory:
             job_directory.share_launch(self.directory, launch)
             job_directory.share_terms(self.directory, launch, self.orders)
         lease_files.write_launch(self.directory, launch)
-        self.release_port()
-        self._child = subprocess.Popen(
-            shim_argv(self.directory),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={},
-        )
+        if self.port is not None:
+            self.port.release()
+        none = subprocess.DEVNULL
+        self._child = subprocess.Popen(shim_argv(self.directory), stdin=none, stdout=none, stderr=none, cwd="/", env={})
         self.launched_clock_s = now_clock_s
         self.launch = launch
         self.is_starting = False
@@ -247,10 +242,10 @@ class LeaseDirectory:
         self.is_starting = False
         self._ended(end)
 
-    def release_port(self) -> None:
-        """Releases the rendezvous port for the ranks."""
+    def close_port(self) -> None:
+        """Ends the reservation of the rendezvous port."""
         if self.port is not None:
-            self.port.release()
+            self.port.close()
             self.port = None
 
     def write_assignment(self) -> None:
@@ -306,7 +301,7 @@ class LeaseDirectory:
         """Records the end. Checkpoints are counted elsewhere, because storage can hang."""
         self.closing = end
         self.has_lost_shim = False
-        self.release_port()
+        self.close_port()
         for group in (self._cgroup, *(self.launch.limit_groups if self.launch is not None else ())):
             if cgroups.is_group_of(group, self.lease):
                 cgroups.remove(group)

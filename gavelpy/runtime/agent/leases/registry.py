@@ -144,7 +144,7 @@ class LeaseRegistry:
     def close(self) -> None:
         """Releases ports; the leases continue."""
         for folder in self._folders.values():
-            folder.release_port()
+            folder.close_port()
 
     def by_token(self, token: str) -> LeaseDirectory | None:
         """The living lease of the job with this token."""
