@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
+from benchmarks.peers import equal_levels
 from benchmarks.problems import Mix, draw
 from gavelpy.model.arrays import Floats
 from gavelpy.model.problem import AllocationProblem
@@ -223,3 +225,38 @@ def test_where_both_searches_for_prices_fail_highs_answers(monkeypatch: pytest.M
 
     assert certificate.path == "highs after interior after prices"
     assert solver.falls == {"prices": 1, "interior": 1}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_needs_that_prices_put_out_of_reach_have_no_times(seed: int) -> None:
+    given, need, _ = table(seed, jobs=5 + seed, types=2 + seed % 4)
+    counts = given.gpu_counts * np.random.default_rng(seed).uniform(0.1, 2.0)
+    scarce = Table(given.rate, given.gpus, given.count, counts, given.gain)
+
+    refuted = engine._is_out_of_reach(scarce, need)
+
+    assert not refuted or not _has_times(scarce, need)
+
+
+@pytest.mark.parametrize("load", [0.05, 0.1])
+def test_prices_put_a_level_that_no_gpus_deliver_out_of_reach(load: float) -> None:
+    problem = draw(128, 3, Mix.DISTINCT, load=load).problem()
+    jobs = engine.jobs_of(problem, equal_levels(problem), np.zeros(problem.job_count))
+    need = np.minimum(float(jobs.value.min()) / jobs.value, 1.0)
+
+    assert engine._is_out_of_reach(jobs.table, need)
+    assert not _has_times(jobs.table, need)
+
+
+def _has_times(given: Table, need: Floats) -> bool:
+    """Whether a linear program finds times, (K, T), that give every class its need."""
+    K, T = given.rate.shape
+    rates, times, loads = np.zeros((K, K * T)), np.zeros((K, K * T)), np.zeros((T, K * T))
+    for k in range(K):
+        rates[k, k * T : (k + 1) * T] = -given.rate[k]
+        times[k, k * T : (k + 1) * T] = 1.0
+        loads[np.arange(T), k * T + np.arange(T)] = given.load[k]
+    limits = np.concatenate([-need, np.ones(K), given.gpu_counts])
+    found = linprog(np.zeros(K * T), A_ub=np.vstack([rates, times, loads]), b_ub=limits)
+    assert found.status in (0, 2), found.message
+    return bool(found.status == 0)

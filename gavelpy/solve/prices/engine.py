@@ -34,6 +34,10 @@ AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
+_PRICE_STEPS = 12  # 20 µs each for 128 jobs
+_BEYOND = 1e-6  # relative: closer than rounding and the tolerances of pivots, the pivots decide
+_FAR_BELOW = 0.9  # of the cost: the prices will hardly make up for that
+_SLOWEST = 0.25  # least square of a price's change in one step
 REST = "rest"  # kind of the prices of what a level leaves
 
 
@@ -103,10 +107,34 @@ def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:
 def _limited_few(table: Table, value: Floats) -> Mix | None:
     """The answer for few classes if the slowest job limits the level and pivots find it."""
     need = np.minimum(float(value.min()) / value, 1.0)
-    if table.load @ need > table.gpu_counts.sum():  # infeasible even if all GPUs were of the best type
+    if _is_out_of_reach(table, need):
         return None
     rest = most_gain(replace(table, gain=table.rate * (value / value.max())[:, None]), need)
     return None if rest is None else _limited(rest, value)
+
+
+def _is_out_of_reach(table: Table, need: Floats) -> bool:
+    """Whether prices (T,) prove that no shares give every job its need (K,): the GPUs cost less than the needs do.
+
+    A need costs at least its cheapest type, even if time were without limit. Pivots need milliseconds to find that out.
+    The prices follow the demand; False proves nothing.
+    """
+    W, load = table.gpu_counts, table.load * need
+    with np.errstate(divide="ignore"):
+        gpus = np.where(table.rate > 0, 1.0 / table.rate, np.inf)  # for a unit of rate
+    price, rows = np.ones(len(W)), np.arange(len(need))
+    for step in range(_PRICE_STEPS):
+        cost = gpus * price
+        cheapest = cost.argmin(axis=1)
+        least = load * cost[rows, cheapest]
+        part = least.sum() / (price @ W)
+        if part > 1.0 + _BEYOND:
+            return True
+        if step and part < _FAR_BELOW:
+            return False
+        spent = np.bincount(cheapest, weights=least, minlength=len(W))
+        price = price * np.sqrt(np.maximum(spent / (price * W), _SLOWEST))
+    return False
 
 
 def _with_a_trace_more(table: Table, value: Floats, floor: Floats, mix: Mix, solver: Solver) -> Mix | None:
