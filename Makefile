@@ -23,7 +23,7 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow mutate check format lint types layers tidy docs bench bench-all generate help clean
+.PHONY: demo test test-slow mutate check format lint types layers tidy docs bench bench-all bench-guard generate help clean
 
 demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the path of an HTML report
 	@$(BIN)/gavel demo
@@ -52,8 +52,11 @@ bench: $(STAMP)  ## speed and quality, each as a ratio against a peer (minutes)
 bench-all: $(STAMP)  ## every policy at every size against every peer (hours)
 	@$(BIN)/python -m benchmarks allocation --all
 
+bench-guard: $(STAMP)  ## fails where a ratio of CPU time to a peer is a third below benchmarks/ratios.csv (some 5 minutes)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks by_load --guard
+
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 clean:  ## remove everything that make and the tools have made here, the environment included
 	@rm -rf $(VENV) out docs/tutorials build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import (
     allocation,
+    by_load,
     certainty,
     estimator,
     holdouts,
@@ -28,6 +29,7 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
     "roads": roads.run,
     "iterator": iterator.run,
     "allocation": allocation.run,
+    "by_load": by_load.run,
     "live": live.run,
     "simulation": simulation.run,
     "journal": journal.run,
@@ -42,11 +44,12 @@ BENCHMARKS: Mapping[str, Callable[[], None]] = {
 }
 WITH_OPTIONS: Mapping[str, Callable[[Sequence[str]], None]] = {
     "allocation": allocation.run,
+    "by_load": by_load.run,
     "certainty": certainty.run,
     "estimator": estimator.run,
     "holdouts": holdouts.run,
 }
-MINUTES_LONG = ("certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm", "starts")
+MINUTES_LONG = ("by_load", "certainty", "estimator", "holdouts", "scale", "load", "recovery", "slurm", "starts")
 
 
 def main() -> None:

@@ -15,7 +15,20 @@ from tests.house.project import PACKAGE, ROOT, name_of
 DECISIONS = ROOT / "docs" / "decisions"
 RECORDS = sorted(DECISIONS.glob("[0-9]*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-TARGETS = {"demo", "docs", "test", "test-slow", "mutate", "check", "bench", "bench-all", "generate", "help", "clean"}
+TARGETS = {
+    "demo",
+    "docs",
+    "test",
+    "test-slow",
+    "mutate",
+    "check",
+    "bench",
+    "bench-all",
+    "bench-guard",
+    "generate",
+    "help",
+    "clean",
+}
 RECORD_SECTIONS = ["Context", "Decision", "Alternatives", "Consequences"]
 PLANNED = "(planned)"
 
