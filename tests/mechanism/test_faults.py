@@ -27,6 +27,7 @@ from tests.mechanism.test_priority_order import random_classes
 
 SEEDS = range(8)
 FAULTS = 500
+RESERVING = Hostility(reserve=0.06, unreserve=0.01)
 CALM = Hostility(**dict.fromkeys(vars(Hostility()), 0.0))
 APART_S = 110.0
 HANG_S = 60.0
@@ -53,6 +54,15 @@ def test_every_job_finishes_once_where_classes_preempt_each_other(seed: int) -> 
     classes = random_classes(Random(seed))
 
     episode = World(seed, FAULTS // 2, keep_unsaved=seed % 2 == 0, classes=classes).run()
+
+    assert episode.finished > 0
+
+
+@pytest.mark.parametrize("seed", [300, 301, 302])
+def test_every_job_finishes_once_or_reaches_its_limit_where_nodes_are_reserved(seed: int) -> None:
+    classes = random_classes(Random(seed)) if seed % 3 == 0 else ()
+
+    episode = World(seed, FAULTS // 2, RESERVING, keep_unsaved=seed % 2 == 0, classes=classes).run()
 
     assert episode.finished > 0
 

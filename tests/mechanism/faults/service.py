@@ -32,6 +32,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.invariants import check
+from gavelpy.mechanism.node_sets import FEATURES
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.snapshot import restore
 from gavelpy.model.job import NodeId
@@ -274,6 +275,7 @@ class Service:
             is_confirmed_dead=said.is_confirmed_dead,
             state_id=f"of {said.node}",
             peer_address=f"{said.node}:1",
+            features=frozenset(FEATURES),
         )
         known = self.execution.nodes.get(said.node)
         if key in self.streams or (known is not None and known.is_past(hello, said.clock_s)):

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsRequeued, NodeDraining, NodeLost, Outcome
+from gavelpy.errors import InvalidInput
+from gavelpy.mechanism import accept
+from gavelpy.mechanism.events import (
+    JobCancelled,
+    JobsHeld,
+    JobsReleased,
+    JobsRequeued,
+    NodeDraining,
+    NodeLost,
+    Outcome,
+    ReservationAdded,
+    ReservationRemoved,
+)
 from gavelpy.model.job import NodeId
 from tests.mechanism.faults.agent import Agent
 from tests.mechanism.faults.machine import Copy, Machine
@@ -19,6 +32,8 @@ if TYPE_CHECKING:
     from tests.mechanism.faults.world import World
 
 TICK_S = 0.5
+OWNER = "somebody"
+RESERVATIONS = ("w0", "w1", "w2")
 
 
 @dataclass(frozen=True)
@@ -45,6 +60,8 @@ class Hostility:
     requeue: float = 0.02
     fill_disk: float = 0.02
     hang_directory: float = 0.01
+    reserve: float = 0.0
+    unreserve: float = 0.0
 
 
 class Troubles:
@@ -74,8 +91,10 @@ class Troubles:
             (odds.requeue, self._requeue),
             (odds.fill_disk, self._fill_disk),
             (odds.hang_directory, self._hang_directory),
+            (odds.reserve, self._reserve),
+            (odds.unreserve, self.end_reservations),
         ):
-            if rng.random() < chance * TICK_S:
+            if chance and rng.random() < chance * TICK_S:
                 self.world.faults += 1
                 fault()
 
@@ -197,6 +216,29 @@ class Troubles:
         for machine in machines:
             machine.hung_until_s = max(machine.hung_until_s, self.world.now_s + seconds)
 
+    def _reserve(self) -> None:
+        """Reserves some machines for a while, for users or for maintenance, unless that is refused."""
+        world, rng = self.world, self.world.rng
+        nodes = [NodeId(one.name) for one in world.machines.values() if world.knows(one)]
+        if not nodes:
+            return
+        begin_s = world.service.core.now_s + rng.choice([0.0, rng.uniform(0.0, 40.0)])
+        users = rng.choice([(), (OWNER,), (OWNER,), ("other",)])
+        some, end_s = tuple(rng.sample(nodes, rng.randint(1, len(nodes)))), begin_s + rng.uniform(5.0, 60.0)
+        event = ReservationAdded(rng.choice(RESERVATIONS), some, begin_s, end_s, "", users)
+        with suppress(InvalidInput):
+            accept.check(world.service.core, event)
+            world.tell(event)
+
+    def end_reservations(self) -> None:
+        """Deletes all reservations, and releases all jobs."""
+        service = self.world.service
+        for name in list(service.core.windows) if service.is_alive else ():
+            if service.is_alive and name in service.core.windows:
+                self.world.tell(ReservationRemoved(name))
+        if service.is_alive:
+            self.world.tell(JobsReleased(service.core.jobs.active.copy(), by_admin=True))
+
     def _cancel(self) -> None:
         job = self.world.any(
             job for job in self.world.truth.acknowledged - self.world.truth.cancelled - self.world.truth.finished
@@ -204,6 +246,12 @@ class Troubles:
         if job is not None and self.world.service.is_alive:
             self.world.truth.cancelled.add(job)
             self.world.tell(JobCancelled(job))
+
+
+def chosen_limits(seed: int, number: int) -> dict[str, Any]:
+    """The time limit of a job and the reservation within which it runs, now and then."""
+    rng = Random(f"limits of job {number} of {seed}")
+    return {"time_s": rng.choice([0.0, 0.0, 40.0, 200.0]), "reservation": rng.choice(["", "", *RESERVATIONS])}
 
 
 def chosen_nodes(seed: int, number: int, names: list[str]) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import LeaseEnded, Outcome
+from gavelpy.mechanism.events import FailureClass, LeaseEnded, Outcome
+from gavelpy.mechanism.failures import TIME_LEFT_S_MIN
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.reports import OPEN_MAX
 from gavelpy.model.job import JobId
@@ -120,8 +121,16 @@ class Truth:
         """Whether every acknowledged job is over."""
         return all(core.jobs.state[job] > ALIVE[-1] for job in self.acknowledged)
 
+    @staticmethod
+    def _is_out_of_time(core: SchedulerCore, job: int) -> bool:
+        jobs, limit_s = core.jobs, core.jobs.specs[job].time_s
+        ran_s = float(jobs.attained_gpu_s[job] / jobs.gpus[job])
+        is_ended = jobs.failure[job] == FailureClass.TIME_LIMIT and jobs.state[job] == JobState.FAILED
+        return bool(is_ended and limit_s and ran_s > limit_s - TIME_LEFT_S_MIN)
+
     def check_end(self, core: SchedulerCore) -> None:
-        """Checks that every acknowledged job has finished, unless it was cancelled."""
+        """Checks that every acknowledged job has finished, unless it was cancelled or has reached its time limit."""
         unfinished = self.acknowledged - self.cancelled - self.finished
+        unfinished -= {job for job in unfinished if self._is_out_of_time(core, job)}
         states = {job: JobState(int(core.jobs.state[job])).name for job in sorted(unfinished)}
         assert not unfinished, f"jobs that never finished: {states}"

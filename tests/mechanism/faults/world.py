@@ -15,12 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gavelpy.mechanism.events import (
-    Event,
-    JobsReleased,
-    JobSubmitted,
-    NodeJoined,
-)
+from gavelpy.mechanism.events import Event, JobsReleased, JobSubmitted, NodeJoined
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import NodeState
 from gavelpy.mechanism.original_gavel import PriorityRule, QueueRule
@@ -31,7 +26,7 @@ from tests.mechanism.builders import make_mechanism
 from tests.mechanism.faults.agent import Agent, Said
 from tests.mechanism.faults.machine import Machine, Run
 from tests.mechanism.faults.service import ENGINE_S_MAX, Service
-from tests.mechanism.faults.troubles import TICK_S, Hostility, Troubles, chosen_nodes
+from tests.mechanism.faults.troubles import OWNER, TICK_S, Hostility, Troubles, chosen_limits, chosen_nodes
 from tests.mechanism.faults.truth import FINISH_GRACE_S, Truth
 
 MEMORY = Path("/dev/shm")  # agents' disks, in memory where possible
@@ -275,10 +270,11 @@ class World:
             3.0 * steps_total if is_open and number % 2 else steps_total,
             gpus=gpus,
             rates_steps_per_s=rates if is_known else {},
-            owner="somebody",
+            owner=OWNER,
             priority=rng.choice(self.classes).name if self.classes else "",
             open_ended=is_open,
             **(chosen_nodes(self.seed, number, list(self.machines)) if is_known and gpus == 1 else {}),
+            **(chosen_limits(self.seed, number) if self.hostility.reserve else {}),
         )
 
     def _submit(self, spec: JobSpec) -> None:
@@ -386,6 +382,8 @@ class World:
             self._tick(is_calm=True)
             for machine in self.machines.values():
                 self.resume(machine)
+            if self.hostility.reserve:
+                self.troubles.end_reservations()
 
     def _check_nothing_is_left(self) -> None:
         """Checks that no process, GPU or entry in a table or on a disk outlives the last job for long."""
