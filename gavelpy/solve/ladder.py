@@ -4,8 +4,9 @@
     classes     equal jobs become one (program.py, packing/partition.py); always. So do nearly equal ones if the answer
                 is certified for the true jobs to the same gap
     prices      jobs that run alone (prices/). Up to 63 classes: pivots, if there is no level or the slowest job limits
-                it. More: an exact step from the last prices of the `Solver` if the optimum is unique, from prices by
-                HiGHS for up to 255 classes, or from those that Newton's method finds
+                it; up to 255, also for a sum unless GPUs are scarce. More: an exact step from the last prices of the
+                `Solver` if the optimum is unique, from prices by HiGHS for up to 255 classes, or from those that
+                Newton's method finds
     interior    more than 512 classes that run alone: the exact step from a block interior point (interior/), which also
                 solves sums of logarithms
     columns     very many configurations of pairs: column generation (packing/)

@@ -260,3 +260,21 @@ def _has_times(given: Table, need: Floats) -> bool:
     found = linprog(np.zeros(K * T), A_ub=np.vstack([rates, times, loads]), b_ub=limits)
     assert found.status in (0, 2), found.message
     return bool(found.status == 0)
+
+
+@pytest.mark.parametrize("load", [0.33, 0.6])
+@pytest.mark.parametrize("seed", range(4))
+def test_pivots_find_the_highest_sum_of_a_hundred_jobs_that_newton_and_the_exact_step_find(
+    seed: int, load: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = draw(100, 3, Mix.DISTINCT, load=load, seed=seed).problem()
+    objective = MaxSum(problem.weight / problem.rate_alone_steps_per_s.max(axis=1))
+
+    by_pivots = solve(problem, objective)
+    monkeypatch.setattr(engine, "_has_few_pivots", lambda _: False)
+    by_prices = solve(problem, objective)
+
+    assert by_pivots.certificate.path == by_prices.certificate.path == "prices"
+    assert by_pivots.certificate.gap <= 1e-12
+    assert by_pivots.share == pytest.approx(by_prices.share, abs=1e-12)
+    assert by_pivots.shadow_prices == pytest.approx(by_prices.shadow_prices, rel=1e-9, abs=1e-12)

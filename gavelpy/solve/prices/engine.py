@@ -34,6 +34,7 @@ AT_THE_LIMIT = 1e-12
 _SPENT = 1e-12  # part of a type's GPUs that is negligible
 _NEXT_TO_NOTHING = 1e-300  # a price that only breaks ties
 _RECALLED_ATTEMPTS = 3
+_SCARCE = 4.0  # GPUs of all jobs for each that there is
 _PRICE_STEPS = 12  # 20 µs each for 128 jobs
 _BEYOND = 1e-6  # relative: closer than rounding and the tolerances of pivots, the pivots decide
 _FAR_BELOW = 0.9  # of the cost: the prices will hardly make up for that
@@ -76,7 +77,9 @@ def best_by_prices(
         return None if mix is None else proved(jobs, objective, mix.time, mix.steepness, mix.price)
     last: Point | None = None
     if len(table.gain):
-        mix, last = _max_sum(table, floor, solver, inside=inside)
+        mix = most_gain(table, floor) if _has_few_pivots(table) and not inside else None
+        if mix is None or not mix.has_unique_times:  # others are as good: which of them must not depend on the method
+            mix, last = _max_sum(table, floor, solver, inside=inside)
     else:
         mix = max_min(table, jobs.value, solver, inside=inside)
     if (
@@ -91,6 +94,11 @@ def best_by_prices(
     if mix is None:
         raise failed(problem, "not found", "prices")
     return proved(jobs, objective, mix.time, mix.steepness, mix.price, by="interior" if inside else "prices")
+
+
+def _has_few_pivots(table: Table) -> bool:
+    """Whether pivots find the highest sum faster than HiGHS finds prices: each raises a price, and few are high."""
+    return len(table.rate) < NEWTON_MIN and bool(table.load.sum() <= _SCARCE * table.gpu_counts.sum())
 
 
 def _of_few(table: Table, value: Floats, floor: Floats) -> Mix | None:

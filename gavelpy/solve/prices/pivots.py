@@ -207,11 +207,12 @@ def _settled(table: Table, corners: _Corners, at: _Point, amount: Floats) -> Mix
         rest[k] -= part
     dearest = np.abs(ahead) + corners.load[classes, at.best] @ price
     priced = [t for t in range(len(price)) if t not in at.free]
-    is_unique = min([*parts, *rest.values()], default=1.0) > _SURE
-    is_unique &= bool((ahead - value.max(axis=1) > _SURE * dearest).all())
-    is_unique &= bool((price[priced] > _SURE * price.max()).all())
+    has_unique_times = bool((ahead - value.max(axis=1) > _SURE * dearest).all())
+    has_unique_times &= bool((price[priced] > _SURE * price.max()).all())
+    is_unique = has_unique_times and min([*parts, *rest.values()], default=1.0) > _SURE
     is_unique &= bool((amount[len(at.ties) :] > _SURE * corners.gpu_counts[at.free]).all())
-    return Mix(np.maximum(time, 0.0), _steepness(table, at.best, price), price, level=0.0, is_unique=is_unique)
+    steepness = _steepness(table, at.best, price)
+    return Mix(np.maximum(time, 0.0), steepness, price, 0.0, is_unique, has_unique_times)
 
 
 def _steepness(table: Table, best: Ints, price: Floats) -> Floats:

@@ -33,6 +33,7 @@ class Mix:
     price: Floats  # (T,)
     level: float
     is_unique: bool  # then the bytes do not depend on the search
+    has_unique_times: bool = False  # whether that is known of the times alone
 
 
 @dataclass(frozen=True, eq=False)
