@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -100,11 +101,13 @@ def node_sets(jobs: JobTable, pool: GpuPool) -> NodeSets | None:
         parts, rows = np.unique(jobs.part[: jobs.count], return_inverse=True)
         masks += [np.array(pool.node_part) == part for part in parts.tolist()]
         of_job = rows.ravel() + 1
+    lacking_of = cache(lambda needed: _rows_lacking(pool, needed))  # few jobs differ in what they need
     for row in jobs.active.tolist() if pool.any_lacking else jobs.limited:
         spec = jobs.specs[row]
-        lacking = nodes_lacking(pool, spec) if pool.any_lacking else ()
-        held = pool.node_of[jobs.gpus_held(row)].tolist() if lacking and jobs.lease[row] >= 0 else ()
-        lacking = tuple(node for node in lacking if node not in held)
+        lacking = lacking_of(features_needed(spec)) if pool.any_lacking else ()
+        if lacking and jobs.lease[row] >= 0:  # it stays where it already runs
+            held = pool.node_of[jobs.gpus_held(row)].tolist()
+            lacking = tuple(node for node in lacking if node not in held)
         if not (spec.nodes or spec.exclude or lacking):
             continue
         key = (spec.nodes, spec.exclude, lacking, int(of_job[row]))
@@ -124,8 +127,12 @@ def features_needed(spec: JobSpec) -> tuple[str, ...]:
 
 def nodes_lacking(pool: GpuPool, spec: JobSpec) -> tuple[int, ...]:
     """Rows of the nodes with agents that lack a feature that a job needs."""
-    needed = set(features_needed(spec))
-    return tuple(row for row, lacks in enumerate(pool.node_lacks) if not needed.isdisjoint(lacks))
+    return _rows_lacking(pool, features_needed(spec))
+
+
+def _rows_lacking(pool: GpuPool, needed: tuple[str, ...]) -> tuple[int, ...]:
+    features = frozenset(needed)
+    return tuple(row for row, lacks in enumerate(pool.node_lacks) if not features.isdisjoint(lacks))
 
 
 def _mask(pool: GpuPool, nodes: tuple[str, ...], exclude: tuple[str, ...], lacking: tuple[int, ...]) -> Bools:
