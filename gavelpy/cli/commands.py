@@ -36,6 +36,7 @@ _COMMANDS = {
     "reserve": ("reserve:reserve", _CLUSTER),
     "reservations": ("reserve:reservations", _CLUSTER),
     "requeue": ("job_orders:requeue", _CLUSTER),
+    "update": ("job_orders:update", _CLUSTER),
     "wait": ("wait:wait", _CLUSTER),
     "top": ("top:top", _CLUSTER),
     "nodes": ("nodes:nodes", _CLUSTER),

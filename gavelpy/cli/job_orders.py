@@ -1,4 +1,4 @@
-"""`gavel cancel`, `hold`, `release` and `requeue`: what people order about jobs, by name or by selection."""
+"""`gavel cancel`, `hold`, `release`, `requeue` and `update`: what people order about jobs, by name or by selection."""
 
 from __future__ import annotations
 
@@ -199,6 +199,31 @@ def requeue(
 
     with c.connected(scheduler, token_file, timeout) as client:
         _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_REQUEUE, force=force), output)
+
+
+def update(
+    names: c.JobsArgument,
+    priority: Annotated[str, typer.Option(metavar="CLASS", help="Priority class to move the jobs to.")] = "",
+    output: o.OutputOption = Output.TABLE,
+    scheduler: c.SchedulerOption = None,
+    token_file: c.TokenFileOption = None,
+    timeout: c.TimeoutOption = None,
+) -> None:
+    """Move jobs that are not over to another priority class; it counts from the next plan on.
+
+    The class must be open to the owner of the jobs; admins may choose any class.
+
+    \b
+    Examples:
+      gavel update 12 13 --priority high
+      gavel update train --priority normal
+    """
+    from gavelpy.runtime.wire import client_pb2
+
+    if not priority:
+        raise InvalidInput("--priority must be given; nothing else of a job can change, got none")
+    with c.connected(scheduler, token_file, timeout) as client:
+        _show_changed(client.change_jobs(names, client_pb2.JOB_CHANGE_PRIORITY, priority=priority), output)
 
 
 def _show_changed(found: Sequence[client_pb2.ChangedJob], output: Output) -> None:

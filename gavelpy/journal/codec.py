@@ -44,6 +44,7 @@ from gavelpy.mechanism.events import (
     Outcome,
     PolicyChanged,
     PriceChanged,
+    PriorityChanged,
     ProgressReported,
     ReservationAdded,
     ReservationRemoved,
@@ -84,6 +85,7 @@ _LATER = {  # newest version of an event, if above VERSION
     "ReservationRemoved": ORDERED,
     "JobsReleased": ORDERED,
     "JobsRequeued": ORDERED,
+    "PriorityChanged": RANKED,
     "ConfigChanged": RANKED,
     "NodeJoined": FEATURED,
     "NodeHindered": NAMED,
@@ -136,6 +138,7 @@ EVENT_NAMES: dict[str, type[Event]] = {
     "WakeupDue": WakeupDue,
     "SchedulerRestarted": SchedulerRestarted,
     "AgentRejoined": AgentRejoined,
+    "PriorityChanged": PriorityChanged,
 }
 _NAMES = {kind: name for name, kind in EVENT_NAMES.items()}
 _FIELDS = {name: [(field.name, str(field.type)) for field in fields(kind)] for name, kind in EVENT_NAMES.items()}
@@ -199,6 +202,8 @@ def encode(event: Event, now_s: float) -> bytes:
             version = ORDERED
         case TotalAnnounced():
             version = ORDERED
+        case PriorityChanged():
+            version = RANKED
         case NodeJoined() if event.state_id or event.lacks:
             version = FEATURED if event.lacks else NAMED
         case NodeUnhealthy():

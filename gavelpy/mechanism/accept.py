@@ -38,6 +38,7 @@ from gavelpy.mechanism.events import (
     NodeUnreachable,
     PolicyChanged,
     PriceChanged,
+    PriorityChanged,
     ProgressReported,
     ReservationAdded,
     ReservationRemoved,
@@ -48,6 +49,7 @@ from gavelpy.mechanism.events import (
     WakeupDue,
 )
 from gavelpy.mechanism.lifecycle import ALIVE
+from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.model.arrays import VALUE_MAX, Bools, Floats, Ints
 from gavelpy.model.cluster import GPU_COUNT_MAX
 from gavelpy.model.job import NodeId
@@ -87,8 +89,8 @@ def check(core: SchedulerCore, event: Event) -> None:
             _within("after", np.array([*event.spec.after_ok, *event.spec.after_any], dtype=np.int64), core.jobs.count)
         case JobCancelled():
             _jobs(core, np.array([event.job]))
-        case JobsHeld() | JobsReleased() | JobsRequeued():
-            _jobs(core, event.jobs)
+        case JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
+            _ordered(core, event)
         case NodeJoined():
             _joined(event)
         case ReservationAdded():
@@ -212,6 +214,12 @@ def _rates(core: SchedulerCore, event: ThroughputEstimated) -> None:
         raise InvalidInput(f"rates_steps_per_s must have shape {expected} at most, got {rates.shape}")
     allowed = f"in [0, {VALUE_MAX:g}] (NaN = unknown)"
     _all("rates_steps_per_s", rates, np.isnan(rates) | ((rates >= 0) & (rates <= VALUE_MAX)), allowed)
+
+
+def _ordered(core: SchedulerCore, event: JobsHeld | JobsReleased | JobsRequeued | PriorityChanged) -> None:
+    _jobs(core, event.jobs)
+    if isinstance(event, PriorityChanged):
+        check_class(event.priority, core.settings)
 
 
 def _joined(event: NodeJoined) -> None:

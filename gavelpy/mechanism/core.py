@@ -55,6 +55,7 @@ from gavelpy.mechanism.events import (
     NodeUnreachable,
     PolicyChanged,
     PriceChanged,
+    PriorityChanged,
     ProgressReported,
     ReservationAdded,
     ReservationRemoved,
@@ -134,7 +135,7 @@ class SchedulerCore:
             case TotalAnnounced():
                 if reports.announced(self.jobs, event):
                     self.disturb()
-            case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued():
+            case JobSubmitted() | JobCancelled() | JobsHeld() | JobsReleased() | JobsRequeued() | PriorityChanged():
                 return job_orders.apply(self, event)
             case ThroughputEstimated():
                 if self.throughput.apply(event, self.jobs):

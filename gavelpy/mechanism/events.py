@@ -152,6 +152,14 @@ class JobsRequeued(_Exogenous):
 
 
 @dataclass(frozen=True, eq=False)
+class PriorityChanged(_Exogenous):
+    """Jobs get another priority class. Jobs that are over keep theirs."""
+
+    jobs: Ints  # (K,)
+    priority: str  # name of a class; empty = the default
+
+
+@dataclass(frozen=True, eq=False)
 class PriceChanged(_Exogenous):
     """The price of a GPU-hour of a type changed."""
 
@@ -349,6 +357,7 @@ Event = (
     | JobsHeld
     | JobsReleased
     | JobsRequeued
+    | PriorityChanged
     | PriceChanged
     | ConfigChanged
     | PolicyChanged

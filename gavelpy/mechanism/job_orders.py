@@ -1,4 +1,4 @@
-"""Applies what people order about jobs: submit, cancel, hold, release and requeue.
+"""Applies what people order about jobs: submit, cancel, hold, release, requeue and change of class.
 
 Orders on jobs that are over change nothing. An order takes effect in the next decision of the core: it marks the
 allocation as out of date where the jobs that compete for GPUs change.
@@ -6,6 +6,7 @@ allocation as out of date where the jobs that compete for GPUs change.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
@@ -14,14 +15,14 @@ from gavelpy.mechanism import eligibility, non_preemptible, priority_classes, wi
 from gavelpy.mechanism.commands import Command, KillLease
 from gavelpy.mechanism.domains import can_run_somewhere
 from gavelpy.mechanism.eligibility import Hold
-from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted
+from gavelpy.mechanism.events import JobCancelled, JobsHeld, JobsReleased, JobsRequeued, JobSubmitted, PriorityChanged
 from gavelpy.mechanism.gpus import NONE
 from gavelpy.mechanism.lifecycle import ALIVE, JobFact
 
 if TYPE_CHECKING:
     from gavelpy.mechanism.core import SchedulerCore
 
-JobOrder = JobSubmitted | JobCancelled | JobsHeld | JobsReleased | JobsRequeued
+JobOrder = JobSubmitted | JobCancelled | JobsHeld | JobsReleased | JobsRequeued | PriorityChanged
 
 
 def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
@@ -50,6 +51,13 @@ def apply(core: SchedulerCore, order: JobOrder) -> list[Command]:
             plan = core.revoked(rows)
             core.end_idle_round()
             return [plan]
+        case PriorityChanged():
+            jobs = core.jobs
+            for row in np.intersect1d(order.jobs, jobs.active).tolist():
+                jobs.specs[row] = replace(jobs.specs[row], priority=order.priority)
+            priority_classes.rank_jobs(jobs, core.settings)
+            core.disturb()
+            return []
         case _:
             assert_never(order)
 

@@ -118,12 +118,18 @@ def check_classes(classes: Sequence[PriorityClass]) -> None:
 
 def check_known(specs: Iterable[JobSpec], settings: MechanismSettings, owner: str | None = None) -> None:
     """Raises InvalidInput for a job of a class that does not exist or, if an owner is given, is not open to them."""
+    for name in sorted({spec.priority for spec in specs}):
+        check_class(name, settings, owner)
+
+
+def check_class(name: str, settings: MechanismSettings, owner: str | None = None) -> None:
+    """Raises InvalidInput for a class (empty = the default) that does not exist or is not open to an owner."""
     classes = ranking(settings.priorities).classes
     allowed = [one.name for one in classes if owner is None or one.is_open_to(owner)]
-    for name in sorted({spec.priority or NORMAL for spec in specs} - set(allowed)):
+    if (name or NORMAL) not in allowed:
         who = "" if owner is None else f", which {owner!r} may use"
         of = f"one of {', '.join(allowed)}{who}" if allowed else f"given: no class is open to {owner!r}"
-        raise InvalidInput(f"priority must be {of}, got {name!r}")
+        raise InvalidInput(f"priority must be {of}, got {name or NORMAL!r}")
 
 
 def is_ranked(settings: MechanismSettings) -> bool:

@@ -29,7 +29,7 @@ FAST = {
     "mechanism": {"round_s": 2.0, "failures_max": 2, "retry_s": 0.1, "retry_max_s": 0.2},
 }
 COMMANDS = (
-    "submit", "jobs", "status", "explain", "logs", "cancel", "hold", "release", "requeue", "wait", "nodes",
+    "submit", "jobs", "status", "explain", "logs", "cancel", "hold", "release", "requeue", "update", "wait", "nodes",
     "drain", "node lost", "node resume", "top", "policy", "policy show", "policy set", "events",
     "token create", "token list", "token revoke",
 )  # fmt: skip

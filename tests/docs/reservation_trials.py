@@ -1,4 +1,4 @@
-"""Trials of the rows on reservations in docs/coming-from-slurm.md."""
+"""Trials of the rows on reservations and classes in docs/coming-from-slurm.md."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def prepare_reservation(user: User, slurm: str) -> None:
         user("gavel reserve course --nodes n1 --user local --for 1h --force")
     if slurm.startswith(("`scontrol update Res", "`scontrol show res", "`scontrol delete Res")):
         user("gavel reserve course --nodes n2 --user local --from +1h --for 2h")
+
+
+def reclassed(ran: Ran) -> None:
+    assert ran.user.job("queued")["priority"] == "high"
+    ran.user("gavel update queued --priority normal")
 
 
 def runs_within_reservation(ran: Ran) -> None:

@@ -23,7 +23,7 @@ from gavelpy.cli.output import BAD_INPUT
 from gavelpy.runtime.local_cluster import LocalCluster, LocalNode, wait_until
 from gavelpy.runtime.wire import client_pb2
 from tests.conftest import PROJECT
-from tests.docs.reservation_trials import RESERVATION_TRIALS, prepare_reservation, runs_within_reservation
+from tests.docs.reservation_trials import RESERVATION_TRIALS, prepare_reservation, reclassed, runs_within_reservation
 from tests.docs.shell import Ran, User, page_at, posted_to
 
 PAGE = (PROJECT / "docs" / "coming-from-slurm.md").read_text(encoding="utf-8")
@@ -153,8 +153,7 @@ def _ranks(ran: Ran) -> None:
 
 
 def _dry_run(ran: Ran) -> None:
-    assert "v100" in ran.out
-    assert "n1" in ran.out
+    assert all(word in ran.out for word in ("v100", "n1"))
 
 
 def _held(ran: Ran) -> None:
@@ -292,6 +291,7 @@ TRIALS: dict[str, Callable[[Ran], None]] = {
     "`scontrol release`": _released,
     "`scontrol show job`": prints("History:", "started lease"),
     "`scontrol wait_job`": prints("finished"),
+    "`scontrol update JobId=... QOS=...`, `Priority=...`": reclassed,
     "`sinfo`": prints(r"n1 +up +4 ", r"n2 +up +2 "),
     "`sinfo -R`": _nodes_as_json,
     "`scontrol update State=DRAIN`": _drained,

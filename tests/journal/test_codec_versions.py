@@ -96,6 +96,7 @@ NAMES_IN_JOURNALS = [
     "WakeupDue",
     "SchedulerRestarted",
     "AgentRejoined",
+    "PriorityChanged",
 ]
 
 

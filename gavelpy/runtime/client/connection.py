@@ -156,10 +156,10 @@ class Client:
         return list(self._called(self._stub.ListReservations, request, pb.ListReservationsResponse).reservations)
 
     def change_jobs(
-        self, jobs: Sequence[str], change: pb.JobChange.ValueType, *, force: bool = False
+        self, jobs: Sequence[str], change: pb.JobChange.ValueType, *, force: bool = False, priority: str = ""
     ) -> list[pb.ChangedJob]:
-        """Holds, releases or requeues the jobs, and returns them with notes on the effect."""
-        request = pb.ChangeJobsRequest(jobs=jobs, change=change, force=force)
+        """Holds, releases or requeues the jobs, or changes their class, and returns them with notes on the effect."""
+        request = pb.ChangeJobsRequest(jobs=jobs, change=change, force=force, priority=priority)
         return list(self._called(self._stub.ChangeJobs, request, pb.ChangeJobsResponse).jobs)
 
     def nodes(self) -> list[pb.NodeStatus]:

@@ -31,9 +31,10 @@ from gavelpy.mechanism.events import (
     NodeLost,
     Outcome,
     PolicyChanged,
+    PriorityChanged,
 )
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
-from gavelpy.mechanism.priority_classes import in_words
+from gavelpy.mechanism.priority_classes import NORMAL, in_words
 from gavelpy.model.arrays import Bools, Floats, Ints
 from gavelpy.runtime.daemon.nodes.registry import is_keyed
 from gavelpy.runtime.daemon.notices import NOTICES_MAX, Notice, notice_of_cancelled, notices_of_ended
@@ -151,6 +152,9 @@ class JobHistory:
             case JobsRequeued():
                 for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
                     self._add(job, HistoryEntry(now_s, "requeued"))
+            case PriorityChanged():
+                for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():
+                    self._add(job, HistoryEntry(now_s, "priority changed", text=f"to {event.priority or NORMAL}"))
             case JobsHeld() | JobsReleased():
                 kind, who = ("held" if isinstance(event, JobsHeld) else "released"), "by an admin" * event.by_admin
                 for job in event.jobs[np.isnan(self._ended_s[event.jobs])].tolist():

@@ -35,9 +35,11 @@ from gavelpy.mechanism.events import (
     NodeDraining,
     NodeLost,
     PolicyChanged,
+    PriorityChanged,
     ReservationAdded,
     ReservationRemoved,
 )
+from gavelpy.mechanism.priority_classes import check_class
 from gavelpy.mechanism.settings import MechanismSettings
 from gavelpy.mechanism.windows import Window, in_the_way
 from gavelpy.model.job import JobSpec, NodeId
@@ -180,6 +182,13 @@ class Scheduler:
         """Stops the leases of jobs in order; they stay in the queue. Raises InvalidInput for an unknown serial."""
         self._check_serials(serials)
         await self.driver.apply([JobsRequeued(np.array(serials, dtype=np.int64))])
+
+    async def change_priority(self, serials: Sequence[int], priority: str, *, by_admin: bool) -> None:
+        """Moves jobs to another priority class, which must be open to their owners unless an admin does it."""
+        self._check_serials(serials)
+        for owner in {None} if by_admin else {self.core.jobs.specs[job].owner for job in serials}:
+            check_class(priority, self.core.settings, owner)
+        await self.driver.apply([PriorityChanged(np.array(serials, dtype=np.int64), priority)])
 
     def _check_serials(self, serials: Sequence[int]) -> None:
         for job in serials:

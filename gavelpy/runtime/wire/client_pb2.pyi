@@ -62,6 +62,8 @@ class _JobChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobChange.V
     JOB_CHANGE_RELEASE: _JobChange.ValueType  # 2
     JOB_CHANGE_REQUEUE: _JobChange.ValueType  # 3
     """its lease is stopped in order, and it competes for GPUs again"""
+    JOB_CHANGE_PRIORITY: _JobChange.ValueType  # 4
+    """it moves to another priority class"""
 
 class JobChange(_JobChange, metaclass=_JobChangeEnumTypeWrapper): ...
 
@@ -71,6 +73,8 @@ JOB_CHANGE_HOLD: JobChange.ValueType  # 1
 JOB_CHANGE_RELEASE: JobChange.ValueType  # 2
 JOB_CHANGE_REQUEUE: JobChange.ValueType  # 3
 """its lease is stopped in order, and it competes for GPUs again"""
+JOB_CHANGE_PRIORITY: JobChange.ValueType  # 4
+"""it moves to another priority class"""
 Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
 
 class _NodeWish:
@@ -998,9 +1002,12 @@ class ChangeJobsRequest(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     change: Global___JobChange.ValueType
     force: _builtins.bool
     """of a requeue: also of jobs that start from scratch then"""
+    priority: _builtins.str
+    """the class, with JOB_CHANGE_PRIORITY"""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1009,10 +1016,11 @@ class ChangeJobsRequest(_message.Message):
         jobs: _abc.Iterable[_builtins.str] | None = ...,
         change: Global___JobChange.ValueType = ...,
         force: _builtins.bool = ...,
+        priority: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "force", b"force", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "force", b"force", "jobs", b"jobs", "priority", b"priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

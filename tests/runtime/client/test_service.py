@@ -307,3 +307,32 @@ def test_a_submission_and_a_forecast_show_limits_that_the_job_gets_by_default(
     assert "it ends after" not in planned.note
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.partition("Limits: ")[2].startswith("running time 0.0 s of at most 60 s; ended after 30 s"), shown
+
+
+def test_a_user_moves_jobs_to_classes_that_are_open_to_them_and_an_admin_to_any(tmp_path: Path) -> None:
+    classes: dict[str, dict[str, Any]] = {
+        "priorities.high": {"value": 1, "owners": ["bob"]},
+        "priorities.low": {"value": -1},
+    }
+    with serving(tmp_path, users=USERS, **classes) as served, served.client("alice") as alice:
+        alice.submit([make_description("mine")])
+        priority = pb.JOB_CHANGE_PRIORITY
+        with pytest.raises(InvalidInput, match="priority must be one of normal, low, which 'alice' may use"):
+            alice.change_jobs(["mine"], priority, priority="high")
+        with pytest.raises(InvalidInput, match="priority must be given with the change priority, and only then"):
+            alice.change_jobs(["mine"], pb.JOB_CHANGE_HOLD, priority="low")
+        (lower,) = alice.change_jobs(["mine"], priority, priority="low")
+        with served.client("bob") as bob, pytest.raises(NotFound):
+            bob.change_jobs(["0"], priority, priority="high")
+        with served.client("root") as root:
+            (higher,) = root.change_jobs(["0"], priority, priority="high")
+        history = alice.job("mine").history
+        alice.cancel(["mine"])
+        with pytest.raises(InvalidInput, match="jobs must be not over, got 'mine'"):
+            alice.change_jobs(["mine"], priority, priority="low")
+
+    assert (lower.job.priority, higher.job.priority) == ("low", "high")
+    assert [line.partition("priority changed")[2].strip(" :") for line in history if "priority changed" in line] == [
+        "to low",
+        "to high",
+    ]

@@ -28,10 +28,12 @@ from gavelpy.mechanism.events import (
     LeaseStarted,
     NodeLost,
     Outcome,
+    PriorityChanged,
     ReservationAdded,
     ReservationRemoved,
     TotalAnnounced,
 )
+from gavelpy.mechanism.priority_classes import NORMAL
 from gavelpy.model.job import JobSpec
 from gavelpy.runtime.daemon.job_history import SEPARATOR, name_of
 from gavelpy.runtime.daemon.queries.fields import require
@@ -144,6 +146,8 @@ def _sentence(event: Event, values: dict[str, Any]) -> str:
             return f"job {event.job} cancelled"
         case JobsRequeued():
             return f"requeued: {_listed([f'job {job}' for job in values['jobs']])}"
+        case PriorityChanged():
+            return f"priority {event.priority or NORMAL}: {_listed([f'job {job}' for job in values['jobs']])}"
         case JobsHeld() | JobsReleased():
             what = "held" if isinstance(event, JobsHeld) else "released"
             return f"{what}{' by an admin' * event.by_admin}: {_listed([f'job {job}' for job in values['jobs']])}"

@@ -65,7 +65,7 @@ _ACTIONS = {
     pb.NODE_WISH_RESUME: NodeAction.RESUME,
     pb.NODE_WISH_LOST: NodeAction.LOST,
 }
-_CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE})
+_CHANGES = frozenset({pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE, pb.JOB_CHANGE_REQUEUE, pb.JOB_CHANGE_PRIORITY})
 _ROUND_S_MIN, _ROUND_S_MAX = 1.0, 86_400.0
 _PARAMETERS_CHARACTERS_MAX = 10_000
 
@@ -178,9 +178,11 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         return pb.CancelJobsResponse(jobs=await self._messages(jobs))
 
     async def ChangeJobs(self, request: pb.ChangeJobsRequest, context: Context) -> pb.ChangeJobsResponse:
-        """Holds, releases or requeues jobs, and returns them when that is durable."""
+        """Holds, releases or requeues jobs, or changes their class, and returns them when that is durable."""
         client = caller()
-        require(request.change in _CHANGES, "change", "hold, release or requeue", request.change)
+        require(request.change in _CHANGES, "change", "hold, release, requeue or priority", request.change)
+        is_named = bool(request.priority) == (request.change == pb.JOB_CHANGE_PRIORITY)
+        require(is_named, "priority", "given with the change priority, and only then", request.priority)
         jobs = self._jobs.named(client, request.jobs).tolist()
         if request.change == pb.JOB_CHANGE_HOLD:
             specs = self._scheduler.core.jobs.specs
@@ -189,12 +191,18 @@ class SchedulerService(client_pb2_grpc.SchedulerServiceServicer):
         elif request.change == pb.JOB_CHANGE_REQUEUE:
             self._jobs.check_requeue(jobs, force=request.force)
             await self._scheduler.requeue(jobs)
+        elif request.change == pb.JOB_CHANGE_PRIORITY:
+            over = [job for job in jobs if self._scheduler.core.jobs.state[job] > ALIVE[-1]]
+            require(not over, "jobs", "not over", ", ".join(map(self._jobs.name, over)))
+            priority = text("priority", request.priority)
+            await self._scheduler.change_priority(jobs, priority, by_admin=client.is_admin)
         else:
             self._check_release(jobs, client)
             await self._scheduler.release(jobs, by_admin=client.is_admin)
         answer = pb.ChangeJobsResponse()
         for status in self._jobs.statuses(jobs):
-            note = "" if request.change == pb.JOB_CHANGE_REQUEUE else hold_note(status)
+            is_hold = request.change in (pb.JOB_CHANGE_HOLD, pb.JOB_CHANGE_RELEASE)
+            note = hold_note(status) if is_hold else ""
             answer.jobs.add(job=job_message(status), note=note)
         return answer
 
