@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,14 @@ from gavelpy.errors import InvalidInput
 from gavelpy.runtime import lease_files
 from gavelpy.runtime.agent.config import node_config
 from gavelpy.runtime.agent.leases import containment
-from gavelpy.runtime.agent.leases.containment import CGROUP_1, CGROUP_2, Containment, JobLimits, find_containment
+from gavelpy.runtime.agent.leases.containment import (
+    AGENT_GROUP,
+    CGROUP_1,
+    CGROUP_2,
+    Containment,
+    JobLimits,
+    find_containment,
+)
 from gavelpy.runtime.wire import agent_pb2 as pb
 from tests.runtime.agent.conftest import Node
 from tests.runtime.agent.owners import PYTHON
@@ -125,6 +135,41 @@ def test_group_of_a_unit_is_above_that_of_its_agent() -> None:
     assert list(containment._places(mounts, own)) == [
         (CGROUP_2, Path("/sys/fs/cgroup/system.slice/gavel-node.service"))
     ]
+
+
+@pytest.fixture
+def scope() -> Iterator[Path]:
+    """A group of version 2 like that of `systemd-run --scope -p Delegate=yes`."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    group = next(
+        (Path(point) / f"gavel-scope-{os.getpid()}" for _, point, kind, *_ in mounts if kind == "cgroup2"), None
+    )
+    try:
+        if group is None:
+            raise OSError("none is mounted")
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"this machine has no control groups of version 2 that can be written: {error}")
+    yield group
+    for below in (group / "gavel-x", group / AGENT_GROUP, group):
+        with suppress(FileNotFoundError):
+            below.rmdir()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_agent_that_is_alone_in_its_scope_moves_to_a_group_below(scope: Path, is_alone: bool) -> None:
+    program = (
+        "from gavelpy.runtime.agent.leases.containment import find_containment; found = find_containment('x'); "
+        "print(open('/proc/self/cgroup').read(), found.kind, found.root)"
+    )
+    start = f"echo $$ > {scope}/cgroup.procs; {'exec ' if is_alone else ''}{PYTHON} -c {shlex.quote(program)}; :"
+
+    done = subprocess.run(["/bin/sh", "-c", start], capture_output=True, text=True, timeout=60.0, check=True)
+
+    groups, _, found = done.stdout.strip().rpartition("\n")
+    own = next(line.split("::")[1] for line in groups.splitlines() if line.startswith("0::"))
+    assert own.endswith(f"/{scope.name}/{AGENT_GROUP}" if is_alone else f"/{scope.name}")
+    assert found.split() == ["cgroup", "v2", f"{scope}/gavel-x"]
 
 
 def test_limit_without_a_controller_is_refused(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ started after the shim is killed with the shim's lease. This works only for the 
 
 Memory and processes can be limited per GPU of a lease, and CPUs are divided in proportion to GPUs when they are short.
 Each controller (`memory`, `pids`, `cpu`) is in version 2's hierarchy or in one of version 1; both work. Version 2
-enables controllers only below a group without processes of its own, so the agent must be in a group below
-(`DelegateSubgroup=gavel-agent` in its unit).
+enables controllers only below a group without processes of its own, so the agent must be in a group below: by
+`DelegateSubgroup=gavel-agent` in its unit or, with an older systemd or in a scope (`systemd-run --scope -p
+Delegate=yes`), because it moves there itself.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def find_containment(
     for kind, place in _places(mounted, groups):
         root = place / f"{_PREFIX}{name}"
         try:
+            if kind == CGROUP_2:
+                _leave(place)
             root.mkdir(exist_ok=True)
             _try(root / _PROBE)
             _tidy(root)
@@ -200,6 +203,13 @@ def _mounted(mounts: str) -> list[tuple[str, ...]]:
 def _below(point: str, root: str, path: str) -> Path:
     """The path of a group through a mount of `root` at `point`."""
     return Path(point) / os.path.relpath(path, root) if root != path else Path(point)
+
+
+def _leave(group: Path) -> None:
+    """Moves this process from its group to one below, if it is alone there; a session has other processes."""
+    if (group / cgroups.PROCESSES).read_text().split() == [str(os.getpid())]:
+        (group / AGENT_GROUP).mkdir(exist_ok=True)
+        (group / AGENT_GROUP / cgroups.PROCESSES).write_text(str(os.getpid()))
 
 
 def _tidy(root: Path) -> None:
