@@ -1,7 +1,7 @@
 # Every target makes the virtual environment it needs and reuses it while it is up to date.
 #
 #   PYTHON=python3.12 make test    another interpreter (3.11 or newer) for a new environment
-#   WORKERS=8 make test            test processes; by default 3, for two cores and tests that wait; 2 for the slow ones
+#   WORKERS=8 make test            test processes; by default 4, for two cores and tests that wait; 2 for the slow ones
 #   TESTS=tests/solve make test    a part of the tests
 
 PYTHON ?= python3
@@ -29,7 +29,7 @@ demo: $(STAMP)  ## simulate a cluster under six policies; prints a table and the
 	@$(BIN)/gavel demo
 
 test: $(STAMP)  ## every test that is not slow (15 to 20 minutes on two cores)
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),3) -m "not slow" $(TESTS)
+	@$(BIN)/python -m pytest -n $(or $(WORKERS),4) --dist worksteal -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)  ## the slow tests: long simulations, many seeds, frameworks, examples that Hypothesis draws anew
 	@$(BIN)/python -c 'import accelerate, lightning, transformers' 2>/dev/null || $(PIP) --editable '.[frameworks]'
