@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gavelpy.mechanism.core import SchedulerCore
-from gavelpy.mechanism.events import ConfigChanged, JobSubmitted, NodeJoined, Outcome
+from gavelpy.mechanism.events import ConfigChanged, JobSubmitted, NodeJoined, NodeUnreachable, Outcome
 from gavelpy.mechanism.original_gavel import QueueRule
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.requests import NONE_OPEN
@@ -98,6 +98,22 @@ def test_a_gang_reserves_no_type_of_which_its_nodes_have_too_few_gpus() -> None:
 
     assert core.jobs.lease[[2, 3]].tolist() == [-1, -1]
     assert reasons(core)[3].kind is ReasonKind.BEHIND_GANG
+
+
+def test_a_gang_that_may_still_run_on_an_unreachable_node_reserves_nothing() -> None:
+    gang = make_spec("gang", gpus=2, preemptible=True, nodes=("n0", "n1"))
+    core = make_core(gang, make_spec("a", nodes=("n1",)), servers=[("v100", 2), ("v100", 2)], keep_unsaved=True)
+    plan(core, 0.0)
+    start(core, 0, 1)
+    tell(core, NodeUnreachable(NodeId("n0")), 10.0)
+    plan(core, 360.0)
+    assert core.jobs.gpus_stopping(0).tolist() == [0, 1]
+
+    tell(core, JobSubmitted(make_spec("c")), 370.0)
+    plan(core, 370.0)
+
+    assert core.jobs.lease[0] == -1
+    assert core.jobs.lease[2] >= 0
 
 
 def test_the_oldest_gang_reserves_first_and_the_next_another_type() -> None:
