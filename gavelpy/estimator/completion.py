@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit, ndtri
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.gaussian import Blocks
@@ -56,11 +54,15 @@ class MemoryModel:
 
     def alone(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Probability that each key runs alone on each type, (N, T)."""
+        from scipy.special import expit
+
         room = self._rooms(gpu_types)
         return np.asarray(expit(room[None, :] + self._spare - self._needs(keys)[:, None]))
 
     def together(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Floats:
         """Probability that two keys run together, (N, N, T); 0 or 1 where the table has the pair."""
+        from scipy.special import expit
+
         needs = self._needs(keys)
         both = needs[:, None] + needs[None, :]
         fits = np.asarray(expit(self._rooms(gpu_types)[None, None, :] - both[:, :, None]))
@@ -127,12 +129,16 @@ def _features(s: Sides, families: int, rows: Ints, known: int | None = None) -> 
 
 def _most_probable(features: Floats, tried: _Tried, types: int) -> tuple[Floats, Floats, float]:
     """Room of each type, coefficients of the features, and the spare room of a job alone."""
+    from scipy.optimize import minimize
+
     size = features.shape[1]
     is_alone = tried.second < 0
     sign = 2.0 * tried.ran - 1.0
     jobs = len(features)
 
     def cost(x: Floats) -> tuple[float, Floats]:
+        from scipy.special import expit
+
         room, spare, weight = _ROOM + _ROOM_SD * x[:types], _SPARE + _SPARE_SD * x[types], x[types + 1 :]
         takes = features @ weight
         odds = room[tried.gpu_type] - takes[tried.first] - np.where(is_alone, -spare, takes[tried.second])
@@ -174,6 +180,8 @@ class Estimates:
 
         Policies use the median; a low quantile (0.2) is cautious. Raises InvalidInput unless it is in (0, 1).
         """
+        from scipy.special import ndtri
+
         if not 0.0 < quantile < 1.0:
             raise InvalidInput(f"quantile must be in (0, 1), got {quantile!r}")
         log_rate = np.clip(self.blocks.mean + ndtri(quantile) * self.blocks.sd, -_LOG_RATE_MAX, _LOG_RATE_MAX)

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
-from scipy.sparse import csr_array
 
 from gavelpy.estimator.kinds import Sides
 from gavelpy.model.arrays import Floats, Ints
@@ -132,6 +130,8 @@ class _Search:
 
     def tried(self, scale: float, pairs_own: float) -> None:
         """Fits this scale and records it if it is the best so far."""
+        from scipy.linalg import cholesky
+
         seen, (factor, precision) = self.seen, self._everything_else(pairs_own)
         self.start = _fitted(seen, replace(self.start, scale=scale, pairs_own=pairs_own), precision)
         linear = self.start.covariance(seen.first, seen.second, seen.first, seen.second)
@@ -141,6 +141,8 @@ class _Search:
             self.found, self.evidence = self.start, evidence
 
     def _everything_else(self, pairs_own: float) -> tuple[Floats, Floats]:
+        from scipy.linalg import cho_solve, cholesky
+
         if pairs_own not in self._factors:
             factor = cholesky(self._covariance_of(pairs_own), lower=True, check_finite=False)
             evidence = _evidence(factor, self.seen.residual)
@@ -161,6 +163,8 @@ def _fitted(seen: Cells, start: Factors, precision: Floats) -> Factors:
 
 
 def _half(job: Ints, other: Floats, residual: Floats, precision: Floats, start: Factors) -> Floats:
+    from scipy.sparse import csr_array
+
     N, R = start.sensitivity.shape
     row, column = np.repeat(np.arange(len(job)), R), (job[:, None] * R + np.arange(R)).ravel()
     design = csr_array((other.ravel(), (row, column)), shape=(len(job), N * R))
@@ -182,6 +186,8 @@ def _start(seen: Cells, jobs: int) -> Factors:
 
 def _evidence(factor: Floats, residual: Floats) -> float:
     """Log evidence up to a constant."""
+    from scipy.linalg import solve_triangular
+
     whitened = solve_triangular(factor, residual, lower=True, check_finite=False)
     return -0.5 * float(whitened @ whitened) - float(np.log(np.diag(factor)).sum())
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
-from scipy.special import ndtri
 
 from gavelpy.estimator import latent
 from gavelpy.estimator.gaussian import Posterior, by_evidence, conditioned
@@ -313,6 +312,8 @@ def slowdown_quantile(slowdowns: Slowdowns, fits: Floats, quantile: float) -> Fl
     quantile. Picking the best of many noisy estimates is biased upwards (winner's curse), which a low quantile offsets.
     Without measurements there is no such bias, so caution grows with the share of variance that measurements explain.
     """
+    from scipy.special import ndtri
+
     does_fit = fits > 1.0 - quantile
     among = np.divide(quantile - 1.0 + fits, fits, out=np.full_like(fits, 0.5), where=does_fit)  # of those that fit
     explained = 1.0 - np.square(slowdowns.sd / slowdowns.prior_sd)

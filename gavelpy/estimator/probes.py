@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.gaussian import Blocks
@@ -135,6 +134,8 @@ def _gains(mean: Floats, covariance: Floats, jobs: Candidates, prices: Floats) -
 
 def _pair_offers(jobs: Candidates, prices: Floats, pairs: PairCandidates, probe_s: float) -> list[Probe]:
     """E[max(0, S - 1)] minus the gain the policy expects; the sum S of the two values is normal if the jobs fit."""
+    from scipy.special import ndtr
+
     share = pairs.value_alone * np.exp(pairs.mean + 0.5 * np.square(pairs.sd))
     spread = np.maximum(np.sqrt(np.square(share * pairs.sd).sum(axis=1)), 1e-12)
     over = share.sum(axis=1) - 1.0

@@ -54,3 +54,13 @@ def test_small_allocation_loads_neither_scipy_nor_the_simulator(gavel: Gavel, po
     assert "numpy" in loaded
     assert loaded & {"scipy", "numba", "pandas", "cvxpy", "grpc", "pydantic", "rich.markdown"} == set()
     assert loaded & {"gavelpy.simulator", "gavelpy.mechanism", "gavelpy.engine"} == set()
+
+
+@pytest.mark.parametrize("worker", ["engine_worker", "forecast_worker"])
+def test_worker_of_the_scheduler_starts_without_scipy(worker: str) -> None:
+    program = f"import sys, gavelpy.runtime.daemon.engine.{worker}; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "gavelpy.engine" in loaded
+    assert {"scipy", "numba", "pandas", "cvxpy", "grpc"} & set(loaded) == set()
