@@ -19,6 +19,7 @@ V100 = {"v100": 40.0}
 COUNTS = 20  # each 0.1 s: more than a round
 
 
+@pytest.mark.slow
 def test_preemptible_scripts_without_the_iterator_take_turns_and_end(start: StartStage) -> None:
     turns = {"round_s": 1.0, "start_max_s": 0.0}  # otherwise a job that reports nothing counts as a slow starter
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": turns})
@@ -156,6 +157,7 @@ if len(tries.read_text()) < 4:
 """
 
 
+@pytest.mark.slow
 def test_system_errors_are_retried_and_do_not_count(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings={"mechanism": {"retry_s": 0.1, "failures_max": 0}})
     job = stage.submit("unlucky", script(stage, FLAKY), 10.0, {"v100": 10.0})

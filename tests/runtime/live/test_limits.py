@@ -31,6 +31,7 @@ def test_job_saves_and_is_over_at_its_time_limit(start: StartStage) -> None:
     assert found.ran_s <= LIMIT_S + GRACE_S + BUSY_S
 
 
+@pytest.mark.slow
 def test_script_that_ignores_sigterm_is_killed_after_its_time_limit(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings=SHORT)
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -43,6 +44,7 @@ def test_script_that_ignores_sigterm_is_killed_after_its_time_limit(start: Start
     assert LIMIT_S <= found.ran_s <= LIMIT_S + GRACE_S + BUSY_S
 
 
+@pytest.mark.slow
 def test_time_limit_holds_while_the_scheduler_is_away(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), settings=SHORT)
     job = stage.submit_witness("endless", 1e6, V100, time_s=2 * LIMIT_S)

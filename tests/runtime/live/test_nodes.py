@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
+
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.runtime.live import evidence
@@ -20,6 +22,7 @@ FENCING: Settings = {
 }
 
 
+@pytest.mark.slow
 def test_with_fencing_a_copy_starts_at_once_and_only_the_copy_counts(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"), LocalNode("n1", "v100:1"), settings=FENCING)
     job = stage.submit_witness("fenced", MANY, V100)
@@ -94,6 +97,7 @@ def test_node_without_the_checkpoints_is_no_target_for_a_job_that_has_one(start:
     assert not stage.node("n1").sees_checkpoints
 
 
+@pytest.mark.slow
 def test_silence_of_all_nodes_at_once_costs_no_lease(start: StartStage) -> None:
     """All agents are stopped for longer than `silent_after_s`, as when a switch or the scheduler's network fails."""
     names = ("n0", "n1")

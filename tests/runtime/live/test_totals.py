@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gavelpy.runtime.local_cluster import LocalNode
 from gavelpy.runtime.wire import client_pb2 as pb
 from tests.cli.test_main import RUN
@@ -40,6 +42,7 @@ def test_program_announces_its_steps_and_does_each_once_over_a_move(start: Start
     assert log(stage, job) == EVERY_STEP
 
 
+@pytest.mark.slow
 def test_submitted_steps_that_disagree_are_corrected_by_the_program(start: StartStage) -> None:
     stage = start(LocalNode("n0", "v100:1"))
 

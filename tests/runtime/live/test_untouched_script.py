@@ -50,6 +50,7 @@ def runs_of(stage: Stage, name: str) -> list[tuple[str, list[int]]]:
     return [(node, steps) for (_, node), steps in found.items()]
 
 
+@pytest.mark.slow
 def test_each_step_runs_once_while_scheduler_and_agents_are_killed(start: StartStage) -> None:
     stage = start(*NODES, settings=SETTINGS)
     with ClaimsAudit(stage.cluster) as audit:
