@@ -22,6 +22,8 @@ from gavelpy.model.job import NodeId
 _PROC = Path("/proc")
 _KEYED = "key:"
 _START_FIELD = 19  # of /proc/PID/stat after the command's closing bracket: start time in ticks since boot
+# Features of agents that reported what runs containers before there were announcements. None is ever added.
+_NEVER_ANNOUNCED = frozenset({"conda", "image", "pty", "secret", "snapshot", "stall", "time", "venv"})
 
 ProcessName = tuple[int, int]  # id and start time in clock ticks
 
@@ -83,7 +85,7 @@ class Hello:
 
         Agents that report what runs containers, but announce no features, have all those of their time.
         """
-        has = self.features or (FEATURES.keys() if self.images else ())
+        has = self.features or (_NEVER_ANNOUNCED if self.images else ())
         return tuple(name for name in FEATURES if name not in has)
 
     @property
