@@ -207,6 +207,7 @@ def test_attacks_by_the_api_work_for_an_admin(users: Users) -> None:
     at = target(users, "alice", job)
 
     attacks = hostile_user.job_attacks(stage.cluster.address, users.tokens["admin"], at)
+    stage.wait(lambda: hostile_user.tried(attacks["list-usage"]) == "worked", "the usage of the job is booked")
     found = {name: hostile_user.tried(attack) for name, attack in attacks.items()}
 
     assert found.pop("explain-job-by-name") == "denied NOT_FOUND"  # a name is found among the caller's own jobs only
