@@ -68,7 +68,8 @@ def test_diff_has_the_lines_and_changes_nothing(gavel: Gavel) -> None:
     assert "nothing was changed" in answer.err
 
 
-@pytest.mark.parametrize("stop_at", [6, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 17))])
+@pytest.mark.slow  # three processes with torch each
+@pytest.mark.parametrize("stop_at", [4, 6, 17])
 def test_written_script_resumes_exactly(gavel: Gavel, held: Held, stop_at: int) -> None:  # noqa: F811
     script = gavel.folder / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")

@@ -9,13 +9,13 @@ import pytest
 from tests.runtime.live.crash import Trial, run
 from tests.runtime.live.faults import Fault
 
-SHORT = {Fault.SCHEDULER: 4, Fault.AGENT: 3, Fault.SHIM: 2, Fault.JOB: 2}
+SHORT = {Fault.SCHEDULER: 3, Fault.AGENT: 2, Fault.SHIM: 1, Fault.JOB: 1}
 FEW = {Fault.SCHEDULER: 3, Fault.AGENT: 1, Fault.JOB: 1}
 LONG = {Fault.SCHEDULER: 50, Fault.AGENT: 20, Fault.SHIM: 10, Fault.JOB: 20, Fault.FREEZE: 1}
 
 
 def test_jobs_survive_some_deaths(tmp_path: Path) -> None:
-    trial = Trial(seed=1, jobs=6, steps=160.0, faults=SHORT, within_s=9.0, patience_s=300.0)
+    trial = Trial(seed=1, jobs=4, steps=120.0, faults=SHORT, within_s=6.0, patience_s=300.0)
 
     found = run(trial, tmp_path / "cluster")
 
