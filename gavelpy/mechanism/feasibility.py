@@ -38,19 +38,29 @@ def _most_ever(core: SchedulerCore, rows: Ints, among: Bools) -> Ints:
     most = max_gang(jobs, pool, rows, among)
     if not jobs.booked and not pool.is_divided:
         return most
-    most = most.copy()
-    for k, row in enumerate(rows.tolist()):
-        most[k] = pool.type_counts(among & ever(core, row))
-    return most
+    known: dict[object, Ints] = {}  # few jobs differ in the nodes that they may use
+    for row in rows.tolist():
+        if (key := _choice(core, row)) not in known:
+            known[key] = pool.type_counts(among & ever(core, row))
+    return np.array([known[_choice(core, row)] for row in rows.tolist()]).reshape(most.shape)
+
+
+def _choice(core: SchedulerCore, row: int) -> object:
+    """Equal for jobs that may use the same nodes."""
+    spec, window = core.jobs.specs[row], windows.own(core, row)
+    needed = node_sets.features_needed(spec) if core.pool.any_lacking else ()
+    return spec.nodes, spec.exclude, needed, window.name if window is not None else ""
 
 
 def ever(core: SchedulerCore, row: int) -> Bools:
     """The GPUs that a job may use while its reservation, or none, is in force, (G,)."""
     pool, spec, window = core.pool, core.jobs.specs[row], windows.own(core, row)
     lacking = node_sets.nodes_lacking(pool, spec)
-    named = pool.node_ids if window is None else window.node_ids
-    may = [spec.may_use(node) and node in named and at not in lacking for at, node in enumerate(pool.node_ids)]
-    return np.array(may, dtype=np.bool_)[pool.node_of]
+    named = None if window is None else frozenset(window.node_ids)
+    may = [spec.may_use(node) and (named is None or node in named) for node in pool.node_ids]
+    allowed = np.array(may, dtype=np.bool_)
+    allowed[list(lacking)] = False
+    return np.asarray(allowed[pool.node_of])
 
 
 def not_allowed(core: SchedulerCore, row: int) -> str:
@@ -68,8 +78,9 @@ def why_not_there(core: SchedulerCore, row: int, is_usable: Bools, among: Bools)
     lacking = node_sets.nodes_lacking(pool, spec)
     if row not in jobs.limited and not lacking:
         return ""
-    allowed = [spec.may_use(node) and row not in lacking for row, node in enumerate(pool.node_ids)]
-    may_use = np.array(allowed, dtype=np.bool_)[pool.node_of]
+    allowed = np.array([spec.may_use(node) for node in pool.node_ids], dtype=np.bool_)
+    allowed[list(lacking)] = False
+    may_use = allowed[pool.node_of]
     if not (is_usable & (pool.type_counts(among) >= gpus)).any():
         return ""
     size = "1 GPU" if gpus == 1 else f"{gpus} GPUs of one type"
