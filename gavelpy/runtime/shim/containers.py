@@ -85,7 +85,8 @@ def _podman(launch: Launch, directory: Path, environment: Mapping[str, str], nam
         f"--name={name}",
         "--pull=never",
         "--cgroups=disabled",
-        "--log-driver=none",
+        # Ranks write to the shim's pipes: podman's client may end before it has copied the last lines.
+        f"--log-driver={'none' if launch.terminal_away_s > 0 else 'passthrough'}",
         "--userns=keep-id",
         "--group-add=keep-groups",
         "--network=host",

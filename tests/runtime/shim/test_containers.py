@@ -79,7 +79,8 @@ def test_only_an_interactive_job_has_a_terminal_in_its_container() -> None:
         for away_s in (60.0, 0.0)
     )
 
-    assert set(with_one) - set(without) == {"--interactive", "--tty", "--detach-keys="}
+    assert set(with_one) - set(without) == {"--interactive", "--tty", "--detach-keys=", "--log-driver=none"}
+    assert set(without) - set(with_one) == {"--log-driver=passthrough"}  # ranks write to the log without a copy
 
 
 def test_directory_within_another_is_mounted_once() -> None:
