@@ -24,7 +24,7 @@ _GENERATED = "Generated traces"
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
 _ROUNDS = "Rounds and costs"
-_RESULTS = "Results"
+RESULTS = "Results"
 
 
 def complete_policy(incomplete: str) -> list[str]:
@@ -326,22 +326,22 @@ WindowOption = Annotated[
     str | None,
     typer.Option(
         metavar="A:B",
-        rich_help_panel=_RESULTS,
+        rich_help_panel=RESULTS,
         help="Measure only jobs A to B-1 in order of arrival, and end when they have finished.",
     ),
 ]
 ReportOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", rich_help_panel=_RESULTS, help="HTML report to write.")
+    Path | None, typer.Option(metavar="FILE", rich_help_panel=RESULTS, help="HTML report to write.")
 ]
 FiguresOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", rich_help_panel=_RESULTS, help="Directory to write each figure to, as SVG, PDF and CSV."
+        metavar="DIR", rich_help_panel=RESULTS, help="Directory to write each figure to, as SVG, PDF and CSV."
     ),
 ]
 JournalOption = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", rich_help_panel=_RESULTS, help="Directory to write the journal of each run to."),
+    typer.Option(metavar="DIR", rich_help_panel=RESULTS, help="Directory to write the journal of each run to."),
 ]
 
 # gavel allocate

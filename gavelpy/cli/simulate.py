@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavelpy.cli import options as o
 from gavelpy.cli import parsing as p
 from gavelpy.cli.output import FAILED, Output, console, echo_json, notify, printable, progress_bar
-from gavelpy.cli.parsing import believed_table_of, warn_of_trace
+from gavelpy.cli.parsing import GeneratorChoices, believed_table_of, warn_of_trace
 from gavelpy.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Experiment:
     journal: Path | None = None
     throughputs: ThroughputTable | None = None  # true rates of co-located jobs, if jobs may share GPUs
     learning: Learning | None = None  # how the scheduler learns rates, if they are hidden from it
+    fairness: bool = False  # whether `isolated` is simulated in addition, for finish-time fairness
     options: Mapping[str, Any] = field(default_factory=dict)  # from the command line, for the record
 
     @property
@@ -72,6 +73,17 @@ class Experiment:
         }
 
 
+FairnessOption = Annotated[
+    bool,
+    typer.Option(
+        "--fairness",
+        rich_help_panel=o.RESULTS,
+        help="Report finish-time fairness, which takes another simulation, under `isolated`. Without this, it is "
+        "reported if `isolated` is one of the policies.",
+    ),
+]
+
+
 def simulate(
     trace: o.OptionalTraceArgument = None,
     generate: o.GenerateOption = None,
@@ -104,6 +116,7 @@ def simulate(
     packing: o.PackingOption = False,
     seed: o.SeedOption = 0,
     window: o.WindowOption = None,
+    fairness: FairnessOption = False,
     output: o.OutputOption = Output.TABLE,
     report: o.ReportOption = None,
     figures: o.FiguresOption = None,
@@ -118,27 +131,25 @@ def simulate(
       gavel simulate gavel.trace --throughputs gavel.json --preset gavel-osdi20
       gavel simulate gavel.trace --throughputs gavel.json --packing --estimate
     """
-    choices = p.GeneratorChoices(
-        rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type
-    )
+    new = GeneratorChoices(rate_per_h, mean_interarrival_s, multi_gpu, gpu_mix, weights, deadlines, reference_gpu_type)
     costs = {"checkpoint_s": checkpoint_s, "restart_s": restart_s, "migration_s": migration_s}
     rounds = {"round_s": round_s, "solve_interval_s": solve_interval_s, "packing": packing or None}
-    starts = {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
+    rounds |= {"lease_min_s": lease_min_s, "start_max_s": start_max_s, "retry_s": retry_s, "retry_max_s": retry_max_s}
     check_report(report, figures)
     table = believed_table_of(throughputs)
     experiment = Experiment(
         runs=p.runs(policy, blind=blind),
         cluster=_cluster(cluster, gpus_per_node, prices),
-        settings=_settings(preset, rounds | starts, costs),
+        settings=_settings(preset, rounds, costs),
         window=p.window(window) if window is not None else None,
         journal=p.writable_directory("--journal", journal) if journal is not None else None,
-        trace=_trace(trace, generate, choices, table, seed),
+        trace=_trace(trace, generate, new, table, seed),
         seed=seed,
         throughputs=_pairs(table, throughputs) if packing else None,
         learning=_learning(estimate, claims_off, profile_gpu_s),
-        options={"gpus_per_server": gpus_per_node, "throughputs": str(throughputs or "published"), "preset": preset}
-        | _given({"generate": choices.given() if generate is not None else None, "packing": packing or None})
-        | _given({"estimate": estimate or None, "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
+        options=_record(gpus_per_node, throughputs, preset, packing=packing, fairness=fairness, estimate=estimate)
+        | _given({"generate": generate and new.given(), "claims_off": claims_off, "profile_gpu_s": profile_gpu_s}),
+        fairness=fairness,
     )
     _output(experiment, run(experiment), report, figures, output)
 
@@ -161,6 +172,7 @@ def run(experiment: Experiment) -> dict[str, SimulationResult]:
             journal_directory=experiment.journal,
             throughputs=experiment.throughputs,
             learning=experiment.learning,
+            fairness=experiment.fairness,
         )
 
 
@@ -190,6 +202,12 @@ def write_report(
         from gavelpy.report.export import write_figures
 
         notify(f"{len(write_figures(figures, found))} files of figures and tables written to {figures}")
+
+
+def _record(gpus_per_node: int, throughputs: Path | None, preset: str, **flags: bool) -> dict[str, Any]:  # Any: JSON
+    """Options for the record, with those of these flags that are set."""
+    given = {"gpus_per_server": gpus_per_node, "throughputs": str(throughputs or "published"), "preset": preset}
+    return given | {name: True for name, is_set in flags.items() if is_set}
 
 
 def check_report(path: Path | None, figures: Path | None) -> None:
@@ -292,9 +310,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:  # Any: values of sever
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _trace(
-    path: Path | None, count: int | None, choices: p.GeneratorChoices, table: ThroughputTable, seed: int
-) -> Trace:
+def _trace(path: Path | None, count: int | None, choices: GeneratorChoices, table: ThroughputTable, seed: int) -> Trace:
     if (path is None) == (count is None):
         raise InvalidInput(
             "simulate takes either a TRACE or --generate N, got " + ("neither" if path is None else "both")

@@ -115,6 +115,7 @@ def is_blind(label: str) -> bool:
 
 
 _RARE = frozenset({"deadline_misses", "jobs_unfinished", "probes_alone", "probes_pairs", "probes_gpu_s"})
+_ON_REQUEST = frozenset({"ftf_worst", "ftf_mean"})
 _TIED = 5e-4  # relative: values that print alike are equally good
 _PADDING = 3  # of a terminal column, in characters
 
@@ -184,13 +185,19 @@ def cells(column: Column, results: Sequence[Result]) -> FormattedColumn:
 def comparison_columns(results: Sequence[Result]) -> list[tuple[int, FormattedColumn]]:
     """The formatted columns with their ranks; the change of average JCT follows the average JCT.
 
-    Counts of rare events (jobs late or unfinished, probes) are left out if all are zero.
+    Counts of rare events (jobs late or unfinished, probes) are left out if all are zero, figures on request if no run
+    has one.
     """
-    shown = [c for c in COLUMNS if c.field not in _RARE or any(getattr(r.metrics, c.field) for r in results)]
+    shown = [column for column in COLUMNS if _has_data(column.field, results)]
     filled = [(column.rank, cells(column, results)) for column in shown]
     if len(results) > 1:
         filled.insert(1, (0, change(results)))
     return filled
+
+
+def _has_data(field: str, results: Sequence[Result]) -> bool:
+    values = [float(getattr(result.metrics, field)) for result in results]
+    return (field not in _RARE or any(values)) and (field not in _ON_REQUEST or any(map(math.isfinite, values)))
 
 
 def change(results: Sequence[Result], field: str = "avg_jct_s") -> FormattedColumn:

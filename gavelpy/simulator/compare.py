@@ -1,4 +1,4 @@
-"""Compares policies on one trace; finish-time fairness is relative to a run under `isolated`."""
+"""Compares policies on one trace; on request, finish-time fairness relative to a run under `isolated`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ def compare(
     progress: Progress | None = None,
     journal_directory: Path | None = None,
     learning: Learning | None = None,
+    fairness: bool = False,
 ) -> dict[str, SimulationResult]:
-    """Simulates each run on the same trace, and `isolated` for finish-time fairness; results by label.
+    """Simulates each run on the same trace; results by label.
 
-    With `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
+    Finish-time fairness compares with a run under `isolated`. Without one among the runs, it is NaN, unless `fairness`
+    is set: then `isolated` is simulated in addition, and each result has the CPU time of that, `cpu_fairness_s`. With
+    `learning`, the runs know no rates; the extra run of `isolated` does. Each run writes its journal to
     `journal_directory`/label.journal, if given. Equal arguments give equal results, except for the run times.
     """
     labels = [run.label for run in runs]
@@ -46,7 +49,7 @@ def compare(
         raise InvalidInput(f"policies must be named, each once, got {', '.join(labels) or 'none'}")
     settings = settings or SimulationSettings()
     baseline = PolicyRun(ISOLATED)
-    everything = list(runs) if baseline in runs else [*runs, baseline]
+    everything = [*runs, baseline] if fairness and baseline not in runs else list(runs)
     results = {}
     for run in everything:
         estimation = learning.begin(trace, cluster.gpu_types, seed) if learning is not None and run in runs else None
@@ -62,8 +65,11 @@ def compare(
             progress=progress,
         )
         results[run.label] = _journaled(simulation, run, journal_directory if run in runs else None)
-    isolated = results[ISOLATED]
-    return {label: _fair(results[label], isolated) for label in labels}
+    isolated = results.get(ISOLATED)
+    if isolated is None:
+        return results
+    extra_s = 0.0 if ISOLATED in labels else isolated.metrics.cpu_s
+    return {label: _fair(results[label], isolated, extra_s) for label in labels}
 
 
 def simulate(
@@ -120,6 +126,6 @@ def _journaled(simulation: Simulation, run: PolicyRun, directory: Path | None) -
         return simulation.run()
 
 
-def _fair(result: SimulationResult, isolated: SimulationResult) -> SimulationResult:
-    metrics, jobs = with_fairness(result.metrics, result.jobs, isolated.jobs)
+def _fair(result: SimulationResult, isolated: SimulationResult, extra_s: float) -> SimulationResult:
+    metrics, jobs = with_fairness(replace(result.metrics, cpu_fairness_s=extra_s), result.jobs, isolated.jobs)
     return replace(result, metrics=metrics, jobs=jobs, isolated_stalled=isolated.stalled)

@@ -45,6 +45,7 @@ class RunMetrics:
     wall_s: float
     cpu_s: float
     cpu_solve_s: float
+    cpu_fairness_s: float = 0.0  # of the additional run under `isolated`, one for all policies
     probes_alone: int = 0  # (job, GPU type) that were probed
     probes_pairs: int = 0  # (job, partner, GPU type) that were probed
     probes_gpu_s: float = 0.0  # GPU time reserved for probes

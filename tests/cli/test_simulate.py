@@ -27,6 +27,7 @@ FIGURES = {
     "wall_s",
     "cpu_s",
     "cpu_solve_s",
+    "cpu_fairness_s",
     "probes_alone",
     "probes_pairs",
     "probes_gpu_s",
@@ -34,7 +35,7 @@ FIGURES = {
 THREE = "id,arrival_s,steps_total,rate_v100\n" + "".join(f"{name},0,100,1\n" for name in "abc")
 SMALL = ("--cluster", "v100:2,k80:2")
 FREE = ("--checkpoint-s", "0", "--restart-s", "0", "--migration-s", "0")
-OURS = ("wall_s", "cpu_s", "cpu_solve_s")  # timings of the simulation itself, different in every run
+OURS = ("wall_s", "cpu_s", "cpu_solve_s", "cpu_fairness_s")  # timings of the simulation itself, different in every run
 
 
 PAIRS = """{"v100": {"('ant', 1)": {"null": 1.0, "('ant', 1)": [0.8, 0.8]}}}"""
@@ -139,13 +140,37 @@ def test_rounds_shorter_than_a_start_come_to_their_end_with_a_warning(gavel: Gav
 def test_a_run_in_which_no_job_gains_a_step_ends_with_the_reason_and_what_it_has(gavel: Gavel) -> None:
     command = ("simulate", gavel.trace(THREE), "--cluster", "v100:2", "--round-s", "5", "--start-max-s", "0")
 
-    answer = gavel(*command, "--policy", "las,fifo")
+    answer = gavel(*command, "--policy", "las,fifo", "--fairness")
 
     assert answer.code == 1
     assert re.search(r"^ las ", answer.out, re.MULTILINE)
     assert re.search(r"^error: las: ended at [\d,]+ s: no job has gained a step since 0 s", answer.err, re.MULTILINE)
     assert "error: fifo" not in answer.err
     assert "warning: finish-time fairness is unknown for some jobs: isolated: " in answer.err
+
+
+def test_finish_time_fairness_takes_isolated_or_a_request_for_it(gavel: Gavel) -> None:
+    command = ("simulate", gavel.trace(THREE), *SMALL, "-o", "json", "--policy")
+
+    without, asked, among = (
+        gavel(*command, *rest).json for rest in (["las"], ["las", "--fairness"], ["las,isolated", "--fairness"])
+    )
+
+    found, wanted, both = (answer["results"]["las"] for answer in (without, asked, among))
+    assert (found["ftf_worst"], found["ftf_mean"], found["cpu_fairness_s"]) == (None, None, 0.0)
+    assert wanted["ftf_worst"] == both["ftf_worst"] > 0.0
+    assert wanted["cpu_fairness_s"] > 0.0 == both["cpu_fairness_s"]
+    assert "fairness" not in without["parameters"]
+    assert asked["parameters"]["fairness"] is True
+
+
+def test_table_has_finish_time_fairness_only_if_it_is_known(gavel: Gavel) -> None:
+    command = ("simulate", gavel.trace(THREE), *SMALL)
+
+    without, asked = gavel(*command), gavel(*command, "--fairness")
+
+    assert "worst FTF" not in without.out
+    assert "worst FTF" in asked.out
 
 
 def test_options_protect_starts_and_the_presets_are_what_they_were(gavel: Gavel) -> None:

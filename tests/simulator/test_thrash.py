@@ -73,7 +73,7 @@ def test_many_jobs_must_each_lose_ten_turns_before_a_run_has_stalled() -> None:
 def test_fairness_against_a_baseline_that_stalls_is_said_to_be_unknown() -> None:
     settings = make_settings(SLOW_START, round_s=30.0)
 
-    result = compare(TWO, Cluster.parse("v100:1"), [PolicyRun("fifo")], settings=settings)["fifo"]
+    result = compare(TWO, Cluster.parse("v100:1"), [PolicyRun("fifo")], settings=settings, fairness=True)["fifo"]
 
     assert result.stalled == ""
     assert result.isolated_stalled.startswith("ended at ")
