@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from gavelpy.errors import InvalidInput
 from gavelpy.estimator.gaussian import Blocks
-from gavelpy.estimator.isolated import IsolatedModel
+from gavelpy.estimator.isolated import IsolatedModel, IsolatedPosterior
 from gavelpy.estimator.kinds import Key, Sides, kind_of, sides
 from gavelpy.estimator.pairs import Alone, PairModel, PairPosterior, Slowdowns
 from gavelpy.model.arrays import Floats, Ints
@@ -202,11 +203,15 @@ class Completion:
 
     def __init__(self, table: ThroughputTable, model: EstimatorModel | None = None) -> None:
         self.table, self.model = table, model or EstimatorModel()
-        self._isolated = self.model.isolated.given(table)
         self._memory = MemoryModel(table)
         known = np.unique(np.nonzero(table.rate_steps_per_s > 0)[0]).tolist()
         self._pairs: PairPosterior | None = None
         self._families = {kind_of(table.keys[row][0]).family for row in known}
+
+    @cached_property
+    def _isolated(self) -> IsolatedPosterior:
+        """The model of jobs alone, given the table; made at its first use, which loads scipy."""
+        return self.model.isolated.given(self.table)
 
     def estimates(self, keys: Sequence[Key], gpu_types: Sequence[str]) -> Estimates:
         """Estimates for these keys on these types; neither need be in the table."""

@@ -31,8 +31,9 @@ from gavelpy.mechanism.requests import AllocationRequest
 from gavelpy.mechanism.settings import settings_of, settings_values
 from gavelpy.mechanism.windows import OUTSIDE, Window, due_s
 from gavelpy.model.arrays import Ints
-from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId, Software
+from gavelpy.model.job import JobId, JobKind, JobSpec, NodeId
 from gavelpy.model.notify import Notify
+from gavelpy.model.software import Software
 
 VERSION = 9
 OLDEST = 1  # version that can still be read

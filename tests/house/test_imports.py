@@ -64,3 +64,14 @@ def test_scheduler_that_starts_loads_neither_the_estimators_libraries_nor_the_we
 
     assert {"grpc", "msgspec", "numpy", "sqlalchemy", "typer"} <= loaded
     assert loaded & {*HEAVY - {"grpc"}, "aiohttp", "hypothesis", "jinja2", "pydantic", "rich"} == set()
+
+
+def test_agent_that_starts_loads_no_numpy() -> None:
+    loaded = loaded_by("gavelpy.runtime.agent.main, gavelpy.runtime.agent.agent")
+
+    assert {"grpc", "typer"} <= loaded
+    assert loaded & {*HEAVY - {"grpc"}, "aiohttp", "numpy", "sqlalchemy"} == set()
+
+
+def test_child_processes_of_the_scheduler_do_not_load_its_command() -> None:
+    assert loaded_by("gavelpy.runtime.daemon.__main__") & {"grpc", "numpy", "typer"} == set()

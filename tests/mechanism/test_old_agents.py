@@ -6,7 +6,8 @@ from gavelpy.journal.codec import decode_state, encode_state
 from gavelpy.mechanism.events import JobSubmitted, NodeJoined, Outcome
 from gavelpy.mechanism.reasons import ReasonKind, reasons
 from gavelpy.mechanism.snapshot import copied, restore, snapshot
-from gavelpy.model.job import JobSpec, NodeId, Software
+from gavelpy.model.job import JobSpec, NodeId
+from gavelpy.model.software import Software
 from tests.mechanism.builders import end, make_core, make_spec, start, tell
 from tests.mechanism.test_node_sets import ROUND_S, all_nodes, nodes_of, planned
 

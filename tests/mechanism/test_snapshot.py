@@ -16,7 +16,7 @@ from gavelpy.mechanism.events import CheckpointSaved, JobSubmitted, LeaseEnded, 
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.lifecycle import JobState, Resumes
 from gavelpy.mechanism.snapshot import restore, snapshot
-from gavelpy.model.job import OF_NODE, Software
+from gavelpy.model.software import OF_NODE, Software
 from tests.mechanism.builders import fail, make_core, make_spec, running_core, start, tell, wake
 
 

@@ -7,7 +7,8 @@ import pytest
 from gavelpy.errors import InvalidInput
 from gavelpy.journal.codec import decode, encode
 from gavelpy.mechanism.events import JobSubmitted
-from gavelpy.model.job import OF_NODE, JobId, JobSpec, Software
+from gavelpy.model.job import JobId, JobSpec
+from gavelpy.model.software import OF_NODE, Software
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from gavelpy.mechanism.events import JobSubmitted
 from gavelpy.mechanism.lifecycle import ALIVE, JobState
 from gavelpy.mechanism.priority_classes import check_known
 from gavelpy.mechanism.windows import check_reservations
-from gavelpy.model.job import JobId, JobSpec, Software
+from gavelpy.model.job import JobId, JobSpec
+from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.job_history import NAMELESS, full_id
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def scheduler(cluster: LocalCluster) -> subprocess.Popen[bytes]:
 
 
 def run_scheduler(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", *arguments]
+    command = [sys.executable, "-m", "gavelpy.runtime.daemon", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
 
 
@@ -146,7 +146,7 @@ def test_a_journal_that_has_lost_events_needs_a_word(lone: LocalCluster) -> None
     assert " are lost (" in refused.stderr
     assert "--accept-loss" in refused.stderr
     assert log.read_bytes() == harmed
-    command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", "--config", str(lone.config), "--accept-loss"]
+    command = [sys.executable, "-m", "gavelpy.runtime.daemon", "--config", str(lone.config), "--accept-loss"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as accepted:
         lone.processes[SCHEDULER] = accepted
         wait_until(lone.is_serving, "it serves")
@@ -181,7 +181,7 @@ def test_hangup_while_it_starts_is_heeded_when_it_is_up(lone: LocalCluster) -> N
     good, pipe = lone.config.read_text(), lone.config
     pipe.unlink()
     os.mkfifo(pipe)
-    command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", "--config", str(pipe)]
+    command = [sys.executable, "-m", "gavelpy.runtime.daemon", "--config", str(pipe)]
     with (lone.directory / "scheduler.log").open("ab") as log:
         lone.processes[SCHEDULER] = subprocess.Popen(command, stderr=log)
 
@@ -227,7 +227,7 @@ def test_the_service_manager_is_notified_when_it_is_ready(lone: LocalCluster, tm
         manager.bind(str(path))
         manager.settimeout(30.0)
         environment = {**os.environ, "NOTIFY_SOCKET": str(path)}
-        command = [sys.executable, "-m", "gavelpy.runtime.daemon.main", "--config", str(lone.config)]
+        command = [sys.executable, "-m", "gavelpy.runtime.daemon", "--config", str(lone.config)]
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
             first = manager.recv(100)
             process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ import pytest
 
 from gavelpy.errors import InvalidInput
 from gavelpy.model.job import JobKind, JobSpec
-from gavelpy.model.job import Software as JobSoftware
+from gavelpy.model.software import Software as JobSoftware
 from gavelpy.runtime.accounts import Account
 from gavelpy.runtime.agent.leases.environment import LeaseContext, NodeEnvironment, job_environment, rank_environment
 from gavelpy.runtime.agent.leases.orders import NodeAssignment

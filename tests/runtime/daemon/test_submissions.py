@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gavelpy.errors import InvalidInput, LimitReached
-from gavelpy.model.job import JobId, JobKind, JobSpec, Software
+from gavelpy.model.job import JobId, JobKind, JobSpec
+from gavelpy.model.software import Software
 from gavelpy.runtime.daemon.submissions import digest_of
 from tests.runtime.daemon.harness import make_config, make_spec, running
 

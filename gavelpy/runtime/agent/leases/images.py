@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gavelpy.errors import InvalidInput
-from gavelpy.model.job import OF_SYSTEM
+from gavelpy.model.software import OF_SYSTEM
 from gavelpy.runtime.shim.containers import APPTAINER, PODMAN
 
 NONE: Final = "none"

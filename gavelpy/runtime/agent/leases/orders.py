@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gavelpy.errors import InvalidInput, RemoteViolation
-from gavelpy.model.job import OF_NODE, Software
+from gavelpy.model.software import OF_NODE, Software
 from gavelpy.runtime.quorum import MEMBERS_MAX, Member, View
 from gavelpy.runtime.wire import agent_pb2, software_pb2
 

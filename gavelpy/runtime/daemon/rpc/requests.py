@@ -15,15 +15,14 @@ from gavelpy.model.arrays import VALUE_MAX
 from gavelpy.model.job import (
     GPUS_MAX,
     NODES_MAX,
-    OF_SYSTEM,
     SIGNAL_MAX,
     JobId,
     JobKind,
     JobSpec,
-    Software,
     assumed_steps,
 )
 from gavelpy.model.notify import Notify
+from gavelpy.model.software import OF_SYSTEM, Software
 from gavelpy.runtime.daemon.job_history import NAMELESS
 from gavelpy.runtime.daemon.queries.fields import number, require, shown, text
 from gavelpy.runtime.security.tokens import NAME as NODE_ID
