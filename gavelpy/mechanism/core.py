@@ -65,7 +65,7 @@ from gavelpy.mechanism.events import (
     TotalAnnounced,
     WakeupDue,
 )
-from gavelpy.mechanism.gpus import NONE, GpuPool
+from gavelpy.mechanism.gpus import GpuPool
 from gavelpy.mechanism.jobs import JobTable
 from gavelpy.mechanism.leases import LeaseBook
 from gavelpy.mechanism.lifecycle import NodeState
@@ -295,16 +295,16 @@ class SchedulerCore:
 
     def _fill(self) -> list[Command]:
         """Grants free GPUs to waiting jobs, up to the end of the round."""
-        pool, planner = self.pool, self.planner
-        if not (pool.usable & (pool.job == NONE)).any() and not priority_classes.is_ranked(self.settings):
-            planner.reserve()
-            return []
-        self.settle()
-        rows = self.jobs.active
-        if not priority_classes.is_ranked(self.settings):
-            rows = rows[self.jobs.lease[rows] < 0]
-        chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
-        return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
+        jobs, planner, is_ranked = self.jobs, self.planner, priority_classes.is_ranked(self.settings)
+        free = int(self.pool.free_counts.max(initial=0))  # of the type with most
+        if free or is_ranked:
+            self.settle()
+            rows = jobs.active if is_ranked else jobs.active[jobs.lease[jobs.active] < 0]
+            if is_ranked or (jobs.gpus[rows] <= free).any():
+                chosen, leaving = class_planning.filled(planner, rows[self.runnable(rows)])
+                return [self._granted(chosen, NO_INTS, leaving)] if len(chosen.jobs) else []
+        planner.reserve()
+        return []
 
     @property
     def planner(self) -> Planner:

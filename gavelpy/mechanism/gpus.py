@@ -30,7 +30,7 @@ class GpuPool:
         self.node_unreachable: list[bool] = []  # no heartbeat
         self.node_forced: list[bool] = []  # drained by force
         self.node_reserved: list[str] = []  # by which reservation, for people; empty = it is not
-        self.node_part: list[int] = []  # a number for each reservation for users in force; 0 = in none
+        self.node_part = []  # a number for each reservation for users in force; 0 = in none
         self.node_unhealthy: list[str] = []  # why it cannot start leases; empty = it can
         self.node_lacks: list[tuple[str, ...]] = []  # features of jobs that its agent does not have
         self.node_agent: list[str] = []  # name and version of an agent that lacks features
@@ -208,9 +208,13 @@ class GpuPool:
             self._open(row)
 
     @property
-    def is_divided(self) -> bool:
-        """Whether a reservation for users is in force."""
-        return any(self.node_part)
+    def node_part(self) -> list[int]:
+        """The part of the cluster that each node is in. Set the whole list to divide it in another way."""
+        return self._node_part
+
+    @node_part.setter
+    def node_part(self, parts: list[int]) -> None:
+        self._node_part, self.is_divided = parts, any(parts)  # is_divided: a reservation for users is in force
 
     @property
     def part_of(self) -> Ints:

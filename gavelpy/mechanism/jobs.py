@@ -187,6 +187,7 @@ class JobTable:
         self.booked: dict[int, str] = {}  # reservations of unfinished jobs that run within one only; see windows
         self.ended_blockers: list[int] = []  # of those with dependents, that are over since they were looked at
         self.entities: list[str] = []
+        self.any_refused = False  # whether the owner of any job, active or over, refused preemption
         self.rule_columns: dict[str, Floats] = {}  # (N, T) each, of rules that store more about jobs; 0 at first
         self.pairs = PairTable()
         for name in INT_COLUMNS:
@@ -212,7 +213,7 @@ class JobTable:
         self.misses[row] = self.losses[row] = 0
         self.resumes[row] = Resumes.BY_OWNER if spec.preemptible else Resumes.UNKNOWN
         if spec.no_preempt:
-            self.resumes[row] = Resumes.REFUSED
+            self.resumes[row], self.any_refused = Resumes.REFUSED, True
         self.array[row] = row - spec.array_position if spec.array_size else -1
         self.array_limit[row] = spec.array_limit
         if spec.is_limited:

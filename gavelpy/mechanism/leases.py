@@ -37,20 +37,28 @@ def place(pool: GpuPool, free: Bools, domains: Ints, gpus: Ints) -> tuple[Ints, 
     """
     offsets = np.concatenate([[0], np.cumsum(gpus)])
     flat = np.full(int(offsets[-1]), -1, dtype=np.int64)
-    jobs_of, gpus_of = _grouped(domains, np.arange(len(domains))), _grouped(pool.domain_of[free], np.flatnonzero(free))
-    for domain, here in jobs_of.items():
-        candidates = gpus_of.get(domain, here[:0])
+    for domain in sorted(set(domains.tolist())):
+        here, candidates = np.flatnonzero(domains == domain), np.flatnonzero(free & (pool.domain_of == domain))
         if not pool.in_order:
             candidates = candidates[np.argsort(pool.node_of[candidates], kind="stable")]
-        assert gpus[here].sum() <= len(candidates), "selection gave out more GPUs than are free"
-        gangs = here[gpus[here] > 1]
+        sizes = gpus[here]
+        assert sizes.sum() <= len(candidates), "selection gave out more GPUs than are free"
+        singles = here[sizes == 1]
+        if len(singles) == len(here):
+            flat[offsets[singles]] = candidates[_tightest_first(pool.node_of[candidates])[: len(singles)]]
+            continue
+        gangs = here[sizes > 1]
         nodes = _NodesByRoom(pool.node_of[candidates])
         for position in gangs[np.lexsort((gangs, -gpus[gangs]))].tolist():
             begin, end = offsets[position], offsets[position + 1]
             flat[begin:end] = candidates[nodes.take(int(end - begin))]
-        singles = here[gpus[here] == 1]
         flat[offsets[singles]] = candidates[nodes.tightest_first()[: len(singles)]]
     return offsets, flat
+
+
+def _tightest_first(node_of: Ints) -> Ints:
+    """Positions of free GPUs on these nodes, on nodes with the fewest free GPUs first."""
+    return np.argsort(np.bincount(node_of)[node_of], kind="stable")
 
 
 def steer(
@@ -73,13 +81,6 @@ def steer(
         if len(better) and pool.node_of[gpu] in nodes:
             flat[offsets[position]] = better[0]
             left[gpu], left[better[0]] = True, False
-
-
-def _grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
-    """The values of each group, in their order; groups ascending."""
-    order = np.argsort(groups, kind="stable")
-    found, first = np.unique(groups[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(values[order], first[1:]), strict=True)) if len(found) else {}
 
 
 class _NodesByRoom:

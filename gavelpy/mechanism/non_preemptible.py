@@ -104,10 +104,10 @@ def exempt(leases: LeaseBook, settings: MechanismSettings, now_s: float) -> NonP
     A granted lease counts once it may have started: not while older leases of its job or on its GPUs are stopping.
     """
     jobs, pool = leases.jobs, leases.pool
+    if not settings.keep_unsaved and not settings.finish_grace_s and not jobs.any_refused:
+        return ALL_PREEMPTIBLE
     rows = jobs.leased
     is_refused = jobs.resumes[rows] == Resumes.REFUSED
-    if not settings.keep_unsaved and not settings.finish_grace_s and not is_refused.any():
-        return ALL_PREEMPTIBLE
     is_done = is_exempt(jobs, rows, settings, now_s)
     if settings.keep_unsaved:
         rows = rows[is_done | ~(is_preemptible(jobs, rows) | is_finishing(jobs, rows))]
@@ -132,14 +132,14 @@ def keep(core: SchedulerCore) -> None:
     before, kept = core.exempt.jobs, core.kept
     core.exempt = exempt(core.leases, core.settings, core.woken_s)
     core.kept = priority_classes.kept_counts(core.jobs, core.pool, core.settings, core.exempt.open_gpus)
-    if not np.array_equal(before, core.exempt.jobs):
+    if before is not core.exempt.jobs and not np.array_equal(before, core.exempt.jobs):
         core.settle()
         release(core.jobs, before)
         claim(core.jobs, core.exempt.jobs)
         core.question.renew()
         if core.is_in_round:
             core.unsettle()
-    elif not np.array_equal(kept, core.kept):
+    elif kept is not core.kept and not np.array_equal(kept, core.kept):
         core.question.renew()
 
 

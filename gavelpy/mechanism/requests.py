@@ -195,8 +195,9 @@ def problem_of(
     _book_isolated(jobs, np.union1d(rows, exempt.jobs) if len(exempt.jobs) else rows, pool.counts)
     steps_left = jobs.steps_total[rows] - jobs.steps_done[rows]
     order = np.arange(len(rows))
-    return AllocationProblem(
-        job_ids=tuple(jobs.specs[row].id for row in rows.tolist()),
+    specs = jobs.specs
+    return AllocationProblem.of_known(
+        job_ids=tuple([specs[row].id for row in rows.tolist()]),
         gpu_types=pool.gpu_types,
         capacity=counts[:, None] * THOUSANDTHS,
         demand=gpus[:, None] * THOUSANDTHS,

@@ -331,7 +331,7 @@ def _restored_jobs(state: dict[str, Any], type_count: int) -> JobTable:
     named = (dict(zip(state["spec_fields"], spec, strict=True)) for spec in state["specs"])
     jobs.specs = [_restored_spec(spec) for spec in named]
     jobs.serial_of = {JobId(spec.id): row for row, spec in enumerate(jobs.specs)}
-    jobs.count = len(jobs.specs)
+    jobs.count, jobs.any_refused = len(jobs.specs), any(spec.no_preempt for spec in jobs.specs)
     jobs.entities = list(state["entities"])
     jobs.pairs = _restored_pairs(state["pairs"])
     jobs.gang_gpus = _gangs(state["gangs"])

@@ -183,7 +183,8 @@ def must_leave(core: SchedulerCore) -> bool:
     pool = core.pool
     if pool.any_reserved and len(pool.jobs_holding(pool.reserved)):
         return True
-    return len(np.setdiff1d(outsiders(core), np.union1d(core.exempt.jobs, core.leases.pinned))) > 0
+    outside = outsiders(core)
+    return len(outside) > 0 and len(np.setdiff1d(outside, np.union1d(core.exempt.jobs, core.leases.pinned))) > 0
 
 
 def outsiders(core: SchedulerCore) -> Ints:

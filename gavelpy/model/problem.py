@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +197,19 @@ class AllocationProblem:
             entities=tuple(entities),
             **{name: spread(name, values, (J,)) for name, values in per_job.items()},
         )
+
+    @classmethod
+    def of_known(cls, **columns: Any) -> AllocationProblem:  # Any: the fields
+        """A problem of fields for which all that `__init__` checks is known to hold; the checks take time.
+
+        The arrays have the types and shapes of the fields, and become read-only.
+        """
+        problem = object.__new__(cls)
+        for value in columns.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        vars(problem).update(columns)
+        return problem
 
     # Views ------------------------------------------------------------------------------------------------------
 

@@ -109,8 +109,7 @@ class VirtualCluster:
     ) -> None:
         J = len(steps_total)
         self.costs = costs
-        self.steps = steps or StepCount()
-        self.co_location = co_location
+        self.steps, self.co_location = steps or StepCount(), co_location
         self.gpu_type_of = gpu_type_of  # (G,)
         self.true_rate = true_rate  # (J, T) steps/s
         self.steps_total = steps_total  # (J,)
@@ -133,6 +132,8 @@ class VirtualCluster:
         self.co_located = np.full(J, NONE)  # (J,) the partner, while both make steps
         self.gpus_before = np.full(J, NO_GPUS, dtype=np.uint64)  # (J,) hash of the GPUs that the job last ran on
         self._is_leased = np.zeros(J, dtype=np.bool_)
+        self._any_second = False  # whether two jobs ever had leases on the same GPUs
+        self._vacating = np.full(J + 1, -math.inf)  # (J + 1,) when the GPUs of jobs that leave now are free
         self._timeline: list[tuple[float, int, _Due]] = []
         self._serial = 0
         self._until_s = -math.inf  # of the last plan
@@ -302,6 +303,7 @@ class VirtualCluster:
         holders, shared = np.repeat(rows, np.diff(offsets)), np.repeat(second, np.diff(offsets))
         self.gpu_job[gpus[~shared]] = holders[~shared]
         if second.any():
+            self._any_second = True
             assert (self.gpu_second[gpus[shared]] == NONE).all(), "a plan grants GPUs that are under two leases"
             self.gpu_second[gpus[shared]] = holders[shared]
             self.partner[rows[second]] = self.gpu_job[first_gpu[second]]
@@ -344,13 +346,14 @@ class VirtualCluster:
 
     def _vacate(self, rows: Ints, free_s: Floats, now_s: float) -> None:
         """Frees the GPUs of these jobs; for leases that wait to start, once earlier leases have ended."""
-        gpus_free_s = np.full(len(self.lease) + 1, math.nan)
-        gpus_free_s[rows] = np.where(np.isfinite(self.start_s[rows]), np.maximum(free_s, self.start_s[rows]), free_s)
-        partners = self.partner[rows]
-        for holder in (self.gpu_job, self.gpu_second):
-            freed = ~np.isnan(gpus_free_s[holder])  # NONE is the last row
-            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], gpus_free_s[holder[freed]])
+        start_s, partners = self.start_s[rows], self.partner[rows]
+        self._vacating[rows] = np.where(np.isfinite(start_s), np.maximum(free_s, start_s), free_s)
+        for holder in (self.gpu_job, self.gpu_second) if self._any_second else (self.gpu_job,):
+            until_s = self._vacating[holder]  # NONE is the last row
+            freed = np.flatnonzero(until_s > -math.inf)
+            self.gpu_free_s[freed] = np.maximum(self.gpu_free_s[freed], until_s[freed])
             holder[freed] = NONE
+        self._vacating[rows] = -math.inf
         self.job_free_s[rows] = np.maximum(self.job_free_s[rows], free_s)
         self.lease[rows] = NONE
         self.start_s[rows] = self.began_s[rows] = self.counted_s[rows] = self.finish_s[rows] = math.inf

@@ -99,6 +99,7 @@ class Simulation(VirtualScheduler):
         self.throughputs = engine.throughputs if throughputs is None else throughputs  # true rates
         self.node_events = deque(node_events)
         self.event_count = 0
+        self._over = self._measured_over = 0  # jobs that are over; the measured ones
         self.marginal_values: list[tuple[float, dict[str, float]]] = []  # of each allocation
 
     def run(self) -> SimulationResult:
@@ -175,11 +176,16 @@ class Simulation(VirtualScheduler):
         self.handle(JobSubmitted(job if self.estimation is None else self.estimation.as_submitted(row, job)))
 
     def _done(self) -> int:
-        is_over = self.core.view().is_over
-        return int(np.count_nonzero(is_over & self.measured[: len(is_over)]))
+        """Measured jobs that are over; counted when their number may have changed."""
+        jobs = self.core.jobs
+        over = jobs.count - len(jobs.active)
+        if over != self._over:
+            arrived = np.count_nonzero(self.measured[: jobs.count])
+            self._over, self._measured_over = over, int(arrived - np.count_nonzero(self.measured[jobs.active]))
+        return self._measured_over
 
     def _is_stalled(self) -> bool:
-        return self.stall.lost > 0 and self.stall.is_reached(int(np.count_nonzero(~self.core.view().is_over)))
+        return self.stall.lost > 0 and self.stall.is_reached(len(self.core.jobs.active))
 
     def before_wakeup(self) -> WakeupDue:
         """Rates that the estimator learned come before the wake-up."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavelpy.errors import InvalidInput
+from gavelpy.mechanism.commands import SolveAllocation
+from gavelpy.mechanism.events import AllocationFailed, AllocationSolved, Event
 from gavelpy.mechanism.invariants import check
 from gavelpy.mechanism.priority_classes import PriorityClass
 from gavelpy.model.job import Trace
@@ -285,3 +287,41 @@ def test_quiet_hours_solve_again_where_answers_vary_with_time(policy: str, solve
     assert result.metrics.makespan_s < 4 * 5 * 360.0
     assert result.metrics.solves == solves
     assert result.metrics.preemptions == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_problems_that_the_core_builds_without_checks_pass_all_checks(seed: int) -> None:
+    simulation = make_simulation(
+        random_trace(seed), "v100:4,p100:4,k80:8", settings=make_settings(Costs(5.0, 15.0, 5.0))
+    )
+    solve, asked = simulation.solve, []
+
+    def checked(question: SolveAllocation) -> AllocationSolved | AllocationFailed:
+        again = replace(question.problem)  # checks every field
+        for one in fields(again):
+            built, wanted = getattr(question.problem, one.name), getattr(again, one.name)
+            np.testing.assert_array_equal(built, wanted)
+            assert np.asarray(built).dtype == np.asarray(wanted).dtype, one.name
+            assert not isinstance(built, np.ndarray) or not built.flags.writeable, one.name
+        asked.append(question.epoch)
+        return solve(question)
+
+    simulation.solve = checked  # type: ignore[method-assign]  # the test looks at what passes
+    simulation.run()
+
+    assert len(asked) > 40
+
+
+def test_number_of_measured_jobs_that_are_over_follows_the_core() -> None:
+    simulation = make_simulation(random_trace(5), "v100:4,p100:4,k80:8", window=(10, 30))
+    counts: list[tuple[int, int]] = []
+
+    def compare(event: Event, now_s: float) -> None:
+        is_over = simulation.core.view().is_over
+        counts.append((simulation._done(), int(np.count_nonzero(is_over & simulation.measured[: len(is_over)]))))
+
+    simulation.observers.append(compare)
+    simulation.run()
+
+    assert {found - wanted for found, wanted in counts} == {0}
+    assert counts[-1][0] >= 19
